@@ -1,0 +1,45 @@
+"""Collective algorithms as data: proved, simulated and timed. Imports neither torch nor matplotlib."""
+
+from ringsim.algorithms import (
+    build,
+    gloo_ring_all_gather,
+    gloo_ring_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
+from ringsim.closed_form import ring_time_s
+from ringsim.collective import Collective
+from ringsim.combinators import then
+from ringsim.network import Network
+from ringsim.partition import partition
+from ringsim.replay import replay
+from ringsim.schedule import NEVER, Schedule, ScheduleError, Step, Steps, Transfer
+from ringsim.simulate import predict_time, simulate
+from ringsim.timeline import Timeline
+from ringsim.verify import verify
+
+__all__ = [
+    "NEVER",
+    "Collective",
+    "Network",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "Steps",
+    "Timeline",
+    "Transfer",
+    "build",
+    "gloo_ring_all_gather",
+    "gloo_ring_all_reduce",
+    "partition",
+    "predict_time",
+    "replay",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_reduce_scatter",
+    "ring_time_s",
+    "simulate",
+    "then",
+    "verify",
+]

@@ -1,0 +1,71 @@
+"""`Collective`: the contract that a schedule must keep, as contribution counts.
+
+What a rank holds of a chunk is described by one count per rank: how often that rank's original data is in
+it. Counts, not sets: a set cannot see that a contribution was added twice.
+"""
+
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int32]
+
+
+class Collective(Enum):
+    """The operations, named as in torch.distributed; the root of a rooted one is rank 0."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the result sums contributions of several ranks."""
+        return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
+
+
+def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
+    """The rank that each chunk belongs to in reduce_scatter and all_gather, shape (num_chunks,).
+
+    Rank r owns the r-th run of `num_chunks / num_ranks` neighbouring chunks, which is the r-th equal
+    share of the elements (see `partition`).
+    """
+    return np.arange(num_chunks) * num_ranks // num_chunks
+
+
+def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
+    """What each rank holds before: counts of shape (rank, chunk, contributor); all zero means nothing."""
+    counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
+    chunks = np.arange(num_chunks)
+    if collective.reduces:
+        for rank in range(num_ranks):
+            counts[rank, :, rank] = 1
+    elif collective is Collective.ALL_GATHER:
+        owner = owners(num_ranks, num_chunks)
+        counts[owner, chunks, owner] = 1
+    else:
+        counts[0, :, 0] = 1
+    return counts
+
+
+def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
+    """What each rank must hold after.
+
+    Returns the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which
+    chunk, shape (rank, chunk); what the others hold is not looked at.
+    """
+    everywhere = np.ones((num_ranks, num_chunks), dtype=np.bool_)
+    owner = owners(num_ranks, num_chunks)
+    if collective.reduces:
+        counts = np.ones((num_chunks, num_ranks), dtype=np.int32)
+    else:
+        source = owner if collective is Collective.ALL_GATHER else np.zeros(num_chunks, dtype=np.int64)
+        counts = (source[:, None] == np.arange(num_ranks)).astype(np.int32)
+    if collective is Collective.REDUCE_SCATTER:
+        return counts, np.arange(num_ranks)[:, None] == owner
+    if collective is Collective.REDUCE:
+        return counts, everywhere & (np.arange(num_ranks) == 0)[:, None]
+    return counts, everywhere

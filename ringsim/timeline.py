@@ -1,0 +1,83 @@
+"""`Timeline`: when each transfer started, left, arrived and was applied."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Seconds = npt.NDArray[np.float64]
+
+_COLUMNS = np.dtype(
+    [
+        ("step", np.int32),
+        ("src", np.int32),
+        ("dst", np.int32),
+        ("chunk", np.int32),
+        ("reduce", np.bool_),
+        ("start_s", np.float64),
+        ("left_s", np.float64),
+        ("arrived_s", np.float64),
+        ("apply_s", np.float64),
+        ("applied_s", np.float64),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
+
+    Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from
+    `start_s` to `left_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
+    `applied_s`.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    step: npt.NDArray[np.int32]
+    src: npt.NDArray[np.int32]
+    dst: npt.NDArray[np.int32]
+    chunk: npt.NDArray[np.int32]
+    reduce: npt.NDArray[np.bool_]
+    start_s: Seconds
+    left_s: Seconds
+    arrived_s: Seconds
+    apply_s: Seconds
+    applied_s: Seconds
+
+    @classmethod
+    def from_rows(cls, num_ranks: int, num_chunks: int, rows: Sequence[npt.NDArray[np.void]]) -> "Timeline":
+        """From structured arrays with the columns above, one after the other."""
+        table = np.concatenate(rows) if rows else np.empty(0, dtype=_COLUMNS)
+        return cls(num_ranks, num_chunks, *(table[name].copy() for name in _COLUMNS.names or ()))
+
+    @staticmethod
+    def empty_rows(num_rows: int) -> npt.NDArray[np.void]:
+        """An uninitialised structured array with the columns above."""
+        return np.empty(num_rows, dtype=_COLUMNS)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def time_s(self) -> float:
+        """When the last transfer was applied; 0 if there is none."""
+        return float(self.applied_s.max(initial=0.0))
+
+    def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
+        """What `rank` applied, as (step, src, chunk), in the order of time."""
+        rows = np.flatnonzero(self.dst == rank)
+        rows = rows[np.lexsort((rows, self.applied_s[rows], self.apply_s[rows]))]
+        return [(int(self.step[i]), int(self.src[i]), int(self.chunk[i])) for i in rows]
+
+    def sent_order(self, src: int, dst: int) -> list[tuple[int, int]]:
+        """What `src` sent to `dst`, as (step, chunk), in the order of time."""
+        rows = np.flatnonzero((self.src == src) & (self.dst == dst))
+        rows = rows[np.lexsort((rows, self.left_s[rows], self.start_s[rows]))]
+        return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
+
+    def columns(self) -> dict[str, list[float]]:
+        """All columns as plain lists, for JSON."""
+        names = [field.name for field in fields(self)][2:]
+        return {name: getattr(self, name).tolist() for name in names}

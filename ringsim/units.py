@@ -1,0 +1,71 @@
+"""Sizes, rates and times as people write them: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
+
+import re
+
+_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+             "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
+_RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
+_TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: 1500, 64KiB (1024s), 64MB (1000s). Raises ValueError for anything else, or a negative size."""
+    match = _SIZE.fullmatch(text)
+    if not match or match[2] not in _PREFIXES:
+        raise ValueError(f"{text!r} is not a size: write bytes as 1500, 64KiB or 64MB")
+    size = float(match[1]) * _PREFIXES[match[2]]
+    if size < 0:
+        raise ValueError(f"{text!r}: a size must not be negative")
+    if size != int(size):
+        raise ValueError(f"{text!r} is {size} bytes: a size must be a whole number of bytes")
+    return int(size)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second: 1.25GB/s, 10Gbit/s. Raises ValueError for anything else, or a rate not above 0."""
+    match = _RATE.fullmatch(text)
+    if not match or match[2] not in _PREFIXES:
+        raise ValueError(f"{text!r} is not a rate: write it as 1.25GB/s or 10Gbit/s")
+    bits = 8 if match[3].startswith("b") else 1
+    rate = float(match[1]) * _PREFIXES[match[2]] / bits
+    if not rate > 0:
+        raise ValueError(f"{text!r}: a rate must be greater than 0")
+    return rate
+
+
+def parse_time(text: str) -> float:
+    """Seconds: 10us, 1.5ms, 2s. Raises ValueError for anything else, or a negative time."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a time: write it as 10us, 1.5ms or 2s")
+    time = float(match[1]) * _SECONDS[match[2]]
+    if time < 0:
+        raise ValueError(f"{text!r}: a time must not be negative")
+    return time
+
+
+def format_size(size_bytes: float) -> str:
+    """Such as 64 MiB or 1500 B."""
+    for prefix in ("Gi", "Mi", "Ki"):
+        if size_bytes >= _PREFIXES[prefix]:
+            return f"{size_bytes / _PREFIXES[prefix]:.4g} {prefix}B"
+    return f"{size_bytes:g} B"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Such as 1.25 GB/s."""
+    for prefix in ("G", "M", "k"):
+        if bytes_per_s >= _PREFIXES[prefix]:
+            return f"{bytes_per_s / _PREFIXES[prefix]:.3g} {prefix}B/s"
+    return f"{bytes_per_s:.3g} B/s"
+
+
+def format_time(time_s: float) -> str:
+    """Such as 1.5 ms."""
+    for unit in ("s", "ms", "us"):
+        if time_s >= _SECONDS[unit]:
+            return f"{time_s / _SECONDS[unit]:.4g} {unit}"
+    return f"{time_s * 1e9:.4g} ns"
