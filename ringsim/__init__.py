@@ -1,5 +1,7 @@
 """Collective algorithms as data: proved, simulated and timed. Imports neither torch nor matplotlib."""
 
+__version__ = "0.1.0"
+
 from ringsim.algorithms import (
     build,
     gloo_ring_all_gather,

@@ -1,1 +1,175 @@
-def main() -> None: ...
+"""The command line: parse, call one function, print. Heavy imports wait until a command needs them."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ringsim import __version__
+from ringsim.algorithms import ALGORITHMS, build
+from ringsim.closed_form import ring_time_s
+from ringsim.collective import Collective
+from ringsim.network import Network
+from ringsim.one_line import OneLineGroup
+from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.schedule import Schedule
+from ringsim.simulate import predict_time
+from ringsim.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
+from ringsim.verify import verify
+
+
+class Quantity(click.ParamType[float]):
+    """An option whose text is read by one of the parsers of `units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # a default that is a number already
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE = Quantity("size", parse_size)
+RATE = Quantity("rate", parse_rate)
+TIME = Quantity("time", parse_time)
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _options(*options: Decorator) -> Decorator:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_schedule_options = _options(
+    click.option(
+        "--collective",
+        type=click.Choice(sorted({collective.value for collective, _ in ALGORITHMS})),
+        default="all_reduce",
+        show_default=True,
+    ),
+    click.option("--algorithm", default="ring", show_default=True, help="ring, or gloo_ring: as Gloo runs it."),
+    click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True),
+)
+_network_options = _options(
+    click.option(
+        "--size", type=SIZE, default="64MiB", show_default=True, help="Of the whole tensor: 1500, 64KiB, 64MB."
+    ),
+    click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message."),
+    click.option(
+        "--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link: 1.25GB/s, 10Gbit/s."
+    ),
+    click.option(
+        "--reduce-bandwidth", type=RATE, default=None, help="At which a rank adds; without it reducing is free."
+    ),
+)
+
+
+@click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ringsim")
+def main() -> None:
+    """Collective communication, proved and predicted from one description of each algorithm."""
+
+
+@main.command()
+@_schedule_options
+@_network_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def simulate(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    size: int,
+    latency: float,
+    bandwidth: float,
+    reduce_bandwidth: float | None,
+    as_json: bool,
+) -> None:
+    """How long a collective takes on uniform links."""
+    schedule = build(Collective(collective), algorithm, ranks)
+    network = Network(latency, bandwidth, reduce_bandwidth or math.inf)
+    result = summarise(schedule, network, size)
+    click.echo(json.dumps(result) if as_json else describe(result))
+
+
+@main.command("verify")
+@_schedule_options
+def verify_command(collective: str, algorithm: str, ranks: int) -> None:
+    """Prove that an algorithm gives every rank what it must have, each contribution counted once."""
+    schedule = build(Collective(collective), algorithm, ranks)
+    proof = verify(schedule)
+    click.echo(f"{schedule}: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)")
+
+
+@main.command()
+@_schedule_options
+@_network_options
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="PNG, PDF or SVG, by its suffix.")
+def plot(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    size: int,
+    latency: float,
+    bandwidth: float,
+    reduce_bandwidth: float | None,
+    output: Path | None,
+) -> None:
+    """Draw the lanes of all ranks, the chunk grid, and time against size."""
+    from ringsim.overview import make_overview  # noqa: PLC0415
+    from ringsim.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
+
+    schedule = build(Collective(collective), algorithm, ranks)
+    network = Network(latency, bandwidth, reduce_bandwidth or math.inf)
+    path = output or Path(f"ringsim-{collective}-{algorithm}-{ranks}.png")
+    save_overview(make_overview(schedule, network, size), path)
+    click.echo(path)
+
+
+def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
+    """The simulated time of one collective with what it is to be compared with, for JSON."""
+    collective, num_ranks = schedule.collective, schedule.num_ranks
+    time_s = predict_time(schedule, network, size_bytes)
+    return {
+        "collective": collective.value,
+        "algorithm": schedule.algorithm,
+        "num_ranks": num_ranks,
+        "num_chunks": schedule.num_chunks,
+        "num_steps": schedule.num_steps,
+        "num_transfers": schedule.num_transfers,
+        "size_bytes": size_bytes,
+        "network": network.as_dict(),
+        "time_s": time_s,
+        "closed_form_s": ring_time_s(collective, num_ranks, size_bytes, network)
+        if schedule.algorithm == "ring"
+        else None,
+        "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
+        "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
+    }
+
+
+def describe(result: dict[str, Any]) -> str:
+    """What `summarise` gave, for people."""
+    rows = [
+        f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks, {format_size(result['size_bytes'])}",
+        f"  transfers    {result['num_transfers']} in {result['num_steps']} steps",
+        f"  time         {format_time(result['time_s'])}",
+    ]
+    if result["closed_form_s"] is not None:
+        rows.append(f"  closed form  {format_time(result['closed_form_s'])}")
+    for name in ("algbw", "busbw"):
+        rate = result[f"{name}_bytes_per_s"]
+        rows.append(f"  {name}        {'-' if rate is None else format_rate(rate)}")
+    return "\n".join(rows)

@@ -21,9 +21,10 @@ class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
     `free_after`: as in `Step`; the rank's sends up to this step must have left before the write.
-    `sent_in`: the last step, this one included, in which the rank itself sends this chunk (NEVER if none).
-    `last_user`: how many receives must be applied before nothing but sends that are under way touches the
-    chunk; from then on the data may land in it directly.
+    `lands_apart`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
+    written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
+    `last_user` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
+    and the sends of it up to step `sent_in` (NEVER if there is none) have left.
     `then_send`: the sends that become possible once this receive is applied, in the order to issue them.
     """
 
@@ -32,8 +33,9 @@ class Receive:
     chunk: int
     reduce: bool
     free_after: int
-    sent_in: int
+    lands_apart: bool
     last_user: int
+    sent_in: int
     then_send: tuple[Send, ...]
 
 
@@ -63,16 +65,18 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     sends_of: dict[int, list[Send]] = {}
     for send in sends:
         sends_of.setdefault(send.chunk, []).append(send)
-    written: dict[int, int] = {}  # chunk: how many receives are applied when its last write so far is
+    written: dict[int, tuple[int, int]] = {}  # chunk: the step of its last write so far, and its number
     program = []
     for index, (step, peer, chunk, reduce, free_after) in enumerate(receives):
         earlier = [send for send in sends_of.get(chunk, []) if send.step <= step]
         sent_in = max((send.step for send in earlier), default=NEVER)
         last_user = max((group_of[send] for send in earlier), default=0)
-        last_user = max(last_user, written.get(chunk, 0))
-        written[chunk] = index + 1
+        written_in, writes = written.get(chunk, (NEVER, 0))
+        written[chunk] = step, index + 1
+        lands_apart = reduce or step in (sent_in, written_in)
         then_send = tuple(groups[index + 1])
-        program.append(Receive(step, peer, chunk, reduce, free_after, sent_in, last_user, then_send))
+        last_user = max(last_user, writes)
+        program.append(Receive(step, peer, chunk, reduce, free_after, lands_apart, last_user, sent_in, then_send))
     return RankProgram(tuple(groups[0]), tuple(program))
 
 

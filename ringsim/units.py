@@ -4,7 +4,7 @@ import re
 
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 _NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
@@ -41,7 +41,7 @@ def parse_time(text: str) -> float:
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time: write it as 10us, 1.5ms or 2s")
-    time = float(match[1]) * _SECONDS[match[2]]
+    time = float(match[1]) / _PER_SECOND[match[2]]
     if time < 0:
         raise ValueError(f"{text!r}: a time must not be negative")
     return time
@@ -66,6 +66,6 @@ def format_rate(bytes_per_s: float) -> str:
 def format_time(time_s: float) -> str:
     """Such as 1.5 ms."""
     for unit in ("s", "ms", "us"):
-        if time_s >= _SECONDS[unit]:
-            return f"{time_s / _SECONDS[unit]:.4g} {unit}"
+        if time_s * _PER_SECOND[unit] >= 1:
+            return f"{time_s * _PER_SECOND[unit]:.4g} {unit}"
     return f"{time_s * 1e9:.4g} ns"

@@ -1,0 +1,115 @@
+"""The collectives, with torch.distributed's own signatures, run from ring schedules."""
+
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+
+from collectives.execute import execute
+from ringsim.algorithms import build
+from ringsim.collective import Collective
+from ringsim.schedule import Schedule
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    *,
+    algorithm: str = "ring",
+) -> None:
+    """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits.
+
+    tensor: any shape, strides and length, the same shape and dtype on every rank; on the CPU.
+    op: SUM or AVG (floating-point and complex only). AVG divides the finished sum.
+
+    Raises ValueError for an argument that does not fit, CollectiveError when a peer fails or is too late.
+    """
+    _check_op(op, tensor)
+    group = _group(group)
+    # Strides that are not contiguous would be sent as if they were: work on a copy then.
+    work = tensor.contiguous()
+    execute(_schedule(Collective.ALL_REDUCE, algorithm, group.size()), work, group=group)
+    _finish(op, work, group.size())
+    if work is not tensor:
+        tensor.copy_(work)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002  torch.distributed's name
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    *,
+    algorithm: str = "ring",
+) -> None:
+    """Reduce `input` over all ranks and leave the r-th equal share of it in rank r's `output`.
+
+    input: num_ranks times the elements of `output`, same dtype; it is not changed.
+
+    Raises as `all_reduce` does.
+    """
+    _check_op(op, input)
+    group = _group(group)
+    _check_share("output", output, "input", input, group.size())
+    work = input.contiguous().view(-1).clone()
+    execute(_schedule(Collective.REDUCE_SCATTER, algorithm, group.size()), work, group=group)
+    share = work.view(group.size(), -1)[group.rank()]
+    _finish(op, share, group.size())
+    output.copy_(share.view(output.shape))
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    algorithm: str = "ring",
+) -> None:
+    """Gather every rank's `input_tensor`, one after the other, into everyone's `output_tensor`.
+
+    output_tensor: num_ranks times the elements of `input_tensor`, same dtype.
+
+    Raises as `all_reduce` does.
+    """
+    group = _group(group)
+    _check_share("input_tensor", input_tensor, "output_tensor", output_tensor, group.size())
+    work = output_tensor if output_tensor.is_contiguous() else torch.empty_like(output_tensor).contiguous()
+    work.view(group.size(), -1)[group.rank()].copy_(input_tensor.reshape(-1))
+    execute(_schedule(Collective.ALL_GATHER, algorithm, group.size()), work, group=group)
+    if work is not output_tensor:
+        output_tensor.copy_(work)
+
+
+@lru_cache(maxsize=64)
+def _schedule(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+    return build(collective, algorithm, num_ranks)
+
+
+def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    return group
+
+
+def _check_op(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor) -> None:
+    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        raise ValueError(f"op {op}: only ReduceOp.SUM and ReduceOp.AVG are supported so far")
+    if op == dist.ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"op AVG: needs a floating-point or complex tensor, not {tensor.dtype}; use SUM")
+
+
+def _check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
+    if small.numel() * num_ranks != large.numel():
+        raise ValueError(
+            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
+            f"{large_name} must have {num_ranks} times as many, once per rank"
+        )
+    if small.dtype != large.dtype:
+        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
+
+
+def _finish(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor, num_ranks: int) -> None:
+    if op == dist.ReduceOp.AVG:
+        tensor.div_(num_ranks)

@@ -1,0 +1,53 @@
+"""`calibrate`: from point-to-point and reduction probes to a `Network`. No collective is looked at."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringsim.measurements import Measurements, Probe
+from ringsim.network import Network
+
+
+def calibrate(measurements: Measurements) -> Network:
+    """The network on which the probes would take the times that they took.
+
+    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
+    line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
+    errors). Each further message in flight at the smallest size costs one overhead more.
+
+    With one rank there is nothing to send, and the network is free. Raises ValueError when probes are missing.
+    """
+    if measurements.num_ranks == 1:
+        return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
+    single = _need(measurements.of("shift", in_flight=1), "shift probes with one message in flight", 2)
+    bursts = _need([p for p in measurements.of("shift") if p.in_flight > 1], "shift probes with several in flight", 1)
+    reductions = _need(measurements.of("reduce"), "reduce probes", 1)
+    alpha_s, s_per_byte = _fit_line(single)
+    smallest = next(probe for probe in single if probe.size_bytes == bursts[0].size_bytes)
+    extra_s = (bursts[0].median_s - smallest.median_s) / (bursts[0].in_flight - 1)
+    overhead_s = min(max(extra_s, 0.0), alpha_s)
+    _, reduce_s_per_byte = _fit_line(reductions)
+    return Network(
+        latency_s=alpha_s - overhead_s,
+        bandwidth_bytes_per_s=1 / s_per_byte,
+        reduce_bytes_per_s=1 / reduce_s_per_byte,
+        overhead_s=overhead_s,
+    )
+
+
+def _need(probes: list[Probe], what: str, least: int) -> list[Probe]:
+    if len({probe.size_bytes for probe in probes}) < least:
+        raise ValueError(f"the measurements have too few {what}: {least} sizes are needed; run the probe again")
+    return probes
+
+
+def _fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
+    """Seconds at size zero and seconds per byte, both kept from being negative (or zero, for the latter)."""
+    sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
+    times = np.array([probe.median_s for probe in probes])
+    design = np.stack([1 / times, sizes / times], axis=1)
+    (intercept, slope), *_ = np.linalg.lstsq(design, np.ones(len(times)))
+    if intercept < 0 or len(times) == 1:
+        intercept, slope = 0.0, float(np.median(times / sizes))
+    return float(intercept), max(float(slope), 1e-15)

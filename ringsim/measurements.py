@@ -1,0 +1,94 @@
+"""`Measurements`: real timings of one process group, with where they come from."""
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+FORMAT = "ringsim-measurements"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The times of one small experiment, done on all ranks at once.
+
+    kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
+    receives as many from its left one, and waits for all; "reduce": every rank adds `size_bytes` to as many.
+    times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
+    collective is a sum over steps too; the slowest rank's.
+    """
+
+    kind: str
+    size_bytes: int
+    in_flight: int
+    times_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """The middle one of the blocks, which something else on the machine disturbs least."""
+        return statistics.median(self.times_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Probes of one process group of `num_ranks` ranks, and the machine, versions and command behind them."""
+
+    num_ranks: int
+    provenance: dict[str, Any]
+    probes: tuple[Probe, ...]
+
+    def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
+        """The probes of a kind, by size."""
+        wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
+        return sorted(wanted, key=lambda probe: probe.size_bytes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the name and version of the format."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The opposite of `as_dict`. Raises ValueError for another format or version, or a missing field."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(f"not a {FORMAT} file")
+        if data.get("version") != VERSION:
+            raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads version {VERSION}")
+        try:
+            probes = tuple(Probe(**{**probe, "times_s": tuple(probe["times_s"])}) for probe in data["probes"])
+            return cls(data["num_ranks"], data["provenance"], probes)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a field is missing or unknown: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        save_json(path, self.as_dict())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def save_json(path: Path, data: Any) -> None:
+    """Write `data` as JSON to a temporary file beside `path`, then rename: never a torn file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def spread(times_s: Sequence[float]) -> float:
+    """Half the distance between the 10th and the 90th percentile, over the median; 0 for less than two."""
+    if len(times_s) < 2:
+        return 0.0
+    tenths = statistics.quantiles(times_s, n=10, method="inclusive")
+    return (tenths[8] - tenths[0]) / 2 / statistics.median(times_s)

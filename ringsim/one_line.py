@@ -1,0 +1,39 @@
+"""Commands whose user's mistakes end in one line on stderr and exit code 2, never in a traceback."""
+
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from ringsim.schedule import ScheduleError
+
+
+class OneLineCommand(click.Command):
+    """A click command that turns ValueError, OSError and ScheduleError into one message, as it does usage errors.
+
+    (The message of a ScheduleError goes on with the grid that shows the fault.)
+    """
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            status = super().main(*args, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            self.refuse(error.format_message(), error.ctx.command_path if error.ctx else self.name)
+        except click.exceptions.Abort:
+            sys.exit(130)
+        except BrokenPipeError:  # the reader of our output had enough, such as `head`
+            sys.exit(1)
+        except (click.ClickException, ValueError, OSError, ScheduleError) as error:
+            self.refuse(error.format_message() if isinstance(error, click.ClickException) else str(error), self.name)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def refuse(self, message: str, command: str | None) -> NoReturn:
+        """Say what is wrong and exit with code 2."""
+        click.echo(f"{command}: {message}", err=True)
+        sys.exit(2)
+
+
+class OneLineGroup(OneLineCommand, click.Group):
+    """The same for a group of commands."""

@@ -1,0 +1,113 @@
+"""A schedule executed by real ranks gives what its replay in one process gives, in the order the simulator says."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+
+from collectives import execute
+from ringsim import Collective, Network, Schedule, Transfer, build, replay, simulate
+from ringsim.algorithms import ALGORITHMS
+from tests.ranks import RankPool
+from tests.ringsim.strategies import schedules
+
+Rows = list[list[Transfer]]
+NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=1e10)
+
+
+def data(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers that tell every rank and place apart, and whose sum depends on the order of the additions."""
+    generator = torch.Generator().manual_seed(1000 * length + rank)
+    return (torch.randn(length, generator=generator, dtype=torch.float64) * 50).to(dtype)
+
+
+def executed(group: dist.ProcessGroup, schedule: Schedule, length: int) -> tuple[torch.Tensor, list, list]:
+    """This rank's tensor after `schedule`, and what it logged: (step, peer, chunk) applied, and sent."""
+    tensor = data(group.rank(), length, torch.float32)
+    log: list = []
+    execute(schedule, tensor, group=group, log=log)
+    applied = [event[1:4] for event in log if event.kind == "applied"]
+    return tensor, applied, [event[1:4] for event in log if event.kind == "sent"]
+
+
+def written_out(group: dist.ProcessGroup, shape: tuple[int, int], rows: Rows, length: int) -> tuple:
+    """The same for a schedule that is listed."""
+    return executed(group, Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows), length)
+
+
+def built_in(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int) -> tuple:
+    """The same for a built-in one."""
+    return executed(group, build(collective, algorithm, group.size()), length)
+
+
+def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> None:
+    """Bits equal the replay's; the order of transfers is the simulator's, for every rank."""
+    buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
+    replay(schedule, buffers)
+    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4)
+    for rank, (tensor, applied, sent) in enumerate(results):
+        assert torch.equal(tensor, buffers[rank]), f"rank {rank}"
+        assert applied == timeline.applied_order(rank)
+        for peer in range(schedule.num_ranks):
+            to_peer = [(step, chunk) for step, other, chunk in sent if other == peer]
+            assert to_peer == timeline.sent_order(rank, peer)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedules(max_ranks=4, max_chunks=3, max_steps=6))
+def test_random_schedules_conform(ranks: RankPool, schedule: Schedule) -> None:
+    """Whatever the transfers: exchanges, several chunks to one rank in a step, overwritten and sent on."""
+    rows = [list(step) for step in schedule.steps]
+    shape = (schedule.num_ranks, schedule.num_chunks)
+    results = ranks.run(written_out, shape, rows, 7, num_ranks=schedule.num_ranks)
+    assert_conforms(schedule, results, 7)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("length", [0, 1, 3, 1001])
+def test_built_ins_conform(
+    ranks: RankPool, collective: Collective, algorithm: str, num_ranks: int, length: int
+) -> None:
+    """All rings, also with fewer elements than ranks, and none."""
+    results = ranks.run(built_in, collective, algorithm, length, num_ranks=num_ranks)
+    assert_conforms(build(collective, algorithm, num_ranks), results, length)
+
+
+def misuses(group: dist.ProcessGroup) -> list[str]:
+    """The messages of calls that do not fit."""
+    ring = build(Collective.ALL_REDUCE, "ring", group.size())
+    wrong_size = build(Collective.ALL_REDUCE, "ring", group.size() + 1)
+    messages = []
+    for schedule, tensor in (
+        (wrong_size, torch.zeros(4)),
+        (ring, torch.zeros(4, 4).t()),
+        (ring, torch.zeros(4, device="meta")),
+    ):
+        try:
+            execute(schedule, tensor, group=group)
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_misuse_is_refused_before_anything_is_sent(ranks: RankPool) -> None:
+    """The message names the value and the rule, on every rank, and the group is as good as before."""
+    assert (
+        ranks.run(misuses, num_ranks=2)
+        == [
+            [
+                "all_reduce ring over 3 ranks: the group has 2 ranks; build the schedule for as many",
+                "all_reduce ring over 2 ranks: the tensor with strides (1, 4) must be contiguous",
+                "all_reduce ring over 2 ranks: the tensor is on meta; only CPU tensors are supported so far",
+            ]
+        ]
+        * 2
+    )
+    ranks.run(built_in, Collective.ALL_REDUCE, "ring", 5, num_ranks=2)
+
+
+def test_without_a_process_group() -> None:
+    """The message says what to call first."""
+    with pytest.raises(ValueError, match="call dist.init_process_group first"):
+        execute(build(Collective.ALL_REDUCE, "ring", 1), torch.zeros(1))

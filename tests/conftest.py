@@ -1,0 +1,16 @@
+"""Fixtures: ranks that are started once and given many cases."""
+
+import multiprocessing
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ranks import RankPool
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Five ranks on Gloo for the whole session; a case may use only the first few of them."""
+    with RankPool(5, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+    assert not multiprocessing.active_children(), "a rank outlived its pool"

@@ -1,0 +1,127 @@
+"""`RankPool`: real ranks in processes of their own, started once (importing torch takes seconds) and reused."""
+
+import datetime
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Self
+
+START_TIMEOUT_S = 120.0
+
+
+class RankFailure(AssertionError):
+    """A case raised on a rank, or a rank did not answer; the message holds the rank's traceback."""
+
+
+class RankPool:
+    """`num_ranks` processes in one Gloo process group, waiting for cases.
+
+    peer_timeout_s: the group's timeout, after which a rank gives up waiting for another.
+    """
+
+    def __init__(self, num_ranks: int, directory: Path, peer_timeout_s: float = 10.0) -> None:
+        self.num_ranks = num_ranks
+        self._directory = directory
+        self._peer_timeout_s = peer_timeout_s
+        self._starts = 0
+        self.processes: list[Any] = []
+        self._pipes: list[Connection] = []
+
+    def __enter__(self) -> Self:
+        self._starts += 1
+        arguments = (self.num_ranks, str(self._directory / f"rendezvous{self._starts}"), self._peer_timeout_s)
+        context = multiprocessing.get_context("spawn")
+        for rank in range(self.num_ranks):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, *arguments, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._pipes.append(ours)
+        self._collect(range(self.num_ranks), START_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # the ranks see the end of their orders and leave
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.processes.clear()
+        self._pipes.clear()
+
+    def run(
+        self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None, timeout_s: float = 120
+    ) -> list[Any]:
+        """`case(group, *arguments)` on the first `num_ranks` ranks; what each returned, by rank.
+
+        case: a function at the top level of a module. Raises RankFailure if it raises on any of them.
+        """
+        used = range(num_ranks or self.num_ranks)
+        if not self.processes:
+            self.__enter__()
+        self.start(case, *arguments, num_ranks=len(used))
+        try:
+            return self._collect(used, timeout_s)
+        except RankFailure:
+            self.__exit__()  # the group may be broken: the next case gets fresh ranks
+            raise
+
+    def start(self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None) -> None:
+        """Begin what `run` does; `answers` waits for the end."""
+        for pipe in self._pipes[: num_ranks or self.num_ranks]:
+            pipe.send((num_ranks or self.num_ranks, case, arguments))
+
+    def answers(self, used: list[int], timeout_s: float) -> dict[int, tuple[bool, Any]]:
+        """By rank, whether the case returned and what, or its traceback; ranks that do not answer are missing."""
+        waiting = {self._pipes[rank]: rank for rank in used}
+        answers: dict[int, tuple[bool, Any]] = {}
+        while waiting:
+            ready = wait(list(waiting), timeout_s)
+            if not ready:
+                break
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                try:
+                    answers[waiting.pop(pipe)] = pipe.recv()
+                except EOFError:
+                    pass  # the process is gone; its rank stays missing
+        return answers
+
+    def _collect(self, used: range, timeout_s: float) -> list[Any]:
+        answers = self.answers(list(used), timeout_s)
+        silent = [rank for rank in used if rank not in answers]
+        failed = [f"rank {rank}:\n{text}" for rank, (good, text) in answers.items() if not good]
+        if silent or failed:
+            raise RankFailure("\n".join([*failed, *(f"rank {rank} did not answer" for rank in silent)]))
+        return [answers[rank][1] for rank in used]
+
+
+def _serve(rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, orders: Connection) -> None:
+    """What a rank's process does: join the group, then one case after the other."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun does with several ranks on a host
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    timeout = datetime.timedelta(seconds=peer_timeout_s)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout
+    )
+    groups = {n: dist.new_group(list(range(n)), timeout=timeout) for n in range(1, num_ranks + 1)}
+    orders.send((True, None))
+    while True:
+        try:
+            used, case, arguments = orders.recv()
+        except EOFError:
+            break
+        try:
+            orders.send((True, case(groups[used], *arguments)))
+        except Exception:  # any failure is the test's to judge
+            orders.send((False, traceback.format_exc()))
+    os._exit(0)  # no tidy end: after a fault the group may be beyond saying goodbye

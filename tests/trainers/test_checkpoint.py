@@ -1,0 +1,120 @@
+"""A checkpoint gives back what was saved, is refused when damaged, and never replaces a good one by half a file."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainers.checkpoint import load_checkpoint, save_checkpoint
+
+
+def trained_state() -> dict[str, Any]:
+    """A small layer after one AdamW step: the optimizer then has moments to save."""
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.25)
+    layer(torch.arange(3.0)).sum().backward()
+    optimizer.step()
+    return {
+        "model_state": layer.state_dict(),
+        "optimizer_state": optimizer.state_dict(),
+        "config": {"d_model": 128, "learning_rate": 0.25, "data": "topics"},
+        "step": 7,
+    }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A saved checkpoint of `trained_state`, alone in its directory."""
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, **trained_state())
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The message with which `load_checkpoint` refuses."""
+    with pytest.raises(ValueError, match=r"^checkpoint ") as caught:
+        load_checkpoint(path)
+    return str(caught.value)
+
+
+def test_a_checkpoint_comes_back_equal(path: Path) -> None:
+    """Weights, both moments of the optimizer, configuration and step; nothing else is left in the directory."""
+    saved = trained_state()
+    loaded = load_checkpoint(path)
+    assert (loaded.config, loaded.step) == (saved["config"], 7)
+    torch.testing.assert_close(loaded.model_state, dict(saved["model_state"]), rtol=0, atol=0)
+    assert loaded.optimizer_state["param_groups"] == saved["optimizer_state"]["param_groups"]
+    torch.testing.assert_close(loaded.optimizer_state["state"], saved["optimizer_state"]["state"], rtol=0, atol=0)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_truncated_checkpoint_is_refused_by_name(path: Path) -> None:
+    """Wherever it was cut off, the message is one line with the file's name."""
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+
+
+def test_a_changed_bit_is_refused(path: Path) -> None:
+    """Weights that a bad disk has altered are not trained on, though torch.load alone would take them."""
+    content = path.read_bytes()
+    weight = trained_state()["model_state"]["weight"].numpy().tobytes()
+    assert content.count(weight) == 1
+    changed = bytearray(content)
+    changed[content.index(weight)] ^= 1
+    path.write_bytes(changed)
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+
+
+def test_other_files_are_refused(path: Path) -> None:
+    """What is missing, is no torch file, is another program's, or is of another version is refused as that."""
+    missing = path.with_name("missing.pt")
+    assert refusal(missing) == f"checkpoint {missing}: cannot be read: No such file or directory"
+    assert refusal(path.parent) == f"checkpoint {path.parent}: cannot be read: Is a directory"
+    path.write_text("hello\n")
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+    torch.save({"model_state": {}}, path)
+    assert refusal(path) == f"checkpoint {path}: was not written by this program"
+    torch.save([1, 2], path)
+    assert refusal(path) == f"checkpoint {path}: was not written by this program"
+    torch.save({"format": "ringsim checkpoint", "version": 2}, path)
+    assert refusal(path) == f"checkpoint {path}: has version 2; this program reads 1"
+
+
+def test_a_checkpoint_runs_no_code(path: Path) -> None:
+    """A pickle that would call a function when loaded is refused, and does not call it."""
+    victim = path.with_name("victim")
+    victim.mkdir()
+
+    class Remove:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.rmdir, (str(victim),)
+
+    torch.save({"format": "ringsim checkpoint", "version": 1, "config": Remove()}, path)
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+    assert victim.is_dir()
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failed_write_keeps_the_old_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """A full disk, before or at the renaming, costs the new checkpoint only, and leaves no temporary file."""
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        save_checkpoint(path, **(trained_state() | {"step": 8}))
+    monkeypatch.undo()
+    assert load_checkpoint(path).step == 7
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_next_checkpoint_replaces_the_last(path: Path) -> None:
+    """Saving again under the same name leaves the newer one."""
+    save_checkpoint(path, **(trained_state() | {"step": 8}))
+    assert load_checkpoint(path).step == 8

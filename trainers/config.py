@@ -1,0 +1,57 @@
+"""`ModelConfig` and `TrainConfig`: what is trained and how; bad values are refused here, before torch is loaded."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a `TinyTransformer`.
+
+    d_model: numbers per token; d_ff: numbers per token inside an MLP; sequence_length: the most tokens it sees at once.
+
+    Raises ValueError for a size that is too small or does not fit the others.
+    """
+
+    vocabulary: int = 256
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 2
+    d_ff: int = 512
+    sequence_length: int = 64
+
+    def __post_init__(self) -> None:
+        _require_at_least(2, vocabulary=self.vocabulary, d_model=self.d_model)
+        _require_at_least(1, heads=self.heads, layers=self.layers, d_ff=self.d_ff, sequence_length=self.sequence_length)
+        if self.d_model % self.heads:
+            raise ValueError(f"--d-model {self.d_model}: must be divisible by --heads {self.heads}")
+        if self.d_model % 2:
+            raise ValueError(f"--d-model {self.d_model}: must be even (positions are pairs of a sine and a cosine)")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """How a model is trained.
+
+    batch_size: sequences per rank and step; seed: of the weights and of the batches.
+
+    Raises ValueError for a value out of range.
+    """
+
+    batch_size: int = 8
+    steps: int = 100
+    learning_rate: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require_at_least(1, batch_size=self.batch_size, steps=self.steps)
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(f"--learning-rate {self.learning_rate}: must be finite and greater than 0")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed {self.seed}: must be at least 0 and less than 2**63")
+
+
+def _require_at_least(minimum: int, **options: int) -> None:
+    for name, value in options.items():
+        if value < minimum:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least {minimum}")

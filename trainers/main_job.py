@@ -1,0 +1,158 @@
+"""The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
+
+import copy
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.probe import probe
+from ringsim.calibrate import calibrate
+from ringsim.measurements import Measurements, save_json, spread
+from ringsim.network import Network
+from trainers.checkpoint import save_checkpoint
+from trainers.config import ModelConfig, TrainConfig
+from trainers.data import Shard, Tokens
+from trainers.gradient_clock import GradientClock
+from trainers.model import next_token_loss
+from trainers.prediction import predict_sync_s
+from trainers.training import Run, fingerprint, start_runs, train
+
+PROFILED_STEPS = 5
+MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
+LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the main job is asked to do."""
+
+    model: ModelConfig
+    train: TrainConfig
+    data: str
+    strategies: tuple[str, ...]
+
+
+def run_job(
+    job: Job, tokens: Tokens, group: dist.ProcessGroup, progress: Callable[[int], None]
+) -> tuple[Report, list[Run]]:
+    """Do the whole job on every rank of `group`; collective.
+
+    progress: called with the number of every finished step.
+    Returns the report, the same on every rank, and this rank's runs. Raises TrainingError or CollectiveError when
+    a peer fails.
+    """
+    shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
+    runs = start_runs(job.strategies, job.model, job.train, group)
+    measurements = probe(group)
+    network = calibrate(measurements)
+    leads_s = _gradient_leads(runs[0].model, shard)
+    predicted = {run.name: predict_sync_s(run.strategy.calls(leads_s), network) for run in runs}
+    train(runs, shard, range(job.train.steps), progress)
+    notes = _gather_notes(runs, group)
+    results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]
+    return _report(job, measurements, network, results, runs[0].model), runs
+
+
+def _gradient_leads(model: torch.nn.Module, shard: Shard) -> list[float]:
+    """How long before the end of a backward pass each parameter's gradient is ready: medians, in seconds."""
+    model = copy.deepcopy(model)
+    clock = GradientClock(model)
+    leads = []
+    for step in range(PROFILED_STEPS):
+        model.zero_grad()
+        next_token_loss(model, shard.batch(step)).backward()  # type: ignore[no-untyped-call]
+        leads.append(clock.before_last_s())
+    return [statistics.median(values) for values in zip(*leads, strict=True)]
+
+
+def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[str, dict[str, Any]]]:
+    """What every rank has noted of each run, by rank."""
+    own = {
+        run.name: {
+            "losses": run.losses,
+            "sync_s": run.sync_s,
+            "step_s": run.step_s,
+            "fingerprint": fingerprint(run.model),
+        }
+        for run in runs
+    }
+    notes: list[Any] = [None] * group.size()
+    dist.all_gather_object(notes, own, group=group)
+    return notes
+
+
+def _summarise(name: str, predicted_s: float, ranks: Sequence[dict[str, Any]], job: Job) -> Report:
+    """One strategy's row of the report, from every rank's notes."""
+    warm_up = min(MAX_WARM_UP_STEPS, job.train.steps // 2)
+    # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
+    # the others' includes their waiting for it.
+    sync_s = [min(times) for times in zip(*(rank["sync_s"] for rank in ranks), strict=True)][warm_up:]
+    step_s = [max(times) for times in zip(*(rank["step_s"] for rank in ranks), strict=True)][warm_up:]
+    losses = [statistics.mean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)]
+    measured_s = statistics.median(sync_s)
+    tokens_per_step = len(ranks) * job.train.batch_size * job.model.sequence_length
+    return {
+        "strategy": name,
+        "predicted_sync_s": predicted_s,
+        "measured_sync_s": measured_s,
+        "measured_sync_spread": spread(sync_s),
+        "error": predicted_s / measured_s - 1 if len(ranks) > 1 else None,
+        "step_s": statistics.median(step_s),
+        "tokens_per_s": tokens_per_step / statistics.median(step_s),
+        "final_loss": statistics.mean(losses[-LAST_LOSSES:]),
+        "parameters_identical": len({rank["fingerprint"] for rank in ranks}) == 1,
+        "steps_measured": len(sync_s),
+        "sync_s": sync_s,
+        "losses": losses,
+    }
+
+
+def _report(
+    job: Job, measurements: Measurements, network: Network, results: list[Report], model: torch.nn.Module
+) -> Report:
+    first = results[0]["losses"]
+    differences = [abs(a - b) for result in results[1:] for a, b in zip(first, result["losses"], strict=True)]
+    return {
+        "format": "ringsim-report",
+        "version": 1,
+        "num_ranks": measurements.num_ranks,
+        "num_parameters": sum(p.numel() for p in model.parameters()),
+        "data": job.data,
+        "model": asdict(job.model),
+        "train": asdict(job.train),
+        "network": network.as_dict(),
+        "measurements": measurements.as_dict(),
+        "max_loss_difference": max(differences, default=0.0),
+        "strategies": results,
+    }
+
+
+def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path]:
+    """Write report.json, report.png and checkpoint.pt to the directory `output`; on one rank only.
+
+    The checkpoint is of the `ring` run, if there is one, else of the first. Returns the paths.
+    Raises OSError if one cannot be written.
+    """
+    from trainers.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
+
+    output.mkdir(parents=True, exist_ok=True)
+    paths = [output / name for name in ("report.json", "report.png", "checkpoint.pt")]
+    save_json(paths[0], report)
+    save_report_plot(report, paths[1])
+    run = next((run for run in runs if run.name == "ring"), runs[0])
+    config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
+    save_checkpoint(
+        paths[2],
+        model_state=run.model.state_dict(),
+        optimizer_state=run.optimizer.state_dict(),
+        config=config,
+        step=report["train"]["steps"],
+    )
+    return paths

@@ -1,0 +1,34 @@
+"""What a strategy sends, and from that the time its gradient synchronisation should take."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ringsim.network import Network
+from ringsim.schedule import Schedule
+from ringsim.simulate import predict_time
+
+
+class Call(NamedTuple):
+    """One collective of a synchronisation.
+
+    size_bytes: of the whole tensor, elements of `element_bytes` each.
+    lead_s: how long before the end of the backward pass it can start; 0: afterwards only.
+    """
+
+    schedule: Schedule
+    size_bytes: int
+    element_bytes: int
+    lead_s: float = 0.0
+
+
+def predict_sync_s(calls: Sequence[Call], network: Network) -> float:
+    """Seconds from the last gradient's being ready until the calls, one after the other, are done.
+
+    What runs before that moment is hidden by the backward pass and not counted.
+    """
+    end_s = 0.0
+    for index, call in enumerate(calls):
+        begin_s = -call.lead_s if index == 0 else max(end_s, -call.lead_s)
+        size, element = call.size_bytes, call.element_bytes
+        end_s = begin_s + predict_time(call.schedule, network, size, element_bytes=element)
+    return max(end_s, 0.0)

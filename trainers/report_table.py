@@ -1,0 +1,47 @@
+"""The report of the main job as text."""
+
+from typing import Any
+
+HEADER = ("strategy", "predicted ms", "measured ms", "spread", "error", "step ms", "tokens/s", "final loss")
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """The table of strategies, and under it what holds for all of them."""
+    rows = [HEADER, *(_row(result) for result in report["strategies"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
+    ]
+    return "\n".join([*lines, "", *_footnotes(report)])
+
+
+def _row(result: dict[str, Any]) -> tuple[str, ...]:
+    error = result["error"]
+    return (
+        result["strategy"],
+        f"{result['predicted_sync_s'] * 1e3:.2f}",
+        f"{result['measured_sync_s'] * 1e3:.2f}",
+        f"±{result['measured_sync_spread']:.0%}",
+        "-" if error is None else f"{error:+.0%}",
+        f"{result['step_s'] * 1e3:.1f}",
+        f"{result['tokens_per_s']:,.0f}",
+        f"{result['final_loss']:.3f}",
+    )
+
+
+def _footnotes(report: dict[str, Any]) -> list[str]:
+    results = report["strategies"]
+    where = report["measurements"]["provenance"]
+    differing = [result["strategy"] for result in results if not result["parameters_identical"]]
+    identical = "all ranks hold bit-identical parameters, with every strategy"
+    if differing:
+        identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
+    return [
+        "ms: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
+        f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: half of the 10th to 90th "
+        "percentile; predicted from point-to-point probes only.",
+        f"{identical}; loss curves differ by at most {report['max_loss_difference']:.1e}.",
+        f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters; {where['machine']}, {where['cores']} cores, "
+        f"torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
+    ]

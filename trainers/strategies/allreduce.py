@@ -1,0 +1,28 @@
+"""One `dist.all_reduce` per parameter: the loop of the tutorials."""
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import nn
+
+from ringsim.algorithms import gloo_ring_all_reduce
+from trainers.prediction import Call
+
+
+class AllReduce:
+    """Simple, and slow for its many small messages: each parameter pays the latency of a whole ring."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        self.module = model
+        self._group = group
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def synchronise(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=self._group)
+                parameter.grad /= self._group.size()
+
+    def calls(self, leads_s: Sequence[float]) -> list[Call]:  # noqa: ARG002  nothing is overlapped
+        schedule = gloo_ring_all_reduce(self._group.size())
+        return [Call(schedule, p.nbytes, p.element_size()) for p in self._parameters]

@@ -1,0 +1,103 @@
+"""The training loop: every strategy in turn at every step, so that all meet the same moods of the machine."""
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.config import ModelConfig, TrainConfig
+from trainers.data import Shard
+from trainers.gradient_clock import GradientClock
+from trainers.model import TinyTransformer, next_token_loss
+from trainers.strategies import STRATEGIES, Strategy
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One model being trained with one strategy, and what this rank has noted of each step."""
+
+    name: str
+    model: nn.Module
+    strategy: Strategy
+    optimizer: torch.optim.Optimizer
+    clock: GradientClock
+    losses: list[float] = field(default_factory=list)
+    sync_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+
+    def step(self, batch: torch.Tensor) -> None:
+        """One training step. batch: (batch_size, sequence_length + 1) tokens."""
+        begin_s = time.perf_counter()
+        self.optimizer.zero_grad()
+        loss = next_token_loss(self.strategy.module, batch)
+        loss.backward()
+        self.strategy.synchronise()
+        self.sync_s.append(time.perf_counter() - self.clock.last_s)
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        self.step_s.append(time.perf_counter() - begin_s)
+
+
+def start_runs(
+    names: Sequence[str], model_config: ModelConfig, train: TrainConfig, group: dist.ProcessGroup
+) -> list[Run]:
+    """One run per strategy, all from rank 0's initial weights."""
+    torch.manual_seed(train.seed)
+    initial = TinyTransformer(model_config)
+    broadcast_state(initial, group)
+    return [start_run(name, copy.deepcopy(initial), train.learning_rate, group) for name in names]
+
+
+def start_run(name: str, model: nn.Module, learning_rate: float, group: dist.ProcessGroup) -> Run:
+    """A run of the strategy called `name`, one of STRATEGIES, with an AdamW of its own."""
+    clock = GradientClock(model)  # before the strategy: DDP's own hooks then come after it
+    strategy = STRATEGIES[name](model, group)
+    return Run(name, model, strategy, torch.optim.AdamW(model.parameters(), lr=learning_rate), clock)
+
+
+def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), group=group, group_src=0)
+
+
+class TrainingError(RuntimeError):
+    """A step that could not be done; the message names rank, step and strategy, and what the cause says."""
+
+
+def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: Callable[[int], None]) -> None:
+    """Train all `runs` on the same batches, each strategy in turn at every step.
+
+    Raises TrainingError when a peer fails or is later than the group's timeout.
+    """
+    for step in steps:
+        batch = shard.batch(step)
+        for run in _rotated(runs, step):
+            try:
+                run.step(batch)
+            except RuntimeError as error:
+                cause = str(error).strip().splitlines()[0]
+                raise TrainingError(
+                    f"rank {dist.get_rank()}: training step {step}, strategy {run.name}: {cause}"
+                ) from error
+        after_step(step)
+
+
+def _rotated(runs: Sequence[Run], step: int) -> list[Run]:
+    """The runs, beginning with another one each step, so that none always follows the same one."""
+    first = step % len(runs)
+    return [*runs[first:], *runs[:first]]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all parameters and buffers, bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
