@@ -4,10 +4,10 @@ Each rank runs its own part (`RankProgram`) in one thread. Receives are posted a
 is a rendezvous: it writes at once only if the receiver has already said where to.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from collectives.errors import CollectiveError
 from ringsim.partition import partition
-from ringsim.program import RankProgram, Receive, Send, rank_program
+from ringsim.program import Receive, Send, rank_program
 from ringsim.schedule import Schedule
 
 TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
@@ -42,64 +42,108 @@ def execute(
     group: dist.ProcessGroup | None = None,
     log: list[Event] | None = None,
 ) -> None:
-    """Run `schedule` on every rank of `group`, each with its own `tensor`, in place.
+    """Run `schedule` once: `Executor(schedule, group).run(tensor, ...)`.
 
-    tensor: contiguous, on the CPU, of the same length and dtype on every rank; `partition` cuts it into the
-    schedule's chunks.
-    reduce: called with a chunk and what arrived for it; must change the chunk in place.
-    log: gets an `Event` for every send and every receive, in the order in which they happened.
-
-    Raises ValueError for a tensor or group that does not fit, CollectiveError when a peer fails or is later
-    than the group's timeout.
+    group: the default process group if None; ValueError if there is none.
     """
+    Executor(schedule, resolve(group)).run(tensor, reduce=reduce, log=log)
+
+
+def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`group`, or the default one. Raises ValueError if torch.distributed is not initialised."""
     group = group or dist.group.WORLD
     if group is None:
-        raise ValueError("execute: torch.distributed is not initialised; call dist.init_process_group first")
-    _check(schedule, tensor, group)
-    program = _cached_program(schedule, group.rank())
-    bounds = partition(tensor.numel(), schedule.num_chunks).tolist()
-    flat = tensor.view(-1)
-    chunks = [flat[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
-    _Run(schedule, program, chunks, reduce, group, log).run()
+        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    return group
 
 
-@lru_cache(maxsize=256)
-def _cached_program(schedule: Schedule, rank: int) -> RankProgram:
-    return rank_program(schedule, rank)
+class Executor:
+    """One schedule on one process group, to be run any number of times; keeps what every run needs.
+
+    Memory: a few chunks for what arrives to be added (`num_slots`, two more than the most such chunks that one
+    step brings to this rank), kept between runs, because fresh memory costs more than the sending.
+
+    Raises ValueError if the schedule has another number of ranks than the group.
+    """
+
+    def __init__(self, schedule: Schedule, group: dist.ProcessGroup) -> None:
+        if schedule.num_ranks != group.size():
+            raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
+        self.schedule = schedule
+        self.group = group
+        self.program = rank_program(schedule, group.rank())
+        receives = self.program.receives
+        self.horizons = [_horizon(receives, index) for index in range(len(receives))]
+        self.num_slots = max(
+            (sum(r.lands_apart for r in receives[index:horizon]) for index, horizon in enumerate(self.horizons)),
+            default=0,
+        )
+        self._scratch = torch.empty(0)
+
+    def run(self, tensor: torch.Tensor, *, reduce: Reduce = torch.Tensor.add_, log: list[Event] | None = None) -> None:
+        """Run the schedule on every rank of the group, each with its own `tensor`, in place.
+
+        tensor: contiguous, on the CPU, of the same length and dtype on every rank; `partition` cuts it into
+        the schedule's chunks.
+        reduce: called with a chunk and what arrived for it; must change the chunk in place.
+        log: gets an `Event` for every send and every receive, in the order in which they happened.
+
+        Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
+        CollectiveError when a peer fails or is later than the group's timeout.
+        """
+        self._check(tensor)
+        bounds = partition(tensor.numel(), self.schedule.num_chunks).tolist()
+        flat = tensor.view(-1)
+        chunks = [flat[low:high] for low, high in itertools.pairwise(bounds)]
+        slots = self._slots(max(len(chunk) for chunk in chunks), tensor.dtype)
+        _Run(self, chunks, slots, reduce, log).run()
+
+    def _check(self, tensor: torch.Tensor) -> None:
+        if not tensor.is_contiguous():
+            raise ValueError(f"{self.schedule}: the tensor with strides {tensor.stride()} must be contiguous")
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"{self.schedule}: the tensor is on {tensor.device}; only CPU tensors are supported so far"
+            )
+
+    def _slots(self, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        needed = self.num_slots * length
+        if self._scratch.dtype != dtype or len(self._scratch) < needed:
+            self._scratch = torch.empty(needed, dtype=dtype)
+        return [self._scratch[index * length : (index + 1) * length] for index in range(self.num_slots)]
 
 
-def _check(schedule: Schedule, tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-    if schedule.num_ranks != group.size():
-        raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{schedule}: the tensor with strides {tensor.stride()} must be contiguous")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{schedule}: the tensor is on {tensor.device}; only CPU tensors are supported so far")
+def _horizon(receives: Sequence[Receive], applied: int) -> int:
+    """How many receives to have posted before the one numbered `applied` is waited for.
+
+    At least all of its step: rule 4 makes a rank wait for its own sends of this step, and so does every
+    peer, each of which therefore must find its receive posted.
+    """
+    horizon = applied
+    while horizon < len(receives) and (
+        horizon <= applied + POSTED_AHEAD or receives[horizon].step == receives[applied].step
+    ):
+        horizon += 1
+    return horizon
 
 
 @dataclass(slots=True)
 class _Run:
-    """One rank's execution: what is posted, what is under way, what is applied."""
+    """One run on one rank: what is posted, what is under way, what is applied."""
 
-    schedule: Schedule
-    program: RankProgram
+    executor: Executor
     chunks: list[torch.Tensor]
+    slots: list[torch.Tensor]
     reduce: Reduce
-    group: dist.ProcessGroup
     log: list[Event] | None
     posted: list[tuple[dist.Work, torch.Tensor]] = field(default_factory=list)
     under_way: list[tuple[Send, dist.Work]] = field(default_factory=list)
-    scratch: list[torch.Tensor] = field(default_factory=list)
-    num_apart: int = 0
+    slots_used: int = 0
 
     def run(self) -> None:
-        receives = self.program.receives
-        num_slots = max((_apart(receives[i : _horizon(receives, i)]) for i in range(len(receives))), default=0)
-        longest = max(len(chunk) for chunk in self.chunks)
-        self.scratch = [self.chunks[0].new_empty(longest) for _ in range(num_slots)]
-        self._post(0)
-        self._send(self.program.first_sends)
-        for index, receive in enumerate(receives):
+        program = self.executor.program
+        self._send(program.first_sends)
+        for index, receive in enumerate(program.receives):
             self._post(index)
             self._apply(index, receive)
             self._send(receive.then_send)
@@ -107,12 +151,12 @@ class _Run:
 
     def _post(self, applied: int) -> None:
         """Post the receives up to the horizon of the one to be applied next, as far as they can be."""
-        receives = self.program.receives
-        for receive in receives[len(self.posted) : _horizon(receives, applied)]:
+        receives = self.executor.program.receives
+        for receive in receives[len(self.posted) : self.executor.horizons[applied]]:
             if receive.lands_apart:
                 # The slot is free again: there are as many as such receives are ever posted and not yet applied.
-                slot = self.scratch[self.num_apart % len(self.scratch)]
-                self.num_apart += 1
+                slot = self.slots[self.slots_used % len(self.slots)]
+                self.slots_used += 1
                 buffer = slot[: len(self.chunks[receive.chunk])]
             elif applied >= receive.last_user and receive.sent_in < receives[applied].step:
                 # Rule 4. To wait for a send here is safe: it is of an earlier step than anything this rank
@@ -122,7 +166,7 @@ class _Run:
             else:
                 return
             try:
-                work = self.group.recv([buffer], receive.peer, TAG)
+                work = self.executor.group.recv([buffer], receive.peer, TAG)
             except RuntimeError as error:
                 raise self._error("receiving", receive, "from", error) from error
             self.posted.append((work, buffer))
@@ -144,7 +188,7 @@ class _Run:
     def _send(self, sends: tuple[Send, ...]) -> None:
         for send in sends:
             try:
-                work = self.group.send([self.chunks[send.chunk]], send.peer, TAG)
+                work = self.executor.group.send([self.chunks[send.chunk]], send.peer, TAG)
             except RuntimeError as error:
                 raise self._error("sending", send, "to", error) from error
             self.under_way.append((send, work))
@@ -166,24 +210,6 @@ class _Run:
     def _error(self, doing: str, transfer: Send | Receive, way: str, error: RuntimeError) -> CollectiveError:
         cause = str(error).strip().splitlines()[0]
         return CollectiveError(
-            f"rank {self.group.rank()}: {self.schedule}: step {transfer.step}: "
+            f"rank {self.executor.group.rank()}: {self.executor.schedule}: step {transfer.step}: "
             f"{doing} chunk {transfer.chunk} {way} rank {transfer.peer} failed: {cause}"
         )
-
-
-def _horizon(receives: Sequence[Receive], applied: int) -> int:
-    """How many receives to have posted before the one numbered `applied` is waited for.
-
-    At least all of its step: rule 4 makes a rank wait for its own sends of this step, and so does every
-    peer, each of which therefore must find its receive posted.
-    """
-    horizon = applied
-    while horizon < len(receives) and (
-        horizon <= applied + POSTED_AHEAD or receives[horizon].step == receives[applied].step
-    ):
-        horizon += 1
-    return horizon
-
-
-def _apart(receives: Sequence[Receive]) -> int:
-    return sum(receive.lands_apart for receive in receives)

@@ -1,14 +1,13 @@
 """The collectives, with torch.distributed's own signatures, run from ring schedules."""
 
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from collectives.execute import execute
+from collectives.execute import Executor, resolve
 from ringsim.algorithms import build
 from ringsim.collective import Collective
-from ringsim.schedule import Schedule
 
 
 def all_reduce(
@@ -26,10 +25,10 @@ def all_reduce(
     Raises ValueError for an argument that does not fit, CollectiveError when a peer fails or is too late.
     """
     _check_op(op, tensor)
-    group = _group(group)
+    group = resolve(group)
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
     work = tensor.contiguous()
-    execute(_schedule(Collective.ALL_REDUCE, algorithm, group.size()), work, group=group)
+    _executor(Collective.ALL_REDUCE, algorithm, group).run(work)
     _finish(op, work, group.size())
     if work is not tensor:
         tensor.copy_(work)
@@ -50,10 +49,10 @@ def reduce_scatter_tensor(
     Raises as `all_reduce` does.
     """
     _check_op(op, input)
-    group = _group(group)
+    group = resolve(group)
     _check_share("output", output, "input", input, group.size())
     work = input.contiguous().view(-1).clone()
-    execute(_schedule(Collective.REDUCE_SCATTER, algorithm, group.size()), work, group=group)
+    _executor(Collective.REDUCE_SCATTER, algorithm, group).run(work)
     share = work.view(group.size(), -1)[group.rank()]
     _finish(op, share, group.size())
     output.copy_(share.view(output.shape))
@@ -72,25 +71,24 @@ def all_gather_into_tensor(
 
     Raises as `all_reduce` does.
     """
-    group = _group(group)
+    group = resolve(group)
     _check_share("input_tensor", input_tensor, "output_tensor", output_tensor, group.size())
     work = output_tensor if output_tensor.is_contiguous() else torch.empty_like(output_tensor).contiguous()
     work.view(group.size(), -1)[group.rank()].copy_(input_tensor.reshape(-1))
-    execute(_schedule(Collective.ALL_GATHER, algorithm, group.size()), work, group=group)
+    _executor(Collective.ALL_GATHER, algorithm, group).run(work)
     if work is not output_tensor:
         output_tensor.copy_(work)
 
 
-@lru_cache(maxsize=64)
-def _schedule(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
-    return build(collective, algorithm, num_ranks)
+# One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
+_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str], Executor]] = WeakKeyDictionary()
 
 
-def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    group = group or dist.group.WORLD
-    if group is None:
-        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
-    return group
+def _executor(collective: Collective, algorithm: str, group: dist.ProcessGroup) -> Executor:
+    executors = _EXECUTORS.setdefault(group, {})
+    if (collective, algorithm) not in executors:
+        executors[collective, algorithm] = Executor(build(collective, algorithm, group.size()), group)
+    return executors[collective, algorithm]
 
 
 def _check_op(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor) -> None:

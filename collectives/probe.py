@@ -1,7 +1,8 @@
 """`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 
 import torch
 import torch.distributed as dist
@@ -12,79 +13,107 @@ from ringsim.algorithms import ring_all_gather
 from ringsim.measurements import Measurements, Probe
 from ringsim.program import rank_program
 
-SHIFT_SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10)
-REDUCE_SIZES = (32 * 2**10, 128 * 2**10, 512 * 2**10)
+SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
 IN_FLIGHT = 4
-NUM_BLOCKS = 15
+NUM_BLOCKS = 12
 ROUNDS_PER_BLOCK = 8
+TURNS = 4
+
+Rounds = Callable[[], None]
 
 
-def probe(group: dist.ProcessGroup) -> Measurements:
+def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
-    Collective: every rank must call it, and every rank gets the same measurements. Takes a second or two.
+    Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
     With more ranks than cores the ranks slow each other down; so they will in a collective, which is why all
     of them work at once here.
+
+    tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
+    memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
+    time, because what is still in the caches moves and adds several times faster.
     """
-    rounds = [("shift", size, 1, _shift(group, size, 1)) for size in SHIFT_SIZES] if group.size() > 1 else []
-    if group.size() > 1:
-        rounds.append(("shift", SHIFT_SIZES[0], IN_FLIGHT, _shift(group, SHIFT_SIZES[0], IN_FLIGHT)))
-    rounds += [("reduce", size, 1, _reduce(size)) for size in REDUCE_SIZES]
-    times = torch.tensor([_time_blocks(run) for *_, run in _twice(rounds)], dtype=torch.float64)
-    dist.all_reduce(times, dist.ReduceOp.MAX, group)
-    blocks = times.view(2, len(rounds), NUM_BLOCKS).transpose(0, 1).reshape(len(rounds), -1).tolist()
-    probes = [
-        Probe(kind, size, in_flight, tuple(block))
-        for (kind, size, in_flight, _), block in zip(rounds, blocks, strict=True)
+    sizes = _sizes(tensor_bytes)
+    memory_bytes = max(memory_bytes, tensor_bytes, sizes[-1])
+    probes = [*_shift_probes(group, sizes, memory_bytes), *_reduce_probes(sizes, memory_bytes)]
+    # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
+    times = torch.tensor([[_time_blocks(rounds) for *_, rounds in probes] for _ in range(TURNS)], dtype=torch.float64)
+    dist.all_reduce(times, group=group)
+    times /= group.size()  # ranks take turns at being ahead; over a block all go at the same pace
+    blocks = times.transpose(0, 1).flatten(1).tolist()
+    results = [Probe(*probe[:3], tuple(block)) for probe, block in zip(probes, blocks, strict=True)]
+    return Measurements(group.size(), provenance(), tuple(results))
+
+
+def _shift_probes(group: dist.ProcessGroup, sizes: list[int], memory_bytes: int) -> list[tuple[str, int, int, Rounds]]:
+    if group.size() == 1:
+        return []
+    outgoing = torch.zeros(memory_bytes, dtype=torch.uint8)
+    incoming = torch.zeros_like(outgoing)
+    return [
+        ("shift", size, in_flight, _shift(group, outgoing.split(size), incoming.split(size), in_flight))
+        for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]
     ]
-    return Measurements(group.size(), provenance(), tuple(probes))
 
 
-Rounds = list[tuple[str, int, int, Callable[[], None]]]
+def _reduce_probes(sizes: list[int], memory_bytes: int) -> list[tuple[str, int, int, Rounds]]:
+    held = torch.zeros(memory_bytes // 4)
+    arrived = torch.ones_like(held)
+    return [("reduce", size, 1, _reduce(held.split(size // 4), arrived.split(size // 4))) for size in sizes]
 
 
-def _twice(rounds: Rounds) -> Rounds:
-    """All probes one after the other, and again: a slow moment of the machine then spoils no probe whole."""
-    return rounds + rounds
+def _sizes(tensor_bytes: int) -> list[int]:
+    """Sizes of messages up to half the tensor, and that; at least two."""
+    half = tensor_bytes // 2 // SIZES[0] * SIZES[0]
+    return [size for size in SIZES if size < half or size <= SIZES[1]] + [half] * (half > SIZES[1])
 
 
-def _time_blocks(run: Callable[[], None]) -> list[float]:
+def _time_blocks(rounds: Rounds) -> list[float]:
     """Seconds per round, of each block."""
     for _ in range(ROUNDS_PER_BLOCK):
-        run()
+        rounds()
     times = []
     for _ in range(NUM_BLOCKS):
         begin = time.perf_counter()
         for _ in range(ROUNDS_PER_BLOCK):
-            run()
+            rounds()
         times.append((time.perf_counter() - begin) / ROUNDS_PER_BLOCK)
     return times
 
 
-def _shift(group: dist.ProcessGroup, size_bytes: int, in_flight: int) -> Callable[[], None]:
-    outgoing = [torch.zeros(size_bytes, dtype=torch.uint8) for _ in range(in_flight)]
-    incoming = [torch.empty_like(message) for message in outgoing]
+def _shift(
+    group: dist.ProcessGroup, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor], in_flight: int
+) -> Rounds:
+    pairs = cycle(_whole(outgoing, incoming))
     right, left = _neighbours(group)
 
-    def run() -> None:
-        works = [group.recv([message], left, TAG) for message in incoming]
-        works += [group.send([message], right, TAG) for message in outgoing]
+    def rounds() -> None:
+        messages = list(islice(pairs, in_flight))
+        works = [group.recv([arriving], left, TAG) for _, arriving in messages]
+        works += [group.send([leaving], right, TAG) for leaving, _ in messages]
         for work in works:
             work.wait()
 
-    return run
+    return rounds
+
+
+def _reduce(held: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> Rounds:
+    pairs = cycle(_whole(held, arrived))
+
+    def rounds() -> None:
+        chunk, data = next(pairs)
+        chunk.add_(data)
+
+    return rounds
+
+
+def _whole(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of pieces, without the shorter one that may be left over at the end."""
+    pairs = list(zip(first, second, strict=True))
+    return [pair for pair in pairs if len(pair[0]) == len(pairs[0][0])]
 
 
 def _neighbours(group: dist.ProcessGroup) -> tuple[int, int]:
     """To whom this rank sends and from whom it receives, in the ring itself."""
     program = rank_program(ring_all_gather(group.size()), group.rank())
     return program.first_sends[0].peer, program.receives[0].peer
-
-
-def _reduce(size_bytes: int) -> Callable[[], None]:
-    held, arrived = torch.zeros(size_bytes // 4), torch.ones(size_bytes // 4)
-
-    def run() -> None:
-        held.add_(arrived)
-
-    return run

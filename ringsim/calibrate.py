@@ -30,8 +30,8 @@ def calibrate(measurements: Measurements) -> Network:
     _, reduce_s_per_byte = _fit_line(reductions)
     return Network(
         latency_s=alpha_s - overhead_s,
-        bandwidth_bytes_per_s=1 / s_per_byte,
-        reduce_bytes_per_s=1 / reduce_s_per_byte,
+        bandwidth_bytes_per_s=_rate(s_per_byte),
+        reduce_bytes_per_s=_rate(reduce_s_per_byte),
         overhead_s=overhead_s,
     )
 
@@ -43,11 +43,18 @@ def _need(probes: list[Probe], what: str, least: int) -> list[Probe]:
 
 
 def _fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Seconds at size zero and seconds per byte, both kept from being negative (or zero, for the latter)."""
+    """Seconds at size zero and seconds per byte, both kept from being negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])
     design = np.stack([1 / times, sizes / times], axis=1)
     (intercept, slope), *_ = np.linalg.lstsq(design, np.ones(len(times)))
     if intercept < 0 or len(times) == 1:
         intercept, slope = 0.0, float(np.median(times / sizes))
-    return float(intercept), max(float(slope), 1e-15)
+    if slope < 0:
+        intercept, slope = float(np.median(times)), 0.0
+    return float(intercept), float(slope)
+
+
+def _rate(s_per_byte: float) -> float:
+    """Bytes per second; infinite where the times do not grow with the size as far as the probes can tell."""
+    return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -163,7 +163,8 @@ def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str
 def describe(result: dict[str, Any]) -> str:
     """What `summarise` gave, for people."""
     rows = [
-        f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks, {format_size(result['size_bytes'])}",
+        f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks, "
+        f"{format_size(result['size_bytes'])}",
         f"  transfers    {result['num_transfers']} in {result['num_steps']} steps",
         f"  time         {format_time(result['time_s'])}",
     ]

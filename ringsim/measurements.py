@@ -1,12 +1,13 @@
 """`Measurements`: real timings of one process group, with where they come from."""
 
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from ringsim.atomic_file import atomic_file
 
 FORMAT = "ringsim-measurements"
 VERSION = 1
@@ -19,7 +20,7 @@ class Probe:
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
     receives as many from its left one, and waits for all; "reduce": every rank adds `size_bytes` to as many.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
-    collective is a sum over steps too; the slowest rank's.
+    collective is a sum over steps too, and the mean over the ranks.
     """
 
     kind: str
@@ -77,18 +78,20 @@ class Measurements:
 
 
 def save_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON to a temporary file beside `path`, then rename: never a torn file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write `data` as JSON, whole or not at all. Raises ValueError for a number that JSON does not have."""
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    with atomic_file(path) as file:
+        file.write(text.encode())
 
 
-def spread(times_s: Sequence[float]) -> float:
-    """Half the distance between the 10th and the 90th percentile, over the median; 0 for less than two."""
-    if len(times_s) < 2:
-        return 0.0
-    tenths = statistics.quantiles(times_s, n=10, method="inclusive")
-    return (tenths[8] - tenths[0]) / 2 / statistics.median(times_s)
+def tenths(times_s: Sequence[float]) -> tuple[float, float]:
+    """The 10th and the 90th percentile: between them lie four runs of five.
+
+    Raises ValueError if there is no time at all.
+    """
+    if not times_s:
+        raise ValueError("no times: at least one is needed")
+    if len(times_s) == 1:
+        return times_s[0], times_s[0]
+    cuts = statistics.quantiles(times_s, n=10, method="inclusive")
+    return cuts[0], cuts[-1]

@@ -14,11 +14,12 @@ class OneLineCommand(click.Command):
     (The message of a ScheduleError goes on with the grid that shows the fault.)
     """
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+    def main(self, *args: Any, **extra: Any) -> Any:
+        main: Any = super().main
+        if not extra.pop("standalone_mode", True):
+            return main(*args, **extra, standalone_mode=False)
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = main(*args, **extra, standalone_mode=False)
         except click.UsageError as error:
             self.refuse(error.format_message(), error.ctx.command_path if error.ctx else self.name)
         except click.exceptions.Abort:

@@ -1,5 +1,6 @@
 """`RankPool`: real ranks in processes of their own, started once (importing torch takes seconds) and reused."""
 
+import contextlib
 import datetime
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ from typing import Any, Self
 START_TIMEOUT_S = 120.0
 
 
-class RankFailure(AssertionError):
+class RankError(AssertionError):
     """A case raised on a rank, or a rank did not answer; the message holds the rank's traceback."""
 
 
@@ -60,7 +61,7 @@ class RankPool:
     ) -> list[Any]:
         """`case(group, *arguments)` on the first `num_ranks` ranks; what each returned, by rank.
 
-        case: a function at the top level of a module. Raises RankFailure if it raises on any of them.
+        case: a function at the top level of a module. Raises RankError if it raises on any of them.
         """
         used = range(num_ranks or self.num_ranks)
         if not self.processes:
@@ -68,7 +69,7 @@ class RankPool:
         self.start(case, *arguments, num_ranks=len(used))
         try:
             return self._collect(used, timeout_s)
-        except RankFailure:
+        except RankError:
             self.__exit__()  # the group may be broken: the next case gets fresh ranks
             raise
 
@@ -87,10 +88,8 @@ class RankPool:
                 break
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                try:
+                with contextlib.suppress(EOFError):  # the process is gone; its rank stays missing
                     answers[waiting.pop(pipe)] = pipe.recv()
-                except EOFError:
-                    pass  # the process is gone; its rank stays missing
         return answers
 
     def _collect(self, used: range, timeout_s: float) -> list[Any]:
@@ -98,7 +97,7 @@ class RankPool:
         silent = [rank for rank in used if rank not in answers]
         failed = [f"rank {rank}:\n{text}" for rank, (good, text) in answers.items() if not good]
         if silent or failed:
-            raise RankFailure("\n".join([*failed, *(f"rank {rank} did not answer" for rank in silent)]))
+            raise RankError("\n".join([*failed, *(f"rank {rank} did not answer" for rank in silent)]))
         return [answers[rank][1] for rank in used]
 
 

@@ -1,0 +1,1 @@
+"""Gradient synchronisation from first principles. Importing this package alone loads no torch."""

@@ -8,6 +8,8 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
+from ringsim.atomic_file import atomic_file
+
 FORMAT = "ringsim checkpoint"
 VERSION = 1
 
@@ -36,9 +38,6 @@ def save_checkpoint(
 
     Raises OSError if it cannot be written; the old checkpoint, if any, is then untouched.
     """
-    path = Path(path)
-    # In the same directory, because a rename is atomic only within one file system.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -47,25 +46,8 @@ def save_checkpoint(
         "config": config,
         "step": step,
     }
-    try:
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:  # an interrupt by the user, too, must leave nothing behind
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power failure: the name is the directory's content, not the file's."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with atomic_file(path) as file:
+        torch.save(content, file)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

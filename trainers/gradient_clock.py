@@ -1,6 +1,7 @@
 """`GradientClock`: when each gradient of a backward pass is ready."""
 
 import time
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ class GradientClock:
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
-    def _hook(self, index: int):  # type: ignore[no-untyped-def]
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
             self._ready_s[index] = time.perf_counter()
 

@@ -1,6 +1,7 @@
 """The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
 
 import copy
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,17 +13,18 @@ import torch.distributed as dist
 
 from collectives.probe import probe
 from ringsim.calibrate import calibrate
-from ringsim.measurements import Measurements, save_json, spread
+from ringsim.measurements import Measurements, save_json, tenths
 from ringsim.network import Network
 from trainers.checkpoint import save_checkpoint
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard, Tokens
 from trainers.gradient_clock import GradientClock
 from trainers.model import next_token_loss
-from trainers.prediction import predict_sync_s
+from trainers.prediction import can_overlap, predict_sync_s
 from trainers.training import Run, fingerprint, start_runs, train
 
 PROFILED_STEPS = 5
+STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
 
@@ -50,10 +52,11 @@ def run_job(
     """
     shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
     runs = start_runs(job.strategies, job.model, job.train, group)
-    measurements = probe(group)
+    gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
+    measurements = probe(group, gradient_bytes, memory_bytes=STATE_PER_GRADIENT * gradient_bytes * len(runs))
     network = calibrate(measurements)
     leads_s = _gradient_leads(runs[0].model, shard)
-    predicted = {run.name: predict_sync_s(run.strategy.calls(leads_s), network) for run in runs}
+    predicted = {run.name: predict_sync_s(run.strategy.traffic(leads_s), network) for run in runs}
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
     results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]
@@ -61,13 +64,18 @@ def run_job(
 
 
 def _gradient_leads(model: torch.nn.Module, shard: Shard) -> list[float]:
-    """How long before the end of a backward pass each parameter's gradient is ready: medians, in seconds."""
+    """How long before the end of a backward pass sending each parameter's gradient can begin: medians, in seconds.
+
+    Nothing before the end where the host has no core to spare for sending.
+    """
+    if not can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count()):
+        return [0.0 for _ in model.parameters()]
     model = copy.deepcopy(model)
     clock = GradientClock(model)
     leads = []
     for step in range(PROFILED_STEPS):
         model.zero_grad()
-        next_token_loss(model, shard.batch(step)).backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(next_token_loss(model, shard.batch(step)))
         leads.append(clock.before_last_s())
     return [statistics.median(values) for values in zip(*leads, strict=True)]
 
@@ -102,7 +110,8 @@ def _summarise(name: str, predicted_s: float, ranks: Sequence[dict[str, Any]], j
         "strategy": name,
         "predicted_sync_s": predicted_s,
         "measured_sync_s": measured_s,
-        "measured_sync_spread": spread(sync_s),
+        "measured_sync_p10_s": tenths(sync_s)[0],
+        "measured_sync_p90_s": tenths(sync_s)[1],
         "error": predicted_s / measured_s - 1 if len(ranks) > 1 else None,
         "step_s": statistics.median(step_s),
         "tokens_per_s": tokens_per_step / statistics.median(step_s),

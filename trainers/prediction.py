@@ -1,6 +1,5 @@
 """What a strategy sends, and from that the time its gradient synchronisation should take."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim.network import Network
@@ -21,14 +20,30 @@ class Call(NamedTuple):
     lead_s: float = 0.0
 
 
-def predict_sync_s(calls: Sequence[Call], network: Network) -> float:
+class Traffic(NamedTuple):
+    """All that one synchronisation moves: between the ranks, and within each.
+
+    local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
+    """
+
+    calls: list[Call]
+    local_bytes: int
+
+
+def predict_sync_s(traffic: Traffic, network: Network) -> float:
     """Seconds from the last gradient's being ready until the calls, one after the other, are done.
 
-    What runs before that moment is hidden by the backward pass and not counted.
+    What runs before that moment is hidden by the backward pass and not counted. A local walk is taken to be as
+    fast as a reduction: both are bound by memory.
     """
     end_s = 0.0
-    for index, call in enumerate(calls):
+    for index, call in enumerate(traffic.calls):
         begin_s = -call.lead_s if index == 0 else max(end_s, -call.lead_s)
         size, element = call.size_bytes, call.element_bytes
         end_s = begin_s + predict_time(call.schedule, network, size, element_bytes=element)
-    return max(end_s, 0.0)
+    return max(end_s, 0.0) + traffic.local_bytes / network.reduce_bytes_per_s
+
+
+def can_overlap(ranks_per_host: int, cores: int | None) -> bool:
+    """Whether communication on the CPU can go on beside the backward pass: each rank needs a second core for it."""
+    return cores is not None and cores >= 2 * ranks_per_host

@@ -7,11 +7,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from ringsim.atomic_file import atomic_file
-from ringsim.plots.palette import BLACK, BLUE, DARK_GREY, GREY, ORANGE, VERMILLION
+from ringsim.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, VERMILLION
 
-_BAR = 0.38  # of the space of one strategy
 _CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (VERMILLION, ":", 1.5), (GREY, "-.", 1.0))
 
 
@@ -36,23 +36,30 @@ def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str]) -> No
 
 
 def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
-    places = range(len(results))
+    """A line per strategy; on a logarithmic axis, since one all-reduce per parameter takes many times the rest."""
+    places = [len(results) - index for index in range(len(results))]
     predicted = [result["predicted_sync_s"] * 1e3 for result in results]
     measured = [result["measured_sync_s"] * 1e3 for result in results]
-    spreads = [result["measured_sync_spread"] * time for result, time in zip(results, measured, strict=True)]
-    axes.bar([x - _BAR / 2 for x in places], predicted, _BAR, color=BLUE, label="predicted")
-    axes.bar([x + _BAR / 2 for x in places], measured, _BAR, color=ORANGE, hatch="//", label="measured", yerr=spreads,
-             capsize=4)  # fmt: skip
-    top = max([*predicted, *(time + extra for time, extra in zip(measured, spreads, strict=True))])
-    for x, result in zip(places, results, strict=True):
+    low = [result["measured_sync_p10_s"] * 1e3 for result in results]
+    high = [result["measured_sync_p90_s"] * 1e3 for result in results]
+    axes.hlines(places, low, high, color=ORANGE, linewidth=7, alpha=0.45, label="measured, 10th to 90th percentile")
+    axes.plot(measured, places, "o", color=VERMILLION, markersize=9, label="measured, median")
+    axes.plot(predicted, places, "D", color=BLUE, markersize=8, fillstyle="none", markeredgewidth=2, label="predicted")
+    for place, result in zip(places, results, strict=True):
         if result["error"] is not None:
-            height = max(predicted[x], measured[x] + spreads[x])
-            axes.text(x, height + 0.02 * top, f"{result['error']:+.0%}", ha="center", va="bottom")
-    axes.set_xticks(places, [result["strategy"] for result in results])
-    axes.set_ylim(0, 1.15 * top)
-    axes.set_ylabel("gradient synchronisation of a step (ms)")
-    axes.set_title("predicted from probes, and measured (median; bars: 10th to 90th percentile)", fontsize=10)
-    axes.legend(frameon=False)
+            axes.annotate(f"{result['error']:+.0%}", (result["measured_sync_s"] * 1e3, place), (0, 12),
+                          textcoords="offset points", ha="center")  # fmt: skip
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.set_yticks(places, [result["strategy"] for result in results])
+    axes.set_ylim(0.4, len(results) + 1.5)
+    axes.set_xlabel("gradient synchronisation of a step (ms)")
+    axes.set_title("predicted from point-to-point probes, and measured", fontsize=10)
+    axes.grid(axis="x", color=LIGHT_GREY)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=8, columnspacing=1.0)
 
 
 def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> None:

@@ -22,7 +22,7 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
         result["strategy"],
         f"{result['predicted_sync_s'] * 1e3:.2f}",
         f"{result['measured_sync_s'] * 1e3:.2f}",
-        f"±{result['measured_sync_spread']:.0%}",
+        f"{result['measured_sync_p10_s'] * 1e3:.2f}-{result['measured_sync_p90_s'] * 1e3:.2f}",
         "-" if error is None else f"{error:+.0%}",
         f"{result['step_s'] * 1e3:.1f}",
         f"{result['tokens_per_s']:,.0f}",
@@ -39,9 +39,9 @@ def _footnotes(report: dict[str, Any]) -> list[str]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
     return [
         "ms: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
-        f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: half of the 10th to 90th "
+        f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
         "percentile; predicted from point-to-point probes only.",
         f"{identical}; loss curves differ by at most {report['max_loss_difference']:.1e}.",
-        f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters; {where['machine']}, {where['cores']} cores, "
-        f"torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
+        f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters; {where['machine']}, "
+        f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
     ]

@@ -35,7 +35,7 @@ class Run:
         begin_s = time.perf_counter()
         self.optimizer.zero_grad()
         loss = next_token_loss(self.strategy.module, batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         self.strategy.synchronise()
         self.sync_s.append(time.perf_counter() - self.clock.last_s)
         self.optimizer.step()

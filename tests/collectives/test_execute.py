@@ -22,7 +22,7 @@ def data(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def executed(group: dist.ProcessGroup, schedule: Schedule, length: int) -> tuple[torch.Tensor, list, list]:
-    """This rank's tensor after `schedule`, and what it logged: (step, peer, chunk) applied, and sent."""
+    """The rank's own tensor after `schedule`, and what it logged: (step, peer, chunk) applied, and sent."""
     tensor = data(group.rank(), length, torch.float32)
     log: list = []
     execute(schedule, tensor, group=group, log=log)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringsim.algorithms import gloo_ring_all_reduce
-from trainers.prediction import Call
+from trainers.prediction import Call, Traffic
 
 
 class AllReduce:
@@ -23,6 +23,7 @@ class AllReduce:
                 dist.all_reduce(parameter.grad, group=self._group)
                 parameter.grad /= self._group.size()
 
-    def calls(self, leads_s: Sequence[float]) -> list[Call]:  # noqa: ARG002  nothing is overlapped
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
         schedule = gloo_ring_all_reduce(self._group.size())
-        return [Call(schedule, p.nbytes, p.element_size()) for p in self._parameters]
+        calls = [Call(schedule, p.nbytes, p.element_size()) for p in self._parameters]
+        return Traffic(calls, local_bytes=sum(p.nbytes for p in self._parameters))  # the division

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ringsim.algorithms import gloo_ring_all_reduce
-from trainers.prediction import Call
+from trainers.prediction import Call, Traffic
 
 FIRST_BUCKET_BYTES = 2**20  # torch's defaults: a small first bucket, so that sending can begin early
 BUCKET_BYTES = 25 * 2**20
@@ -24,7 +24,7 @@ class Ddp:
     def synchronise(self) -> None:
         """Nothing is left to do."""
 
-    def calls(self, leads_s: Sequence[float]) -> list[Call]:
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:
         # From the second step on, buckets follow the order in which gradients become ready.
         by_readiness = sorted(range(len(self._parameters)), key=lambda index: -leads_s[index])
         schedule = gloo_ring_all_reduce(self._group.size())
@@ -33,7 +33,7 @@ class Ddp:
             size_bytes = sum(self._parameters[index].nbytes for index in bucket)
             element_bytes = self._parameters[bucket[0]].element_size()
             calls.append(Call(schedule, size_bytes, element_bytes, min(leads_s[index] for index in bucket)))
-        return calls
+        return Traffic(calls, local_bytes=2 * sum(p.nbytes for p in self._parameters))  # into the buckets and back
 
 
 def buckets(order: Iterable[int], sizes_bytes: Sequence[int]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from torch import nn
 import collectives
 from ringsim.algorithms import ring_all_reduce
 from trainers.flat import FlatGradients
-from trainers.prediction import Call
+from trainers.prediction import Call, Traffic
 
 
 class Ring:
@@ -23,6 +23,7 @@ class Ring:
         collectives.all_reduce(self._flat.pack(), dist.ReduceOp.AVG, self._group)
         self._flat.unpack()
 
-    def calls(self, leads_s: Sequence[float]) -> list[Call]:  # noqa: ARG002  nothing is overlapped
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
         vector = self._flat.vector
-        return [Call(ring_all_reduce(self._group.size()), vector.nbytes, vector.element_size())]
+        call = Call(ring_all_reduce(self._group.size()), vector.nbytes, vector.element_size())
+        return Traffic([call], local_bytes=3 * vector.nbytes)  # pack, divide, unpack

@@ -8,7 +8,7 @@ from torch import nn
 
 from ringsim.algorithms import gloo_ring_all_gather, gloo_ring_all_reduce
 from trainers.flat import FlatGradients
-from trainers.prediction import Call
+from trainers.prediction import Call, Traffic
 
 
 class ReduceScatterAllGather:
@@ -28,10 +28,10 @@ class ReduceScatterAllGather:
         dist.all_gather(self._shares, self._own_share, group=self._group)
         self._flat.unpack()
 
-    def calls(self, leads_s: Sequence[float]) -> list[Call]:  # noqa: ARG002  nothing is overlapped
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
         num_ranks, share = self._group.size(), self._own_share
         # Gloo has no reduce_scatter of its own: torch all-reduces each of the n shares
         # (ProcessGroupGloo::reduce_scatter), n times the bytes that are needed.
         all_reduce = Call(gloo_ring_all_reduce(num_ranks), share.nbytes, share.element_size())
         all_gather = Call(gloo_ring_all_gather(num_ranks), self._flat.vector.nbytes, share.element_size())
-        return [all_reduce] * num_ranks + [all_gather]
+        return Traffic([all_reduce] * num_ranks + [all_gather], local_bytes=2 * self._flat.vector.nbytes + share.nbytes)

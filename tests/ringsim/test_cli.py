@@ -1,0 +1,112 @@
+"""The command line, by click's runner."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Collective, Network, ring_time_s
+from ringsim.cli import main
+
+
+def run(*arguments: str) -> str:
+    """What a command that succeeds prints."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_simulate_as_json() -> None:
+    """The object holds the simulated time, the closed form, the rates and what they belong to."""
+    command = "simulate --collective all_reduce --algorithm ring --ranks 8 --size 64MiB --latency 10us"
+    rates = "--bandwidth 1.25GB/s --reduce-bandwidth 10GB/s --json"
+    result = json.loads(run(*command.split(), *rates.split()))
+    expected = ring_time_s(Collective.ALL_REDUCE, 8, 2**26, Network(10e-6, 1.25e9, 10e9))
+    assert result["time_s"] == pytest.approx(expected)
+    assert result["closed_form_s"] == expected
+    assert (result["num_ranks"], result["num_transfers"], result["size_bytes"]) == (8, 112, 2**26)
+    assert result["algbw_bytes_per_s"] == pytest.approx(2**26 / result["time_s"])
+    assert result["busbw_bytes_per_s"] == pytest.approx(2 * 7 / 8 * 2**26 / result["time_s"])
+
+
+def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
+    """The time is that of the messages alone, and JSON has no infinity."""
+    result = json.loads(run("simulate", "--ranks", "4", "--size", "4MB", "--latency", "0us", "--json"))
+    assert result["time_s"] == pytest.approx(6 * 1e6 / 1.25e9)
+    assert result["network"]["reduce_bytes_per_s"] is None
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
+def test_busbw_of_the_halves(collective: str) -> None:
+    """With no latency a ring half uses its link all the time: busbw is the bandwidth."""
+    options = ["--collective", collective, "--latency", "0us", "--bandwidth", "1GB/s", "--size", "8MB"]
+    assert json.loads(run("simulate", *options, "--json"))["busbw_bytes_per_s"] == pytest.approx(1e9)
+
+
+def test_one_rank_takes_no_time_and_has_no_bandwidth() -> None:
+    """There is nothing to send, and nothing is divided by zero."""
+    result = json.loads(run("simulate", "--ranks", "1", "--json"))
+    assert (result["time_s"], result["num_transfers"], result["busbw_bytes_per_s"]) == (0.0, 0, None)
+
+
+def test_simulate_for_people() -> None:
+    """The table shows the time with its unit."""
+    output = run("simulate", "--ranks", "4", "--size", "4MB", "--latency", "0us", "--bandwidth", "1GB/s")
+    assert output.splitlines() == [
+        "all_reduce ring, 4 ranks, 3.815 MiB",
+        "  transfers    24 in 6 steps",
+        "  time         6 ms",
+        "  closed form  6 ms",
+        "  algbw        667 MB/s",
+        "  busbw        1 GB/s",
+    ]
+
+
+def test_verify() -> None:
+    """It says what was proved and how much was looked at."""
+    options = ["--collective", "all_reduce", "--algorithm", "ring", "--ranks", "7"]
+    assert run("verify", *options) == "all_reduce ring over 7 ranks: correct (12 steps, 84 transfers)\n"
+
+
+def test_plot_says_where(tmp_path: Path) -> None:
+    """The picture is written and its path printed."""
+    path = tmp_path / "ring.png"
+    assert run("plot", "--ranks", "3", "-o", str(path)) == f"{path}\n"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("simulate --ranks 0", "ringsim simulate: Invalid value for '--ranks': 0 is not in the range x>=1."),
+        ("simulate --size -1", "ringsim simulate: Invalid value for '--size': '-1': a size must not be negative"),
+        (
+            "simulate --size big",
+            "ringsim simulate: Invalid value for '--size': 'big' is not a size: write bytes as 1500, 64KiB or 64MB",
+        ),
+        (
+            "simulate --bandwidth 0GB/s",
+            "ringsim simulate: Invalid value for '--bandwidth': '0GB/s': a rate must be greater than 0",
+        ),
+        (
+            "simulate --latency 10",
+            "ringsim simulate: Invalid value for '--latency': '10' is not a time: write it as 10us, 1.5ms or 2s",
+        ),
+        ("verify --algorithm tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
+        ("plot --ranks 3 -o /proc/no/such.png", "ringsim: [Errno 2] No such file or directory: "),
+        ("simulat", "ringsim: No such command 'simulat'."),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
+    """Exit code 2, and one line that names the value and the rule."""
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_names_every_command() -> None:
+    """A reader finds out what there is."""
+    assert all(command in run("--help") for command in ("plot", "simulate", "verify"))

@@ -1,0 +1,24 @@
+"""What importing loads: the floors stay apart."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import ringsim", ["torch", "matplotlib", "collectives", "trainers"]),
+        ("import ringsim.cli", ["torch", "matplotlib", "collectives", "trainers"]),
+        ("import ringsim.cli; ringsim.cli.main(['--help'], standalone_mode=False)", ["torch", "matplotlib"]),
+        ("import ringsim.plots.overview_figure", ["torch"]),
+        ("import trainers.cli", ["torch", "matplotlib"]),
+        ("import collectives", ["trainers", "matplotlib"]),
+    ],
+)
+def test_nothing_heavy_or_higher_is_loaded(code: str, unwanted: list[str]) -> None:
+    """Neither torch (seconds) nor matplotlib before they are needed, and no floor loads one above it."""
+    check = f"{code}; import sys; print([name for name in {unwanted} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

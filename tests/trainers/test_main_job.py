@@ -1,0 +1,112 @@
+"""The main job itself, small, as a user starts it."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainers.checkpoint import load_checkpoint
+from trainers.report_table import format_report
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ring.py"
+SMALL = (
+    "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 30 --learning-rate 0.01"
+)
+TIMEOUT_S = 240
+
+
+def start(*arguments: str, ranks: int | None) -> subprocess.CompletedProcess[str]:
+    """Run the script, under torchrun if `ranks` is given."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run(
+        [sys.executable, *torchrun, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+        check=False,
+    )
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
+    done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), ranks=2)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "new" / "report"
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+    report = json.loads((folder / "report.json").read_text())
+    assert [result["strategy"] for result in report["strategies"]] == ["allreduce", "rs_ag", "ring", "ddp"]
+    for result in report["strategies"]:
+        assert result["parameters_identical"]
+        assert result["predicted_sync_s"] > 0
+        assert result["measured_sync_p10_s"] <= result["measured_sync_s"] <= result["measured_sync_p90_s"]
+        assert result["error"] == pytest.approx(result["predicted_sync_s"] / result["measured_sync_s"] - 1)
+        assert result["final_loss"] < math.log(256) - 1.5
+        assert len(result["losses"]) == 30
+    assert report["max_loss_difference"] < 1e-3
+    assert format_report(report) in done.stdout
+    assert "bit-identical parameters, with every strategy" in done.stdout
+    assert "training" not in done.stderr
+    checkpoint = load_checkpoint(folder / "checkpoint.pt")
+    assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
+
+
+def test_one_rank(tmp_path: Path) -> None:
+    """There is nothing to synchronise: predicted as no time, and no error is given."""
+    options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3"]
+    done = start(*SMALL.split(), *options, "--output", str(tmp_path), ranks=1)
+    assert done.returncode == 0, done.stderr
+    for result in json.loads((tmp_path / "report.json").read_text())["strategies"]:
+        assert (result["predicted_sync_s"] < 1e-3, result["error"]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"),
+        ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
+        ("--steps 0", "--steps 0: must be at least 1"),
+        (
+            "--strategies ring,rung",
+            "Invalid value for '--strategies': 'rung' is not one of allreduce, rs_ag, ring, ddp",
+        ),
+        ("--timeout 0", "Invalid value for '--timeout': 0.0 is not in the range x>0."),
+    ],
+)
+def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
+    """One line, exit code 2."""
+    done = start(*arguments.split(), ranks=None)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"train_ring.py: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--data /no/such/file", "--data /no/such/file: cannot be read: No such file or directory"),
+        ("--output /proc/report", "--output /proc/report: cannot be written: "),
+    ],
+)
+def test_mistakes_under_torchrun_are_told_once(tmp_path: Path, arguments: str, message: str) -> None:
+    """By one rank, before torchrun's own account of the failure; nothing is written."""
+    done = start(*arguments.split(), *([] if "--output" in arguments else ["--output", str(tmp_path)]), ranks=2)
+    assert done.returncode != 0
+    assert done.stderr.count(f"train_ring.py: {message}") == 1
+    assert 'Traceback (most recent call last):\n  File "' + str(SCRIPT) not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_short_a_file_is_refused(tmp_path: Path) -> None:
+    """The message says how long it is and how long it must be."""
+    text = tmp_path / "short.txt"
+    text.write_text("too short")
+    done = start("--data", str(text), "--output", str(tmp_path / "report"), ranks=2)
+    assert (
+        f"--data {text}: has 9 tokens (bytes), but 2 ranks with --sequence-length 64 need at least 130" in done.stderr
+    )
+    assert not (tmp_path / "report").exists()
