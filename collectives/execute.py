@@ -7,13 +7,14 @@ is a rendezvous: it writes at once only if the receiver has already said where t
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.errors import CollectiveError
+from collectives.errors import naming_failures
 from ringsim.partition import partition
 from ringsim.program import Receive, Send, rank_program
 from ringsim.schedule import Schedule
@@ -165,18 +166,14 @@ class _Run:
                 buffer = self.chunks[receive.chunk]
             else:
                 return
-            try:
+            with self._naming("receiving", receive, "from"):
                 work = self.executor.group.recv([buffer], receive.peer, TAG)
-            except RuntimeError as error:
-                raise self._error("receiving", receive, "from", error) from error
             self.posted.append((work, buffer))
 
     def _apply(self, index: int, receive: Receive) -> None:
         work, buffer = self.posted[index]
-        try:
+        with self._naming("receiving", receive, "from"):
             work.wait()
-        except RuntimeError as error:
-            raise self._error("receiving", receive, "from", error) from error
         self._wait_sends(lambda send: send.step <= receive.free_after)  # rule 4
         chunk = self.chunks[receive.chunk]
         if receive.reduce:
@@ -187,10 +184,8 @@ class _Run:
 
     def _send(self, sends: tuple[Send, ...]) -> None:
         for send in sends:
-            try:
+            with self._naming("sending", send, "to"):
                 work = self.executor.group.send([self.chunks[send.chunk]], send.peer, TAG)
-            except RuntimeError as error:
-                raise self._error("sending", send, "to", error) from error
             self.under_way.append((send, work))
             self._record("sent", send)
 
@@ -198,18 +193,15 @@ class _Run:
         leaving = [(send, work) for send, work in self.under_way if wanted(send)]
         self.under_way = [(send, work) for send, work in self.under_way if not wanted(send)]
         for send, work in leaving:
-            try:
+            with self._naming("sending", send, "to"):
                 work.wait()
-            except RuntimeError as error:
-                raise self._error("sending", send, "to", error) from error
 
     def _record(self, kind: str, transfer: Send | Receive) -> None:
         if self.log is not None:
             self.log.append(Event(kind, transfer.step, transfer.peer, transfer.chunk, time.perf_counter()))
 
-    def _error(self, doing: str, transfer: Send | Receive, way: str, error: RuntimeError) -> CollectiveError:
-        cause = str(error).strip().splitlines()[0]
-        return CollectiveError(
+    def _naming(self, doing: str, transfer: Send | Receive, way: str) -> AbstractContextManager[None]:
+        return naming_failures(
             f"rank {self.executor.group.rank()}: {self.executor.schedule}: step {transfer.step}: "
-            f"{doing} chunk {transfer.chunk} {way} rank {transfer.peer} failed: {cause}"
+            f"{doing} chunk {transfer.chunk} {way} rank {transfer.peer} failed"
         )

@@ -7,6 +7,7 @@ from itertools import cycle, islice
 import torch
 import torch.distributed as dist
 
+from collectives.errors import naming_failures
 from collectives.execute import TAG
 from collectives.provenance import provenance
 from ringsim.algorithms import ring_all_gather
@@ -18,6 +19,7 @@ IN_FLIGHT = 4
 NUM_BLOCKS = 12
 ROUNDS_PER_BLOCK = 8
 TURNS = 4
+MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
 Rounds = Callable[[], None]
 
@@ -34,11 +36,14 @@ def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Mea
     time, because what is still in the caches moves and adds several times faster.
     """
     sizes = _sizes(tensor_bytes)
+    right, left = _neighbours(group)
     memory_bytes = max(memory_bytes, tensor_bytes, sizes[-1])
     probes = [*_shift_probes(group, sizes, memory_bytes), *_reduce_probes(sizes, memory_bytes)]
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
-    times = torch.tensor([[_time_blocks(rounds) for *_, rounds in probes] for _ in range(TURNS)], dtype=torch.float64)
-    dist.all_reduce(times, group=group)
+    with naming_failures(f"rank {group.rank()}: probing rank {right} (sending) and rank {left} (receiving) failed"):
+        turns = [[_time_blocks(rounds) for *_, rounds in probes] for _ in range(TURNS)]
+        times = torch.tensor(turns, dtype=torch.float64)
+        dist.all_reduce(times, group=group)
     times /= group.size()  # ranks take turns at being ahead; over a block all go at the same pace
     blocks = times.transpose(0, 1).flatten(1).tolist()
     results = [Probe(*probe[:3], tuple(block)) for probe, block in zip(probes, blocks, strict=True)]
@@ -51,7 +56,7 @@ def _shift_probes(group: dist.ProcessGroup, sizes: list[int], memory_bytes: int)
     outgoing = torch.zeros(memory_bytes, dtype=torch.uint8)
     incoming = torch.zeros_like(outgoing)
     return [
-        ("shift", size, in_flight, _shift(group, outgoing.split(size), incoming.split(size), in_flight))
+        ("shift", size, in_flight, _shift(group, _spread(outgoing, size), _spread(incoming, size), in_flight))
         for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]
     ]
 
@@ -59,7 +64,13 @@ def _shift_probes(group: dist.ProcessGroup, sizes: list[int], memory_bytes: int)
 def _reduce_probes(sizes: list[int], memory_bytes: int) -> list[tuple[str, int, int, Rounds]]:
     held = torch.zeros(memory_bytes // 4)
     arrived = torch.ones_like(held)
-    return [("reduce", size, 1, _reduce(held.split(size // 4), arrived.split(size // 4))) for size in sizes]
+    return [("reduce", size, 1, _reduce(_spread(held, size // 4), _spread(arrived, size // 4))) for size in sizes]
+
+
+def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
+    """Pieces of `length` elements from all over the memory, in order."""
+    count = min(len(memory) // length, MAX_PIECES)
+    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
 
 
 def _sizes(tensor_bytes: int) -> list[int]:
@@ -84,7 +95,7 @@ def _time_blocks(rounds: Rounds) -> list[float]:
 def _shift(
     group: dist.ProcessGroup, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor], in_flight: int
 ) -> Rounds:
-    pairs = cycle(_whole(outgoing, incoming))
+    pairs = cycle(zip(outgoing, incoming, strict=True))
     right, left = _neighbours(group)
 
     def rounds() -> None:
@@ -98,7 +109,7 @@ def _shift(
 
 
 def _reduce(held: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> Rounds:
-    pairs = cycle(_whole(held, arrived))
+    pairs = cycle(zip(held, arrived, strict=True))
 
     def rounds() -> None:
         chunk, data = next(pairs)
@@ -107,13 +118,9 @@ def _reduce(held: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> Ro
     return rounds
 
 
-def _whole(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pairs of pieces, without the shorter one that may be left over at the end."""
-    pairs = list(zip(first, second, strict=True))
-    return [pair for pair in pairs if len(pair[0]) == len(pairs[0][0])]
-
-
 def _neighbours(group: dist.ProcessGroup) -> tuple[int, int]:
-    """To whom this rank sends and from whom it receives, in the ring itself."""
+    """To whom this rank sends and from whom it receives, in the ring itself; a rank alone is its own neighbour."""
+    if group.size() == 1:
+        return 0, 0
     program = rank_program(ring_all_gather(group.size()), group.rank())
     return program.first_sends[0].peer, program.receives[0].peer

@@ -114,7 +114,6 @@ def _run(
     from collectives.errors import CollectiveError  # noqa: PLC0415
     from trainers.main_job import Job, run_job, save_results  # noqa: PLC0415
     from trainers.report_table import format_report  # noqa: PLC0415
-    from trainers.training import TrainingError  # noqa: PLC0415
 
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
@@ -122,8 +121,9 @@ def _run(
     try:
         with _progress(train.steps, group.rank()) as bar:
             report, runs = run_job(Job(model, train, data, strategies), tokens, group, lambda _: bar.update(1))
-    except (TrainingError, CollectiveError) as error:
+    except CollectiveError as error:
         click.echo(str(error), err=True)
+        dist.destroy_process_group()
         return 1
     if group.rank() == 0:
         click.echo(format_report(report))

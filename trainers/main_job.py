@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collectives.errors import naming_failures
 from collectives.probe import probe
 from ringsim.calibrate import calibrate
 from ringsim.measurements import Measurements, save_json, tenths
@@ -47,8 +48,7 @@ def run_job(
     """Do the whole job on every rank of `group`; collective.
 
     progress: called with the number of every finished step.
-    Returns the report, the same on every rank, and this rank's runs. Raises TrainingError or CollectiveError when
-    a peer fails.
+    Returns the report, the same on every rank, and this rank's runs. Raises CollectiveError when a peer fails.
     """
     shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
     runs = start_runs(job.strategies, job.model, job.train, group)
@@ -92,7 +92,8 @@ def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[st
         for run in runs
     }
     notes: list[Any] = [None] * group.size()
-    dist.all_gather_object(notes, own, group=group)
+    with naming_failures(f"rank {group.rank()}: gathering the results failed"):
+        dist.all_gather_object(notes, own, group=group)
     return notes
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from collectives.errors import naming_failures
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard
 from trainers.gradient_clock import GradientClock
@@ -62,29 +63,21 @@ def start_run(name: str, model: nn.Module, learning_rate: float, group: dist.Pro
 
 def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
     """Give every rank rank 0's parameters and buffers."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), group=group, group_src=0)
-
-
-class TrainingError(RuntimeError):
-    """A step that could not be done; the message names rank, step and strategy, and what the cause says."""
+    with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
 
 
 def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: Callable[[int], None]) -> None:
     """Train all `runs` on the same batches, each strategy in turn at every step.
 
-    Raises TrainingError when a peer fails or is later than the group's timeout.
+    Raises CollectiveError, naming rank, step and strategy, when a peer fails or is later than the group's timeout.
     """
     for step in steps:
         batch = shard.batch(step)
         for run in _rotated(runs, step):
-            try:
+            with naming_failures(f"rank {dist.get_rank()}: training step {step}, strategy {run.name}"):
                 run.step(batch)
-            except RuntimeError as error:
-                cause = str(error).strip().splitlines()[0]
-                raise TrainingError(
-                    f"rank {dist.get_rank()}: training step {step}, strategy {run.name}: {cause}"
-                ) from error
         after_step(step)
 
 

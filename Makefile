@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make demo` runs the main job, `make test` all tests; both make .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RANKS ?= 4
+
+.PHONY: demo test test-all lint picture clean help
+
+help:
+	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
+	@echo "make test      all tests but the long sweeps"
+	@echo "make test-all  all tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make picture   the picture in docs/"
+
+# What is installed is recorded in files, so that nothing is installed twice.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+picture: $(VENV)/installed
+	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report
