@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -41,40 +42,35 @@ SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+Command = Callable[..., None]
 
 
-def _options(*options: Decorator) -> Decorator:
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
+def schedule_options(command: Command) -> Command:
+    """Options that say which schedule; the command gets it as `schedule`."""
+    known = sorted({collective.value for collective, _ in ALGORITHMS})
 
-    return decorate
+    @click.option("--collective", type=click.Choice(known), default="all_reduce", show_default=True)
+    @click.option("--algorithm", default="ring", show_default=True, help="ring, or gloo_ring: as Gloo runs it.")
+    @click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True)
+    @wraps(command)
+    def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
+        command(schedule=build(Collective(collective), algorithm, ranks), **rest)
+
+    return with_schedule
 
 
-_schedule_options = _options(
-    click.option(
-        "--collective",
-        type=click.Choice(sorted({collective.value for collective, _ in ALGORITHMS})),
-        default="all_reduce",
-        show_default=True,
-    ),
-    click.option("--algorithm", default="ring", show_default=True, help="ring, or gloo_ring: as Gloo runs it."),
-    click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True),
-)
-_network_options = _options(
-    click.option(
-        "--size", type=SIZE, default="64MiB", show_default=True, help="Of the whole tensor: 1500, 64KiB, 64MB."
-    ),
-    click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message."),
-    click.option(
-        "--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link: 1.25GB/s, 10Gbit/s."
-    ),
-    click.option(
-        "--reduce-bandwidth", type=RATE, default=None, help="At which a rank adds; without it reducing is free."
-    ),
-)
+def network_options(command: Command) -> Command:
+    """Options that say which network and how many bytes; the command gets `network` and `size`."""
+
+    @click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 1500, 64KiB, 64MB.")
+    @click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message.")
+    @click.option("--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link; also 10Gbit/s.")
+    @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds; without it reducing is free.")
+    @wraps(command)
+    def with_network(*, latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any) -> None:
+        command(network=Network(latency, bandwidth, reduce_bandwidth or math.inf), **rest)
+
+    return with_network
 
 
 @click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,56 +80,34 @@ def main() -> None:
 
 
 @main.command()
-@_schedule_options
-@_network_options
+@schedule_options
+@network_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def simulate(
-    collective: str,
-    algorithm: str,
-    ranks: int,
-    size: int,
-    latency: float,
-    bandwidth: float,
-    reduce_bandwidth: float | None,
-    as_json: bool,
-) -> None:
+def simulate(schedule: Schedule, network: Network, size: int, as_json: bool) -> None:
     """How long a collective takes on uniform links."""
-    schedule = build(Collective(collective), algorithm, ranks)
-    network = Network(latency, bandwidth, reduce_bandwidth or math.inf)
     result = summarise(schedule, network, size)
     click.echo(json.dumps(result) if as_json else describe(result))
 
 
 @main.command("verify")
-@_schedule_options
-def verify_command(collective: str, algorithm: str, ranks: int) -> None:
+@schedule_options
+def verify_command(schedule: Schedule) -> None:
     """Prove that an algorithm gives every rank what it must have, each contribution counted once."""
-    schedule = build(Collective(collective), algorithm, ranks)
     proof = verify(schedule)
     click.echo(f"{schedule}: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)")
 
 
 @main.command()
-@_schedule_options
-@_network_options
+@schedule_options
+@network_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="PNG, PDF or SVG, by its suffix.")
-def plot(
-    collective: str,
-    algorithm: str,
-    ranks: int,
-    size: int,
-    latency: float,
-    bandwidth: float,
-    reduce_bandwidth: float | None,
-    output: Path | None,
-) -> None:
+def plot(schedule: Schedule, network: Network, size: int, output: Path | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, and time against size."""
     from ringsim.overview import make_overview  # noqa: PLC0415
     from ringsim.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
 
-    schedule = build(Collective(collective), algorithm, ranks)
-    network = Network(latency, bandwidth, reduce_bandwidth or math.inf)
-    path = output or Path(f"ringsim-{collective}-{algorithm}-{ranks}.png")
+    name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}.png"
+    path = output or Path(name)
     save_overview(make_overview(schedule, network, size), path)
     click.echo(path)
 
