@@ -1,39 +1,18 @@
-"""Where a measurement comes from: machine, versions, threads, date, command."""
+"""Where a measurement with torch comes from: what `ringsim.provenance` says, and torch and its threads."""
 
-import datetime
 import os
-import platform
-import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from ringsim import __version__
+import ringsim.provenance
 
 
 def provenance() -> dict[str, Any]:
     """What a reader must know to judge a figure, for JSON."""
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "machine": _processor(),
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
+        **ringsim.provenance.provenance(),
         "torch": torch.__version__,
-        "numpy": np.__version__,
-        "ringsim": __version__,
         "torch_threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -1,9 +1,11 @@
 """Schedules made from schedules."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ringsim.collective import Collective
-from ringsim.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
 def then(
@@ -48,19 +50,24 @@ class ThenSteps(Steps):
         return index - int(known[known != NEVER].min(initial=index))
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._after_first(self._second.last_write(rank, chunk), self._first.last_write(rank, chunk))
+        return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 
     def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._after_first(self._second.last_send(rank, chunk), self._first.last_send(rank, chunk))
+        return self._resolve(self._second.last_send(rank, chunk), self._first.last_send, rank, chunk)
 
-    def _after_first(self, in_second: Ints, in_first: Ints) -> Ints:
+    def _resolve(self, in_second: Ints, last_in_first: Callable[[Ints, Ints], Ints], rank: Ints, chunk: Ints) -> Ints:
         """Step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
-        return np.where(in_second == NEVER, in_first, in_second + len(self._first))
+        only = only_value(in_second)
+        if only == NEVER:
+            return last_in_first(rank, chunk)
+        if only is not None:
+            return constant(only + len(self._first), len(in_second))
+        return np.where(in_second == NEVER, last_in_first(rank, chunk), in_second + len(self._first))
 
     def step(self, index: int) -> Step:
         if index < len(self._first):
             return self._first.step(index)
         step = self._second.step(index - len(self._first))
-        ready_after = self._after_first(step.ready_after, self._first.last_write(step.src, step.chunk))
-        free_after = self._after_first(step.free_after, self._first.last_send(step.dst, step.chunk))
+        ready_after = self._resolve(step.ready_after, self._first.last_write, step.src, step.chunk)
+        free_after = self._resolve(step.free_after, self._first.last_send, step.dst, step.chunk)
         return Step(step.src, step.dst, step.chunk, step.reduce, ready_after, free_after)

@@ -40,6 +40,16 @@ Bools = npt.NDArray[np.bool_]
 NEVER = -1  # in `ready_after` and `free_after`: there is no such step
 
 
+def constant(value: int, length: int) -> Ints:
+    """A column with the same value for all transfers, which takes the room of one. Not to be written to."""
+    return np.ndarray((length,), np.int64, buffer=np.int64(value).tobytes(), strides=(0,))
+
+
+def only_value(column: Ints | Bools) -> int | None:
+    """The value of a column made by `constant`, without looking through it; None for any other."""
+    return int(column[0]) if column.strides == (0,) and len(column) else None
+
+
 class ScheduleError(Exception):
     """A schedule that breaks the rule of execution or its collective's contract."""
 

@@ -3,18 +3,24 @@
 There every time is a maximum of earlier times plus a cost, so a step is evaluated as a few NumPy
 operations over all its transfers, and only the last `lookback` steps are kept. The module knows nothing
 about collectives: it reads transfers and obeys the rule of execution (see `schedule`).
+
+What makes it fast: who sends to whom is looked at once for all steps that share their `src` and `dst` arrays,
+as those of a ring do (`_Pattern`); a column with one value for all transfers is read as that value; and an
+index that names every rank in order is a slice.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ringsim.network import Network
 from ringsim.partition import partition
-from ringsim.schedule import NEVER, Ints, Schedule, Step
+from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value
 from ringsim.timeline import Seconds, Timeline
+
+MAX_PATTERNS = 256  # more than any schedule of rings has; those that list their steps have one a step
 
 
 def simulate(schedule: Schedule, network: Network, size_bytes: int, *, element_bytes: int = 1) -> Timeline:
@@ -25,8 +31,10 @@ def simulate(schedule: Schedule, network: Network, size_bytes: int, *, element_b
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`.
     """
+    engine = _Engine(schedule, network, _chunk_bytes(schedule, size_bytes, element_bytes))
     rows = []
-    for index, (step, times) in enumerate(_run(schedule, network, size_bytes, element_bytes)):
+    for index, step in enumerate(schedule.steps):
+        times = engine.run_step(index, step)
         row = Timeline.empty_rows(len(step))
         row["step"] = index
         for name in ("src", "dst", "chunk", "reduce"):
@@ -39,12 +47,19 @@ def simulate(schedule: Schedule, network: Network, size_bytes: int, *, element_b
 
 def predict_time(schedule: Schedule, network: Network, size_bytes: int, *, element_bytes: int = 1) -> float:
     """Seconds until the last rank has finished: `simulate(...).time_s` without keeping the timeline."""
-    steps = _run(schedule, network, size_bytes, element_bytes)
-    return max((float(times.applied_s.max(initial=0.0)) for _, times in steps), default=0.0)
+    engine = _Engine(schedule, network, _chunk_bytes(schedule, size_bytes, element_bytes))
+    for index, step in enumerate(schedule.steps):
+        engine.run_step(index, step)
+    return engine.time_s
 
 
-@dataclass(frozen=True, slots=True)
-class _StepTimes:
+def _chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
+    if element_bytes < 1 or size_bytes % element_bytes:
+        raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
+    return np.diff(partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes)
+
+
+class _StepTimes(NamedTuple):
     """The times of one step's transfers, each of shape (num_transfers,), as in `Timeline`."""
 
     start_s: Seconds
@@ -54,70 +69,120 @@ class _StepTimes:
     applied_s: Seconds
 
 
-def _run(
-    schedule: Schedule, network: Network, size_bytes: int, element_bytes: int
-) -> Iterator[tuple[Step, _StepTimes]]:
-    if element_bytes < 1 or size_bytes % element_bytes:
-        raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
-    bounds = partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes
-    engine = _Engine(schedule, network, np.diff(bounds))
-    for index, step in enumerate(schedule.steps):
-        yield step, engine.run_step(index, step)
-
-
 class _Engine:
     """What has happened so far: who has applied and sent what until when, and which links are busy."""
 
     def __init__(self, schedule: Schedule, network: Network, chunk_bytes: Ints) -> None:
-        self._network = network
-        self._chunk_bytes = chunk_bytes
+        self._latency_s = network.latency_s
+        self._send_s = _by_chunk(network.overhead_s + chunk_bytes / network.bandwidth_bytes_per_s)
+        self._reduce_s = _by_chunk(chunk_bytes / network.reduce_bytes_per_s)
         self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
         self._left = _History(schedule.num_ranks, schedule.steps.lookback)
         self._links = _Links(schedule.num_ranks)
+        self._patterns: dict[tuple[int, int], _Pattern] = {}
+
+    @property
+    def time_s(self) -> float:
+        """When the last rank applied the last transfer so far."""
+        return float(self._applied.latest.max())
 
     def run_step(self, index: int, step: Step) -> _StepTimes:
-        size = self._chunk_bytes[step.chunk]
-        link = self._links.index(step.src, step.dst)
-        ready = self._applied.at(step.ready_after, step.src)
-        start, left = _in_turn(
-            link, ready, self._network.overhead_s + size / self._network.bandwidth_bytes_per_s, self._links.busy_until
-        )  # rule 2
-        self._left.append(index, step.src, left)
-        arrived = left + self._network.latency_s
-        free = np.maximum(arrived, self._left.at(step.free_after, step.dst))  # rule 4
-        cost = np.where(step.reduce, size / self._network.reduce_bytes_per_s, 0.0)
-        apply, applied = _in_turn(step.dst, free, cost, self._applied.latest.copy())  # rule 3
-        self._applied.append(index, step.dst, applied)
+        """The times of the next step, which must be number `index`."""
+        pattern = self._pattern_of(step)
+        ready = self._applied.at(step.ready_after, pattern.src)
+        send = _cost(self._send_s, step.chunk)
+        start, left = _in_turn(pattern.link, pattern.link_turns, ready, send, self._links.busy_until)  # rule 2
+        all_left = self._left.latest.copy()
+        for rows, src in pattern.src_turns:
+            all_left[src] = np.maximum(all_left[src], left[rows])
+        self._left.append(index, all_left)
+        arrived = left + self._latency_s
+        free = arrived
+        if only_value(step.free_after) != NEVER:
+            free = np.maximum(arrived, self._left.at(step.free_after, pattern.dst))  # rule 4
+        all_applied = self._applied.latest.copy()
+        apply, applied = _in_turn(pattern.dst, pattern.dst_turns, free, self._reduction(step), all_applied)  # rule 3
+        self._applied.append(index, all_applied)
         return _StepTimes(start, left, arrived, apply, applied)
 
+    def _pattern_of(self, step: Step) -> "_Pattern":
+        key = id(step.src), id(step.dst)
+        if key not in self._patterns:
+            if len(self._patterns) == MAX_PATTERNS:
+                self._patterns.clear()
+            self._patterns[key] = _Pattern(step, self._links)
+        return self._patterns[key]
 
-def _in_turn(resource: Ints, ready: Seconds, cost: Seconds, busy_until: Seconds) -> tuple[Seconds, Seconds]:
+    def _reduction(self, step: Step) -> Seconds | float:
+        reduce = only_value(step.reduce)
+        if reduce is None:
+            return np.where(step.reduce, _cost(self._reduce_s, step.chunk), 0.0)
+        return _cost(self._reduce_s, step.chunk) if reduce else 0.0
+
+
+def _by_chunk(seconds: Seconds) -> Seconds | float:
+    """The cost of each chunk, or of any chunk where all cost the same."""
+    return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
+
+
+def _cost(seconds: Seconds | float, chunk: Ints) -> Seconds | float:
+    return seconds if isinstance(seconds, float) else seconds[chunk]
+
+
+Index = Ints | slice  # a slice where the ranks or links are neighbours, in order
+Turns = Sequence[tuple[Index, Index]]  # rows, and what they use: nothing twice in one turn
+
+
+class _Pattern:
+    """Who sends to whom in a step, and whose transfers must take turns: the same for many steps."""
+
+    def __init__(self, step: Step, links: "_Links") -> None:
+        self.columns = step.src, step.dst  # kept, so that their ids stay theirs
+        link = links.numbers(step.src, step.dst)
+        self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
+        self.src_turns, self.dst_turns, self.link_turns = _turns(step.src), _turns(step.dst), _turns(link)
+
+
+def _index(numbers: Ints) -> Index:
+    first = int(numbers[0]) if len(numbers) else 0
+    neighbours = slice(first, first + len(numbers))
+    return neighbours if (numbers == np.arange(neighbours.start, neighbours.stop)).all() else numbers
+
+
+def _turns(numbers: Ints) -> Turns:
+    """In the first turn the first row of each number, in the second its second, and so on."""
+    if not len(numbers):
+        return []
+    counts = np.bincount(numbers)
+    if counts.max() == 1:
+        return [(slice(None), _index(numbers))]
+    order = np.argsort(numbers, kind="stable")
+    first = np.concatenate([[0], np.cumsum(counts)])[numbers[order]]
+    turn = np.arange(len(numbers)) - first
+    rows = [order[turn == number] for number in range(int(counts.max()))]
+    return [(row, numbers[row]) for row in rows]
+
+
+def _in_turn(
+    resource: Index, turns: Turns, ready: Seconds | float, cost: Seconds | float, busy_until: Seconds
+) -> tuple[Seconds, Seconds]:
     """When each transfer begins and ends on its resource, which serves its transfers in the order of rows.
 
     `busy_until` (num_resources,) is brought up to date.
     """
-    begin, end = np.empty(len(ready)), np.empty(len(ready))
-    for rows in _rounds(resource):
-        used = resource[rows]
+    if len(turns) == 1:
+        begin: Seconds = np.maximum(busy_until[resource], ready)
+        end = begin + cost
+        busy_until[resource] = end
+        return begin, end
+    num_rows = sum(len(busy_until[used]) for _, used in turns)
+    begin, end = np.empty(num_rows), np.empty(num_rows)
+    ready, cost = np.broadcast_to(ready, num_rows), np.broadcast_to(cost, num_rows)
+    for rows, used in turns:
         begin[rows] = np.maximum(ready[rows], busy_until[used])
         end[rows] = begin[rows] + cost[rows]
         busy_until[used] = end[rows]
     return begin, end
-
-
-def _rounds(resource: Ints) -> Iterator[Ints | slice]:
-    """The rows in rounds: in the first the first row of each resource, in the second its second, ..."""
-    if not len(resource):
-        return
-    counts = np.bincount(resource)
-    if counts.max() == 1:
-        yield slice(None)
-        return
-    order = np.argsort(resource, kind="stable")
-    first = np.concatenate([[0], np.cumsum(counts)])[resource[order]]
-    turn = np.arange(len(resource)) - first
-    for number in range(int(counts.max())):
-        yield order[turn == number]
 
 
 class _History:
@@ -128,20 +193,23 @@ class _History:
         self._kept: deque[Seconds] = deque(maxlen=lookback + 1)
         self._next_step = 0
 
-    def append(self, step: int, rank: Ints, time_s: Seconds) -> None:
-        latest = self.latest.copy()
-        np.maximum.at(latest, rank, time_s)
-        self.latest = latest
-        self._kept.append(latest)
+    def append(self, step: int, times: Seconds) -> None:
+        """Take note of the times as they are after step number `step`; they must not be changed any more."""
+        self.latest = times
+        self._kept.append(times)
         self._next_step = step + 1
 
-    def at(self, step: Ints, rank: Ints) -> Seconds:
+    def at(self, step: Ints, rank: Index) -> Seconds | float:
         """The time of each rank as it stood after each step; 0 where the step is NEVER."""
+        only = only_value(step)
+        if only is not None:
+            return 0.0 if only == NEVER else self._kept[only - self._next_step][rank]
         times = np.zeros(len(step))
+        ranks = np.arange(len(self.latest))[rank]
         for number in np.unique(step):
             if number != NEVER:
                 rows = step == number
-                times[rows] = self._kept[int(number) - self._next_step][rank[rows]]
+                times[rows] = self._kept[int(number) - self._next_step][ranks[rows]]
         return times
 
 
@@ -152,18 +220,14 @@ class _Links:
         self._num_ranks = num_ranks
         self._known: Ints = np.empty(0, dtype=np.int64)
         self.busy_until: Seconds = np.empty(0)
-        self._last: tuple[Ints, Ints, Ints] | None = None
 
-    def index(self, src: Ints, dst: Ints) -> Ints:
+    def numbers(self, src: Ints, dst: Ints) -> Ints:
         """A number for each pair, an index into `busy_until`."""
-        if self._last is not None and self._last[0] is src and self._last[1] is dst:
-            return self._last[2]  # a ring has the same pairs, in the same arrays, in every step
         pair = src * self._num_ranks + dst
         new = np.setdiff1d(pair, self._known)
         if len(new):
-            place = np.searchsorted(self._known, new)
-            self._known = np.insert(self._known, place, new)
-            self.busy_until = np.insert(self.busy_until, place, 0.0)
-        index = np.searchsorted(self._known, pair).astype(np.int64)
-        self._last = (src, dst, index)
-        return index
+            # At the end, so that the numbers given before stay valid.
+            self._known = np.concatenate([self._known, new])
+            self.busy_until = np.concatenate([self.busy_until, np.zeros(len(new))])
+        order = np.argsort(self._known)
+        return order[np.searchsorted(self._known, pair, sorter=order)].astype(np.int64)

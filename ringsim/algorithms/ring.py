@@ -22,7 +22,7 @@ import numpy as np
 
 from ringsim.collective import Collective
 from ringsim.combinators import then
-from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps
+from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps, constant
 
 
 def ring_reduce_scatter(num_ranks: int) -> Schedule:
@@ -88,8 +88,8 @@ class RingSteps(Steps):
         self._src = ranks
         self._dst = (ranks + direction) % num_ranks
         self._twice_round = np.concatenate([ranks, ranks])  # [k:k + n] is (rank + k) % n, without computing it
-        self._reduce = np.full(num_ranks, collective is Collective.REDUCE_SCATTER)
-        self._never = np.full(num_ranks, NEVER, dtype=np.int64)
+        self._reduce = np.broadcast_to(collective is Collective.REDUCE_SCATTER, num_ranks)
+        self._never = constant(NEVER, num_ranks)
 
     def __len__(self) -> int:
         return (self._num_ranks - 1) * self._pieces
@@ -104,7 +104,7 @@ class RingSteps(Steps):
         chunk = self._twice_round[behind : behind + self._num_ranks]
         if self._pieces > 1:
             chunk = chunk * self._pieces + piece
-        ready_after = self._never if round_ == 0 else np.full(self._num_ranks, index - self._pieces)
+        ready_after = self._never if round_ == 0 else constant(index - self._pieces, self._num_ranks)
         # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
         return Step(self._src, self._dst, chunk, self._reduce, ready_after, self._never)
 
@@ -116,7 +116,7 @@ class RingSteps(Steps):
         if self._offset == 1:
             # A reduce-scatter's sends all carry a share of the finished chunk. Whoever writes the chunk
             # later has it from its owner, to whom all of them had arrived by then.
-            return np.full_like(rank, NEVER)
+            return constant(NEVER, len(rank))
         return self._step_of_round(rank, chunk, self._offset)
 
     def _step_of_round(self, rank: Ints, chunk: Ints, offset: int) -> Ints:
