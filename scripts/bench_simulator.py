@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Generator
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
     """A ring all-reduce as a SimPy user would write it: a process per rank, a store per link."""
     environment = simpy.Environment()
     bounds = partition(size_bytes, num_ranks).tolist()
-    sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+    sizes = [high - low for low, high in pairwise(bounds)]
     links = [simpy.Store(environment) for _ in range(num_ranks)]
 
     def deliver(link: simpy.Store) -> Generator[Any, Any, None]:
@@ -57,9 +58,8 @@ def median_s(run: Callable[[], object], repeats: int) -> float:
 def report(name: str, num_ranks: int, taken_s: float) -> float:
     """Print a row; transfers per second."""
     transfers = 2 * (num_ranks - 1) * num_ranks
-    click.echo(
-        f"{name:<8} {num_ranks:>6} ranks  {transfers:>13,} transfers  {taken_s:9.3f} s  {transfers / taken_s:>13,.0f} /s"
-    )
+    amount = f"{num_ranks:>6} ranks  {transfers:>13,} transfers"
+    click.echo(f"{name:<8} {amount}  {taken_s:9.3f} s  {transfers / taken_s:>13,.0f} /s")
     return transfers / taken_s
 
 
@@ -76,9 +76,8 @@ def main(large: bool) -> None:
         if num_ranks == SIMPY_RANKS:
             ours, theirs = predict_time(schedule, NETWORK, size), simpy_ring_s(num_ranks, size)
             simpy_rate = report("SimPy", num_ranks, median_s(lambda n=num_ranks, b=size: simpy_ring_s(n, b), 3))
-            click.echo(
-                f"         ringsim / SimPy: {rate / simpy_rate:.0f} (both say {ours * 1e3:.6f} and {theirs * 1e3:.6f} ms)"
-            )
+            same = f"both say {ours * 1e3:.6f} and {theirs * 1e3:.6f} ms"
+            click.echo(f"         ringsim / SimPy: {rate / simpy_rate:.0f} ({same})")
 
 
 if __name__ == "__main__":
