@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
 
-.PHONY: demo test test-all lint picture clean help
+.PHONY: demo test test-all lint bench picture clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
+	@echo "make bench     how fast the simulator is, beside SimPy"
 	@echo "make picture   the picture in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
@@ -36,6 +37,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python scripts/bench_simulator.py --large
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
