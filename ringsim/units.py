@@ -1,5 +1,6 @@
 """Sizes, rates and times as people write them: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
 
+import math
 import re
 
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -16,7 +17,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match or match[2] not in _PREFIXES:
         raise ValueError(f"{text!r} is not a size: write bytes as 1500, 64KiB or 64MB")
-    size = float(match[1]) * _PREFIXES[match[2]]
+    size = _finite(text, float(match[1]) * _PREFIXES[match[2]])
     if size < 0:
         raise ValueError(f"{text!r}: a size must not be negative")
     if size != int(size):
@@ -30,7 +31,7 @@ def parse_rate(text: str) -> float:
     if not match or match[2] not in _PREFIXES:
         raise ValueError(f"{text!r} is not a rate: write it as 1.25GB/s or 10Gbit/s")
     bits = 8 if match[3].startswith("b") else 1
-    rate = float(match[1]) * _PREFIXES[match[2]] / bits
+    rate = _finite(text, float(match[1]) * _PREFIXES[match[2]] / bits)
     if not rate > 0:
         raise ValueError(f"{text!r}: a rate must be greater than 0")
     return rate
@@ -41,10 +42,16 @@ def parse_time(text: str) -> float:
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time: write it as 10us, 1.5ms or 2s")
-    time = float(match[1]) / _PER_SECOND[match[2]]
+    time = _finite(text, float(match[1]) / _PER_SECOND[match[2]])
     if time < 0:
         raise ValueError(f"{text!r}: a time must not be negative")
     return time
+
+
+def _finite(text: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is too large a number")
+    return value
 
 
 def format_size(size_bytes: float) -> str:

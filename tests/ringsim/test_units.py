@@ -41,6 +41,7 @@ def test_times(text: str, time: float) -> None:
         (parse_size, "1.5", "'1.5' is 1.5 bytes: a size must be a whole number of bytes"),
         (parse_size, "", "'' is not a size: write bytes as 1500, 64KiB or 64MB"),
         (parse_size, "nan", "'nan' is not a size: write bytes as 1500, 64KiB or 64MB"),
+        (parse_size, "1e400GB", "'1e400GB' is too large a number"),
         (parse_rate, "10", "'10' is not a rate: write it as 1.25GB/s or 10Gbit/s"),
         (parse_rate, "-1GB/s", "'-1GB/s': a rate must be greater than 0"),
         (parse_time, "-1us", "'-1us': a time must not be negative"),
