@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,18 +21,28 @@ SMALL = (
 TIMEOUT_S = 240
 
 
-def start(*arguments: str, ranks: int | None) -> subprocess.CompletedProcess[str]:
-    """Run the script, under torchrun if `ranks` is given."""
+def command(*arguments: str, ranks: int | None) -> list[str]:
+    """The script's command line, under torchrun if `ranks` is given."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+    return [sys.executable, *torchrun, str(SCRIPT), *arguments]
+
+
+def start(*arguments: str, ranks: int | None) -> subprocess.CompletedProcess[str]:
+    """Run the script to its end."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run(
-        [sys.executable, *torchrun, str(SCRIPT), *arguments],
+        command(*arguments, ranks=ranks),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         env=environment,
         check=False,
     )
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still are there."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_two_ranks(tmp_path: Path) -> None:
@@ -110,3 +122,19 @@ def test_too_short_a_file_is_refused(tmp_path: Path) -> None:
         f"--data {text}: has 9 tokens (bytes), but 2 ranks with --sequence-length 64 need at least 130" in done.stderr
     )
     assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the ranks' processes in /proc")
+def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
+    """With an error, long before the steps are done; no report is left half-written and no rank behind."""
+    arguments = command(*SMALL.split(), "--steps", "1000000", "--output", str(tmp_path / "report"), ranks=2)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        deadline = time.monotonic() + 60
+        while len(workers := children(job.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(workers[1], signal.SIGKILL)
+        output, _ = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode != 0
+    assert f"(pid: {workers[1]})" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert list(tmp_path.iterdir()) == []
