@@ -7,20 +7,20 @@ from ringsim.combinators import pipeline
 from ringsim.schedule import Columns, Schedule
 
 
-def ring_broadcast(num_ranks: int, num_chunks: int | None = None) -> Schedule:
-    """Broadcast along a chain from rank 0, the chunks one behind another: n + k - 2 steps for k chunks.
+def ring_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Broadcast along a chain from rank 0, in k pieces one behind another: n + k - 2 steps.
 
-    Every rank but the last sends the data once. With 4 chunks a rank, the default, a large broadcast takes
-    up to 1.25 times what sending the data once does; more chunks bring it closer and cost overhead.
+    Every rank but the last sends the data once. pieces: by default 4 for each rank, with which a large
+    broadcast takes up to 1.25 times what sending the data once does; more bring it closer and cost overhead.
     """
     whole = chain(Collective.BROADCAST, num_ranks)
-    return pipeline(whole, 4 * num_ranks if num_chunks is None else num_chunks)
+    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
 
 
-def ring_reduce(num_ranks: int, num_chunks: int | None = None) -> Schedule:
-    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k chunks."""
+def ring_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k pieces."""
     whole = chain(Collective.REDUCE, num_ranks)
-    return pipeline(whole, 4 * num_ranks if num_chunks is None else num_chunks)
+    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:

@@ -1,8 +1,7 @@
 """A user's own algorithm: a function in a Python file, named as `FILE.py:FUNCTION`."""
 
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,21 +30,25 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
 def _function(algorithm: str, path: Path, name: str) -> Any:
     if not path.is_file():
         raise ValueError(f"algorithm {algorithm!r}: there is no file {str(path)!r}")
-    loader = SourceFileLoader(f"ringsim_user_file_{path.stem}", str(path))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None  # there is a loader
-    module = module_from_spec(spec)
-    sys.modules[loader.name] = module  # where dataclasses look for the module they are in
-    _call(algorithm, loader.exec_module, module)
+    module = ModuleType(f"ringsim_user_file_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look for the module they are in
+    _call(algorithm, _run, module)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"algorithm {algorithm!r}: there is no function {name!r} in {str(path)!r}")
     return function
 
 
-def _call(algorithm: str, function: Any, argument: int | ModuleType) -> Any:
+def _run(module: ModuleType) -> None:
+    # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
+    path = Path(str(module.__file__))
+    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+
+
+def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
     try:
         return function(argument)
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise ValueError(f"algorithm {algorithm!r}: it raised {type(error).__name__}: {message}") from error
+        message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error
