@@ -60,7 +60,8 @@ def double_binary_tree_reduce(num_ranks: int, pieces: int | None = None) -> Sche
 def double_binary_tree_all_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
     """Up two binary trees and down again, k pieces in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. While later pieces go up, earlier ones come down.
+    No rank sends more than twice the data. While later pieces go up, earlier ones come down. Since a rank applies
+    in step order, each step then takes at least the latency: for small data take fewer pieces, down to 1.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, pieces)
 
