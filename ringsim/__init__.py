@@ -12,7 +12,7 @@ from ringsim.algorithms import (
 )
 from ringsim.closed_form import ring_time_s
 from ringsim.collective import Collective
-from ringsim.combinators import then
+from ringsim.combinators import merge, on_groups, pipeline, relabel, split, then
 from ringsim.network import Network
 from ringsim.partition import partition
 from ringsim.replay import replay
@@ -34,14 +34,19 @@ __all__ = [
     "build",
     "gloo_ring_all_gather",
     "gloo_ring_all_reduce",
+    "merge",
+    "on_groups",
     "partition",
+    "pipeline",
     "predict_time",
+    "relabel",
     "replay",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
     "ring_time_s",
     "simulate",
+    "split",
     "then",
     "verify",
 ]

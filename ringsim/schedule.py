@@ -27,7 +27,7 @@ Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in o
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from ringsim.collective import Collective
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 NEVER = -1  # in `ready_after` and `free_after`: there is no such step
 
@@ -88,6 +89,11 @@ class Step:
         columns = (self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), self.reduce.tolist())
         return map(Transfer._make, zip(*columns, strict=True))
 
+    def reach(self, index: int) -> int:
+        """How many steps back its transfers wait for, at most, if this is step number `index`."""
+        earliest = (column[column != NEVER].min(initial=index) for column in (self.ready_after, self.free_after))
+        return index - int(min(earliest))
+
 
 class Steps(ABC, Sequence[Step]):
     """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
@@ -125,30 +131,30 @@ class Steps(ABC, Sequence[Step]):
 
 
 class ListedSteps(Steps):
-    """Steps written out; the columns `ready_after` and `free_after` are worked out here."""
+    """Steps written out; the columns `ready_after` and `free_after` are worked out here.
 
-    def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Iterable[Transfer]]) -> None:
+    steps: for each step its columns src, dst, chunk and reduce, which are broadcast against one another and
+    read row by row.
+    """
+
+    def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Columns]) -> None:
         self._last_write = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._last_send = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._steps: list[Step] = []
         self._lookback = 0
-        for transfers in steps:
-            self._append([Transfer(*transfer) for transfer in transfers])
+        for columns in steps:
+            self._append(*(np.ravel(column) for column in np.broadcast_arrays(*columns)))
 
-    def _append(self, transfers: list[Transfer]) -> None:
+    def _append(self, *columns: npt.NDArray[Any]) -> None:
+        src, dst, chunk = (column.astype(np.int64) for column in columns[:3])
         index = len(self._steps)
-        for transfer in transfers:
-            _check_in_range(index, transfer, *self._last_write.shape)
-        columns = np.array(transfers, dtype=np.int64).reshape(len(transfers), 4)
-        src, dst, chunk = (columns[:, i].copy() for i in range(3))
+        _check_in_range(index, src, dst, chunk, *self._last_write.shape)
         ready_after = self._last_write[src, chunk]
         self._last_send[src, chunk] = index
         free_after = self._last_send[dst, chunk]
         self._last_write[dst, chunk] = index
-        self._steps.append(Step(src, dst, chunk, columns[:, 3] != 0, ready_after, free_after))
-        for column in (ready_after, free_after):
-            known = column[column != NEVER]
-            self._lookback = max(self._lookback, index - int(known.min(initial=index)))
+        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), ready_after, free_after))
+        self._lookback = max(self._lookback, self._steps[-1].reach(index))
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -167,16 +173,19 @@ class ListedSteps(Steps):
         return self._steps[index]
 
 
-def _check_in_range(step: int, transfer: Transfer, num_ranks: int, num_chunks: int) -> None:
-    for name, value, limit in (
-        ("src", transfer.src, num_ranks),
-        ("dst", transfer.dst, num_ranks),
-        ("chunk", transfer.chunk, num_chunks),
-    ):
-        if not 0 <= value < limit:
-            raise ScheduleError(f"step {step}: {name} {value} is not in 0..{limit - 1}")
-    if transfer.src == transfer.dst:
-        raise ScheduleError(f"step {step}, rank {transfer.src}: chunk {transfer.chunk} is sent to itself")
+def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int, num_chunks: int) -> None:
+    """Raise ScheduleError for the first transfer that names a rank or chunk that there is not, or one rank twice."""
+    named = (("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks))
+    wrong = src == dst
+    for _, values, limit in named:
+        wrong = wrong | (values < 0) | (values >= limit)
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
+    for name, values, limit in named:
+        if not 0 <= values[row] < limit:
+            raise ScheduleError(f"step {step}: {name} {values[row]} is not in 0..{limit - 1}")
+    raise ScheduleError(f"step {step}, rank {src[row]}: chunk {chunk[row]} is sent to itself")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +197,10 @@ class Schedule:
     num_ranks: int
     num_chunks: int
     steps: Steps
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1:
+            raise ValueError(f"num_ranks {self.num_ranks}: must be at least 1")
 
     @classmethod
     def from_transfers(
@@ -202,8 +215,19 @@ class Schedule:
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        listed = ListedSteps(num_ranks, num_chunks, steps)
-        return cls(collective, algorithm, num_ranks, num_chunks, listed)
+        tables = (np.array([tuple(row) for row in rows], dtype=np.int64).reshape(-1, 4) for rows in steps)
+        columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
+        return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
+
+    @classmethod
+    def from_columns(
+        cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
+    ) -> "Schedule":
+        """The same from arrays: src, dst, chunk and reduce of each step, broadcast against one another.
+
+        Raises ScheduleError for a rank or chunk out of range.
+        """
+        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, steps))
 
     @property
     def num_steps(self) -> int:

@@ -15,7 +15,8 @@ from there, every rank passing on what it received last, for another n - 1 steps
 steps each rank sends 1/n of the data: 2(n - 1)/n of it in all, whatever n is, which no algorithm can beat
 (Patarasuk and Yuan 2009).
 
-This is the only file with ring arithmetic.
+Several rings at once, in pieces, and Gloo's are in `rings`; the ring cut open is `chain`. This is the only file
+with ring arithmetic.
 """
 
 import numpy as np
@@ -25,64 +26,50 @@ from ringsim.combinators import then
 from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps, constant
 
 
-def ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """Ring reduce-scatter: n - 1 steps; rank r ends with the finished chunk r of n."""
-    return _ring(Collective.REDUCE_SCATTER, "ring", num_ranks)
+def ring_reduce_scatter(num_ranks: int, direction: int = 1) -> Schedule:
+    """Ring reduce-scatter: n - 1 steps, (n - 1)/n of the data sent; rank r ends with the finished chunk r of n."""
+    return _half(Collective.REDUCE_SCATTER, num_ranks, direction)
 
 
-def ring_all_gather(num_ranks: int) -> Schedule:
-    """Ring all-gather: n - 1 steps; rank r starts with chunk r of n, every rank ends with all."""
-    return _ring(Collective.ALL_GATHER, "ring", num_ranks)
+def ring_all_gather(num_ranks: int, direction: int = 1) -> Schedule:
+    """Ring all-gather: n - 1 steps, (n - 1)/n of the data sent; rank r starts with chunk r, all end with all."""
+    return _half(Collective.ALL_GATHER, num_ranks, direction)
 
 
-def ring_all_reduce(num_ranks: int) -> Schedule:
-    """Ring all-reduce: reduce-scatter, then all-gather, 2(n - 1) steps."""
-    return _reduce_scatter_then_all_gather("ring", num_ranks)
+def ring_all_reduce(num_ranks: int, direction: int = 1) -> Schedule:
+    """Ring all-reduce: reduce-scatter, then all-gather; 2(n - 1) steps, 2(n - 1)/n of the data sent.
 
-
-def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
-    """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
-
-    Gloo cuts into the larger of 2 segments a rank and 1 MiB segments (gloo/allreduce.cc); the default is
-    the former, right for up to 2 MiB a rank. Its limit of two segments in flight is not modelled.
+    direction: 1 sends to the right (rank + 1), -1 to the left.
     """
-    return _reduce_scatter_then_all_gather("gloo_ring", num_ranks, direction=-1, pieces=segments_per_rank)
+    halves = ring_reduce_scatter(num_ranks, direction), ring_all_gather(num_ranks, direction)
+    return then(*halves, Collective.ALL_REDUCE, "ring", lookback=1)
 
 
-def gloo_ring_all_gather(num_ranks: int) -> Schedule:
-    """Gloo's own all_gather: one chunk a rank, running to the right, in two segments (gloo/allgather.cc)."""
-    return _ring(Collective.ALL_GATHER, "gloo_ring", num_ranks, pieces=2)
+def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
+    """Ways round all ranks in equal strides; no hop in two of them, as long as there are enough strides.
+
+    A stride comes round to every rank if it has no divisor in common with their number. With more orders
+    than such strides, the strides are used again.
+    """
+    ranks = np.arange(num_ranks, dtype=np.int64)
+    strides = np.flatnonzero(np.gcd(ranks, num_ranks) == 1) if num_ranks > 1 else np.array([1])
+    return [ranks * strides[i % len(strides)] % num_ranks for i in range(num_orders)]
 
 
-def _reduce_scatter_then_all_gather(algorithm: str, num_ranks: int, direction: int = 1, pieces: int = 1) -> Schedule:
-    halves = [
-        _ring(collective, algorithm, num_ranks, direction, pieces)
-        for collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    ]
-    return then(halves[0], halves[1], Collective.ALL_REDUCE, algorithm, lookback=pieces)
-
-
-def _ring(collective: Collective, algorithm: str, num_ranks: int, direction: int = 1, pieces: int = 1) -> Schedule:
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
-    if pieces < 1:
-        raise ValueError(f"pieces {pieces}: must be at least 1")
-    steps = RingSteps(collective, num_ranks, direction, pieces)
-    return Schedule(collective, algorithm, num_ranks, num_ranks * pieces, steps)
+def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
+    return Schedule(collective, "ring", num_ranks, num_ranks, RingSteps(collective, num_ranks, direction))
 
 
 class RingSteps(Steps):
     """One half of a ring, each step computed when asked for.
 
-    In round k a rank sends the chunk that lies `1 + k` places behind it (reduce-scatter) or `k` places
-    behind it (all-gather), "behind" being against the direction of travel. With `pieces` > 1 a chunk is
-    that many neighbouring chunks, sent in as many steps, so that they follow one another like a train.
+    In step k a rank sends the chunk that lies `1 + k` places behind it (reduce-scatter) or `k` places
+    behind it (all-gather), "behind" being against the direction of travel.
     """
 
-    def __init__(self, collective: Collective, num_ranks: int, direction: int = 1, pieces: int = 1) -> None:
+    def __init__(self, collective: Collective, num_ranks: int, direction: int = 1) -> None:
         self._num_ranks = num_ranks
         self._direction = direction
-        self._pieces = pieces
         self._offset = 1 if collective is Collective.REDUCE_SCATTER else 0
         ranks = np.arange(num_ranks, dtype=np.int64)
         self._src = ranks
@@ -92,35 +79,31 @@ class RingSteps(Steps):
         self._never = constant(NEVER, num_ranks)
 
     def __len__(self) -> int:
-        return (self._num_ranks - 1) * self._pieces
+        return self._num_ranks - 1
 
     @property
     def lookback(self) -> int:
-        return self._pieces
+        return 1 if len(self) > 1 else 0
 
     def step(self, index: int) -> Step:
-        round_, piece = divmod(index, self._pieces)
-        behind = -self._direction * (round_ + self._offset) % self._num_ranks
+        behind = -self._direction * (index + self._offset) % self._num_ranks
         chunk = self._twice_round[behind : behind + self._num_ranks]
-        if self._pieces > 1:
-            chunk = chunk * self._pieces + piece
-        ready_after = self._never if round_ == 0 else constant(index - self._pieces, self._num_ranks)
+        ready_after = self._never if index == 0 else constant(index - 1, self._num_ranks)
         # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
         return Step(self._src, self._dst, chunk, self._reduce, ready_after, self._never)
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        # What a rank receives in round k is what its neighbour sends: one place further behind.
-        return self._step_of_round(rank, chunk, self._offset + 1)
+        # What a rank receives in a step is what its neighbour sends: one place further behind.
+        return self._step_of(rank, chunk, self._offset + 1)
 
     def last_send(self, rank: Ints, chunk: Ints) -> Ints:
         if self._offset == 1:
             # A reduce-scatter's sends all carry a share of the finished chunk. Whoever writes the chunk
             # later has it from its owner, to whom all of them had arrived by then.
             return constant(NEVER, len(rank))
-        return self._step_of_round(rank, chunk, self._offset)
+        return self._step_of(rank, chunk, self._offset)
 
-    def _step_of_round(self, rank: Ints, chunk: Ints, offset: int) -> Ints:
-        """The step of the round in which the chunk lies `offset + round` places behind the rank."""
-        owner, piece = chunk // self._pieces, chunk % self._pieces
-        round_ = (self._direction * (rank - owner) - offset) % self._num_ranks
-        return np.where(round_ < self._num_ranks - 1, round_ * self._pieces + piece, NEVER)
+    def _step_of(self, rank: Ints, chunk: Ints, offset: int) -> Ints:
+        """The step in which the chunk lies `offset + step` places behind the rank."""
+        step = (self._direction * (rank - chunk) - offset) % self._num_ranks
+        return np.where(step < self._num_ranks - 1, step, NEVER)

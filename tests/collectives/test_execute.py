@@ -69,7 +69,7 @@ def test_random_schedules_conform(ranks: RankPool, schedule: Schedule) -> None:
 def test_built_ins_conform(
     ranks: RankPool, collective: Collective, algorithm: str, num_ranks: int, length: int
 ) -> None:
-    """All rings, also with fewer elements than ranks, and none."""
+    """Every algorithm, also with fewer elements than ranks, and none."""
     results = ranks.run(built_in, collective, algorithm, length, num_ranks=num_ranks)
     assert_conforms(build(collective, algorithm, num_ranks), results, length)
 

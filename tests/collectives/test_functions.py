@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from ringsim import replay, ring_all_reduce
+from ringsim import Collective, replay, ring_all_reduce
+from ringsim.algorithms import ALGORITHMS
 from tests.collectives.test_execute import data
 from tests.ranks import RankPool
 
@@ -112,10 +113,11 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
 
 def test_misuse_is_refused(ranks: RankPool) -> None:
     """The message names the argument, the value and the rule."""
+    known = ", ".join(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE)
     assert ranks.run(refusals, num_ranks=2)[1] == [
         "op RedOpType.MAX: only ReduceOp.SUM and ReduceOp.AVG are supported so far",
         "op AVG: needs a floating-point or complex tensor, not torch.int64; use SUM",
-        "algorithm 'tree': all_reduce has ring, gloo_ring",
+        f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION",
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
     ]

@@ -1,11 +1,9 @@
 """Schedules written out, and the columns that are worked out for them."""
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ringsim import NEVER, Collective, Schedule, ScheduleError, Transfer, then
-from tests.ringsim.strategies import schedules
+from ringsim import NEVER, Collective, Schedule, ScheduleError, Transfer
 
 
 def written_out(*steps: list[Transfer]) -> Schedule:
@@ -52,25 +50,35 @@ def test_steps_behave_as_a_sequence() -> None:
         schedule.steps[2]
 
 
-@given(schedules(), st.integers(0, 6))
-def test_then_is_the_same_as_writing_both_out(schedule: Schedule, cut: int) -> None:
-    """Cutting a schedule in two and joining the parts with `then` changes no column."""
-    rows = [list(step) for step in schedule.steps]
-    shape = (Collective.ALL_REDUCE, "part", schedule.num_ranks, schedule.num_chunks)
-    first, second = (Schedule.from_transfers(*shape, part) for part in (rows[:cut], rows[cut:]))
-    joined = then(first, second, Collective.ALL_REDUCE, "joined")
-    assert joined.steps.lookback == schedule.steps.lookback
-    for a, b in zip(joined.steps, schedule.steps, strict=True):
-        for name in ("src", "dst", "chunk", "reduce", "ready_after", "free_after"):
-            assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
+def test_columns_are_broadcast_and_read_row_by_row() -> None:
+    """Arrays of any shapes that go together give the transfers that lists of them do."""
+    ranks = np.arange(3)
+    by_columns = Schedule.from_columns(
+        Collective.ALL_REDUCE,
+        "mine",
+        3,
+        2,
+        [(ranks[:, None], (ranks[:, None] + 1) % 3, [0, 1], True), ([], 0, 0, False)],
+    )
+    rows = [[(src, (src + 1) % 3, chunk, True) for src in range(3) for chunk in range(2)], []]
+    assert [list(step) for step in by_columns.steps] == rows
 
 
-def test_then_needs_the_same_chunks() -> None:
-    """Two schedules that cut the tensor differently cannot follow one another."""
-    with pytest.raises(ScheduleError, match="has 2 chunks, .* has 3; both must agree"):
-        then(
-            written_out(),
-            Schedule.from_transfers(Collective.ALL_REDUCE, "other", 3, 3, []),
-            Collective.ALL_REDUCE,
-            "both",
-        )
+def test_columns_do_not_change_with_the_arrays_they_came_from() -> None:
+    """A generator may fill the same array anew for the next step."""
+    src = np.array([0])
+    schedule = Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 1, [(src, 2, 0, True)])
+    src[0] = 1
+    assert list(schedule.steps[0]) == [(0, 2, 0, True)]
+
+
+def test_the_first_transfer_out_of_range_is_named() -> None:
+    """Of many in a step, the error shows the row that is wrong first."""
+    with pytest.raises(ScheduleError, match="^step 0, rank 1: chunk 0 is sent to itself$"):
+        Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 1, [([0, 1, 7], [1, 1, 1], 0, True)])
+
+
+def test_a_schedule_has_a_rank() -> None:
+    """Whoever makes it, the message is the same."""
+    with pytest.raises(ValueError, match="^num_ranks 0: must be at least 1$"):
+        Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 0, 1, [])

@@ -1,4 +1,4 @@
-"""Schedules made from schedules."""
+"""`then`: one schedule after another."""
 
 from collections.abc import Callable
 
@@ -41,13 +41,9 @@ class ThenSteps(Steps):
     @property
     def lookback(self) -> int:
         if self._lookback is None:
-            self._lookback = max((self._reach(index) for index in range(len(self))), default=0)
+            of_second = (self.step(index).reach(index) for index in range(len(self._first), len(self)))
+            self._lookback = max(self._first.lookback, max(of_second, default=0))
         return self._lookback
-
-    def _reach(self, index: int) -> int:
-        step = self.step(index)
-        known = np.concatenate([step.ready_after, step.free_after])
-        return index - int(known[known != NEVER].min(initial=index))
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)

@@ -1,0 +1,34 @@
+"""The chain: a ring cut open, for broadcast and reduce."""
+
+import numpy as np
+
+from ringsim.collective import Collective
+from ringsim.combinators import pipeline
+from ringsim.schedule import Columns, Schedule
+
+
+def ring_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Broadcast along a chain from rank 0, in k pieces one behind another: n + k - 2 steps.
+
+    Every rank but the last sends the data once. pieces: by default 4 for each rank, with which a large
+    broadcast takes up to 1.25 times what sending the data once does; more bring it closer and cost overhead.
+    """
+    whole = chain(Collective.BROADCAST, num_ranks)
+    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
+
+
+def ring_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k pieces."""
+    whole = chain(Collective.REDUCE, num_ranks)
+    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
+
+
+def chain(collective: Collective, num_ranks: int) -> Schedule:
+    """The whole data from rank to rank, away from rank 0 or for a reduction towards it: n - 1 steps."""
+    near = np.arange(num_ranks - 1)
+    hops: list[Columns] = (
+        [(rank + 1, rank, 0, True) for rank in near[::-1]]
+        if collective.reduces
+        else [(rank, rank + 1, 0, False) for rank in near]
+    )
+    return Schedule.from_columns(collective, "ring", num_ranks, 1, hops)

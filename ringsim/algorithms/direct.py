@@ -1,0 +1,55 @@
+"""Everything straight to where it is needed, in one step or two."""
+
+import numpy as np
+
+from ringsim.collective import Collective
+from ringsim.combinators import then
+from ringsim.schedule import Columns, Ints, Schedule
+
+
+def direct_reduce_scatter(num_ranks: int) -> Schedule:
+    """Every rank sends every other its share: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    src, dst = _pairs(num_ranks)
+    return _one_step(Collective.REDUCE_SCATTER, num_ranks, num_ranks, (src, dst, dst, True))
+
+
+def direct_all_gather(num_ranks: int) -> Schedule:
+    """Every rank sends its share to every other: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    src, dst = _pairs(num_ranks)
+    return _one_step(Collective.ALL_GATHER, num_ranks, num_ranks, (src, dst, src, False))
+
+
+def direct_all_reduce(num_ranks: int) -> Schedule:
+    """Every rank sends all it has to every other ("one-shot"): 1 step, n - 1 times the data sent.
+
+    The quickest for a few bytes. Each rank adds the others to its own, so the order of the additions differs from
+    rank to rank, and with it the last bits of floating-point sums; in all other algorithms here ranks agree.
+    """
+    src, dst = _pairs(num_ranks)
+    return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True))
+
+
+def two_shot_all_reduce(num_ranks: int) -> Schedule:
+    """Direct reduce-scatter, then direct all-gather ("two-shot"): 2 steps, 2(n - 1)/n of the data sent."""
+    halves = direct_reduce_scatter(num_ranks), direct_all_gather(num_ranks)
+    return then(*halves, Collective.ALL_REDUCE, "two_shot")
+
+
+def direct_broadcast(num_ranks: int) -> Schedule:
+    """Rank 0 sends all to every other: 1 step, n - 1 times the data sent by rank 0."""
+    return _one_step(Collective.BROADCAST, num_ranks, 1, (0, np.arange(1, num_ranks), 0, False))
+
+
+def direct_reduce(num_ranks: int) -> Schedule:
+    """Every rank sends all to rank 0, which adds: 1 step, the data sent once by each."""
+    return _one_step(Collective.REDUCE, num_ranks, 1, (np.arange(1, num_ranks), 0, 0, True))
+
+
+def _one_step(collective: Collective, num_ranks: int, num_chunks: int, columns: Columns) -> Schedule:
+    return Schedule.from_columns(collective, "direct", num_ranks, num_chunks, [columns] if num_ranks > 1 else [])
+
+
+def _pairs(num_ranks: int) -> tuple[Ints, Ints]:
+    """All (src, dst) with src != dst, by src: so a rank adds in the order of the ranks."""
+    src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
+    return src, dst

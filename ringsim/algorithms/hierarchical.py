@@ -1,0 +1,61 @@
+"""Two levels: within hosts and across them, or along the rows of a torus and its columns.
+
+Ranks are counted host by host. Reduce-scatter within each host leaves every rank with one share summed over
+its host; the ranks with the same place in their hosts all-reduce their share; all-gather within each host
+spreads the shares. Only 1/m of the data crosses the network for each of the m ranks of a host.
+"""
+
+from math import isqrt
+
+import numpy as np
+
+from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from ringsim.collective import Collective
+from ringsim.combinators import on_groups, split, then
+from ringsim.schedule import Schedule
+
+
+def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
+    """Rings within hosts of m ranks and across h hosts: 2(m - 1) + 2(h - 1) rounds, 2(n - 1)/n of the data sent.
+
+    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. A round within a host moves h chunks.
+
+    Raises ValueError if the ranks do not fill their hosts.
+    """
+    if ranks_per_host is None:
+        ranks_per_host = largest_divisor(num_ranks, 8)
+    if ranks_per_host < 1 or num_ranks % ranks_per_host:
+        raise ValueError(f"ranks_per_host {ranks_per_host}: must divide the number of ranks, {num_ranks}")
+    return _two_levels("hierarchical", num_ranks // ranks_per_host, ranks_per_host)
+
+
+def torus_all_reduce(num_ranks: int) -> Schedule:
+    """Rings along the rows of a two-dimensional torus, then along its columns, then the rows again.
+
+    2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is as square as
+    can be, with no fewer columns than rows; with a prime number of ranks it is a plain ring.
+    """
+    rows = largest_divisor(num_ranks, isqrt(num_ranks))
+    return _two_levels("torus", rows, num_ranks // rows)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is not above `limit`."""
+    return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
+
+
+def _two_levels(algorithm: str, num_groups: int, group_size: int) -> Schedule:
+    """Chunk `i * num_groups + j` is the part of the share of place i that group j sees to across the groups."""
+    num_ranks = num_groups * group_size
+    ranks = np.arange(num_ranks).reshape(num_groups, group_size)
+    scatter = split(ring_reduce_scatter(group_size), num_groups)
+    gather = split(ring_all_gather(group_size), num_groups)
+    across = on_groups(
+        ring_all_reduce(num_groups), ranks.T, num_ranks, num_ranks, Collective.ALL_REDUCE, ranks.T[:, 0] * num_groups
+    )
+    within = [on_groups(part, ranks, num_ranks, num_ranks, part.collective) for part in (scatter, gather)]
+    first = then(within[0], across, Collective.ALL_REDUCE, algorithm)
+    # The furthest wait is in the all-gather's first round, for a chunk summed in the last step of the
+    # reduce-scatter across; known, so that not every step need be looked at to find it.
+    lookback = 2 * num_groups - 1 if group_size > 1 else 1
+    return then(first, within[1], Collective.ALL_REDUCE, algorithm, lookback=lookback)

@@ -1,0 +1,134 @@
+"""Recursive doubling and halving: exchanges with ranks at distances 1, 2, 4, ...
+
+Eight ranks: in one step each exchanges with the rank at distance 4, in one at distance 2, in one at
+distance 1 (`rank ^ distance`). Exchanging the whole sum each time takes log2(n) steps (recursive doubling).
+Sending half of what one is left with, first 1/2 of the data, then 1/4, ..., scatters the sum (recursive
+halving), and the same backwards gathers it: 2 log2(n) steps and no more bytes than a ring (Thakur,
+Rabenseifner and Gropp 2005).
+
+Where n is not a power of two, p is the largest below it and the first 2(n - p) ranks fold: of each pair the
+second gives all it has to the first before, takes no part, and is given its result after.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.collective import Collective
+from ringsim.combinators import on_groups, then
+from ringsim.schedule import Columns, Ints, Schedule
+
+
+def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
+    """Exchange of whole sums: log2(n) steps, in each of them all the data sent; 2 steps more if folded."""
+    fold = _Fold(num_ranks)
+    rank = np.arange(fold.num_left)
+    steps: list[Columns] = [(rank, rank ^ distance, 0, True) for distance in _powers_below(fold.num_left)]
+    return fold.around(Collective.ALL_REDUCE, "recursive_doubling", 1, steps, 0, 0)
+
+
+def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
+    """Recursive halving, then doubling: 2 log2(n) steps, 2(n - 1)/n of the data sent.
+
+    If folded, 2 steps more, and the ranks that stand for two send all the data once more than the 2(p - 1)/p of it.
+    """
+    fold = _Fold(num_ranks)
+    bounds = np.arange(fold.num_left + 1)
+    steps = [*_halving(bounds), *_doubling(bounds)]
+    chunk = np.arange(fold.num_left)
+    return fold.around(Collective.ALL_REDUCE, "halving_doubling", fold.num_left, steps, chunk, chunk)
+
+
+def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
+    """Recursive halving: log2(n) steps, (n - 1)/n of the data sent; rank r ends with chunk r of n.
+
+    If folded, 2 steps more, in the first of which the second of each pair sends all the data.
+    """
+    fold = _Fold(num_ranks)
+    everything, own = np.arange(num_ranks), fold.folded[:, None]
+    steps = _halving(fold.bounds)
+    return fold.around(Collective.REDUCE_SCATTER, "halving_doubling", num_ranks, steps, everything, own)
+
+
+def halving_doubling_all_gather(num_ranks: int) -> Schedule:
+    """The second half of the all-reduce of that name, which is recursive doubling."""
+    return _doubling_all_gather(num_ranks, "halving_doubling")
+
+
+def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
+    """Exchange of all that one has, which doubles it: log2(n) steps, (n - 1)/n of the data sent.
+
+    If folded, 2 steps more, in the last of which the first of each pair sends all the data to the second.
+    """
+    return _doubling_all_gather(num_ranks, "recursive_doubling")
+
+
+def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
+    fold = _Fold(num_ranks)
+    own = fold.folded[:, None]
+    others = np.arange(num_ranks - 1)
+    others = others + (others >= own)
+    return fold.around(Collective.ALL_GATHER, algorithm, num_ranks, _doubling(fold.bounds), own, others)
+
+
+def _halving(bounds: Ints) -> Iterable[Columns]:
+    """Each sends its partner the chunks of the partner's side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's."""
+    rank = np.arange(len(bounds) - 1)
+    for distance in reversed(_powers_below(len(rank))):
+        partner = rank ^ distance
+        yield _runs(rank, partner, bounds, partner // distance * distance, distance, reduce=True)
+
+
+def _doubling(bounds: Ints) -> Iterable[Columns]:
+    """Each sends its partner the chunks of its own side, the same backwards."""
+    rank = np.arange(len(bounds) - 1)
+    for distance in _powers_below(len(rank)):
+        yield _runs(rank, rank ^ distance, bounds, rank // distance * distance, distance, reduce=False)
+
+
+def _runs(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
+    """From each src to its dst the chunks of the `distance` ranks from `side` on, which are neighbours."""
+    first, count = bounds[side], bounds[side + distance] - bounds[side]
+    start_row = np.cumsum(count) - count
+    chunk = np.arange(count.sum()) + np.repeat(first - start_row, count)
+    return np.repeat(src, count), np.repeat(dst, count), chunk, reduce
+
+
+def _powers_below(limit: int) -> list[int]:
+    return [1 << bit for bit in range(limit.bit_length()) if 1 << bit < limit]
+
+
+class _Fold:
+    """Which ranks are left when their number is brought down to a power of two, and who stands for whom."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.num_left = 1 << (num_ranks.bit_length() - 1)
+        self.folded = 2 * np.arange(num_ranks - self.num_left) + 1  # each stood for by the rank before it
+        self.left = np.delete(np.arange(num_ranks), self.folded)
+        # Where each rank has a chunk: those that a rank left is to see to begin with its own.
+        self.bounds = np.append(self.left, num_ranks)
+
+    def around(
+        self,
+        collective: Collective,
+        algorithm: str,
+        num_chunks: int,
+        steps: Iterable[Columns],
+        chunk_in: npt.ArrayLike,
+        chunk_out: npt.ArrayLike,
+    ) -> Schedule:
+        """`steps` of the ranks left (numbered anew), and before and after them the exchange with the folded.
+
+        chunk_in, chunk_out: what each of the folded gives and is given, (num_folded or 1, any number).
+        """
+        core = Schedule.from_columns(collective, algorithm, self.num_left, num_chunks, steps)
+        if not len(self.folded):
+            return core
+        second = self.folded[:, None]
+        shape = (collective, algorithm, self.num_ranks, num_chunks)
+        inwards = Schedule.from_columns(*shape, [(second, second - 1, chunk_in, collective.reduces)])
+        outwards = Schedule.from_columns(*shape, [(second - 1, second, chunk_out, False)])
+        middle = on_groups(core, [self.left], self.num_ranks, num_chunks, collective)
+        return then(then(inwards, middle, collective, algorithm), outwards, collective, algorithm)

@@ -1,0 +1,82 @@
+"""Rings made of rings: Gloo's own, one in each direction, several in different orders."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, stride_orders
+from ringsim.collective import Collective
+from ringsim.combinators import merge, relabel, split, then
+from ringsim.schedule import Schedule
+
+Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
+
+
+def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule:
+    """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
+
+    2(n - 1) steps a segment, 2(n - 1)/n of the data sent. Gloo cuts into the larger of 2 segments a rank
+    and 1 MiB segments (gloo/allreduce.cc); the default is the former, right for up to 2 MiB a rank. Its
+    limit of two segments in flight is not modelled.
+    """
+    return _named("gloo_ring", split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank))
+
+
+def gloo_ring_all_gather(num_ranks: int) -> Schedule:
+    """Gloo's own all_gather: one chunk a rank, running to the right, in two segments (gloo/allgather.cc)."""
+    return _named("gloo_ring", split(ring_all_gather(num_ranks), 2))
+
+
+def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
+    """A ring to the right for one half of the data, its mirror for the other: 2(n - 1) steps each.
+
+    Sends what a ring sends, but to two neighbours: twice as fast where each link has its own bandwidth.
+    """
+    return _both_ways(ring_all_reduce, num_ranks)
+
+
+def bidirectional_ring_reduce_scatter(num_ranks: int) -> Schedule:
+    """The first half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    return _both_ways(ring_reduce_scatter, num_ranks)
+
+
+def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
+    """The second half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    return _both_ways(ring_all_gather, num_ranks)
+
+
+def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
+    """`num_rings` rings in different orders, each with its share of the data, as NCCL's channels.
+
+    2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use
+    the same link while there are enough of them; `merge` and `relabel` make the same of other orders.
+
+    Raises ValueError for less than one ring.
+    """
+    # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
+    halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
+    return then(*halves, Collective.ALL_REDUCE, "multi_ring", lookback=num_rings)
+
+
+def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:
+    """The first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    return _in_orders(ring_reduce_scatter(num_ranks), num_rings)
+
+
+def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
+    """The second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    return _in_orders(ring_all_gather(num_ranks), num_rings)
+
+
+def _both_ways(ring: Ring, num_ranks: int) -> Schedule:
+    return merge(ring(num_ranks, 1), ring(num_ranks, -1), algorithm="bidirectional_ring")
+
+
+def _in_orders(ring: Schedule, num_rings: int) -> Schedule:
+    if num_rings < 1:
+        raise ValueError(f"num_rings {num_rings}: must be at least 1")
+    rings = [relabel(ring, order) for order in stride_orders(ring.num_ranks, num_rings)]
+    return merge(*rings, algorithm="multi_ring")
+
+
+def _named(algorithm: str, schedule: Schedule) -> Schedule:
+    return replace(schedule, algorithm=algorithm)

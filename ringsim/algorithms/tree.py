@@ -1,0 +1,111 @@
+"""Trees with rank 0 as their root: binomial, and two binary ones on a half of the data each.
+
+The double binary tree (Sanders, Speck and Traeff 2009; NCCL since 2.4). A binary tree in which only every
+second rank passes anything on leaves half of the ranks' sending idle. So there are two trees over the ranks
+1 to n - 1, each for one half of the data, and a rank that passes on in one is a leaf in the other; rank 0
+feeds both. For n = 8:
+
+    first half        0              second half        0
+                      4                                 5
+                  2       6                         3       7
+                1   3   5   7                     2   4   6   1
+
+The first is numbered in order from left to right; the second is the same one place on. With an even number
+of ranks below rank 0 it is the mirror of the first, as one place on would have a rank pass on in both.
+"""
+
+import numpy as np
+
+from ringsim.collective import Collective
+from ringsim.combinators import merge, pipeline, then
+from ringsim.schedule import Columns, Ints, Schedule
+
+
+def binomial_tree_broadcast(num_ranks: int) -> Schedule:
+    """Whoever has the data sends it on, so in each step twice as many have it: ceil(log2(n)) steps.
+
+    Rank 0 sends the data ceil(log2(n)) times.
+    """
+    distances = reversed(_distances(num_ranks))
+    steps: list[Columns] = [(rank, rank + distance, 0, False) for distance, rank in distances]
+    return Schedule.from_columns(Collective.BROADCAST, "binomial_tree", num_ranks, 1, steps)
+
+
+def binomial_tree_reduce(num_ranks: int) -> Schedule:
+    """The broadcast backwards: ceil(log2(n)) steps; each rank but 0 sends the data once."""
+    steps: list[Columns] = [(rank + distance, rank, 0, True) for distance, rank in _distances(num_ranks)]
+    return Schedule.from_columns(Collective.REDUCE, "binomial_tree", num_ranks, 1, steps)
+
+
+def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
+    """Reduce to rank 0, then broadcast: 2 ceil(log2(n)) steps, each sending the whole data."""
+    halves = binomial_tree_reduce(num_ranks), binomial_tree_broadcast(num_ranks)
+    return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
+
+
+def double_binary_tree_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Down two binary trees, k pieces in each: up to ceil(log2(n)) + k - 1 steps a tree.
+
+    No rank sends more than the data once. pieces: by default 4 for each level of the tree, so that filling
+    and emptying the pipeline takes at most a quarter of the time that the data takes.
+    """
+    return _double(Collective.BROADCAST, num_ranks, pieces)
+
+
+def double_binary_tree_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """The broadcast backwards: up two binary trees, in as many steps; no rank sends more than the data once."""
+    return _double(Collective.REDUCE, num_ranks, pieces)
+
+
+def double_binary_tree_all_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
+    """Up two binary trees and down again, k pieces in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
+
+    No rank sends more than twice the data. While later pieces go up, earlier ones come down. Since a rank applies
+    in step order, each step then takes at least the latency: for small data take fewer pieces, down to 1.
+    """
+    return _double(Collective.ALL_REDUCE, num_ranks, pieces)
+
+
+def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
+    """The distances 1, 2, 4, ... in a binomial tree, and the ranks that receive over each in a reduction."""
+    distances = [1 << bit for bit in range((num_ranks - 1).bit_length())]
+    return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
+
+
+def _double(collective: Collective, num_ranks: int, pieces: int | None) -> Schedule:
+    below_root = np.arange(1, num_ranks)
+    second = np.roll(below_root, -1) if num_ranks % 2 == 0 else below_root[::-1]
+    depth = (num_ranks - 1).bit_length()
+    halves = [
+        pipeline(_binary_tree(collective, ranks), max(1, 4 * depth) if pieces is None else pieces)
+        for ranks in (below_root, second)
+    ]
+    return merge(*halves)
+
+
+def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
+    """One tree over rank 0 and, in order from left to right below it, `ranks`."""
+    rank = np.append(0, ranks)
+    parent = _parents(len(ranks))
+    depth = np.zeros(len(rank), dtype=np.int64)
+    above = np.arange(len(rank))
+    while above.any():
+        depth += above != 0
+        above = parent[above]
+    levels = [np.flatnonzero(depth == level) for level in range(1, depth.max() + 1)]
+    up: list[Columns] = [(rank[level], rank[parent[level]], 0, True) for level in reversed(levels)]
+    down: list[Columns] = [(rank[parent[level]], rank[level], 0, False) for level in levels]
+    steps = {Collective.REDUCE: up, Collective.BROADCAST: down, Collective.ALL_REDUCE: up + down}
+    return Schedule.from_columns(collective, "double_binary_tree", len(rank), 1, steps[collective])
+
+
+def _parents(num_nodes: int) -> Ints:
+    """The parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
+
+    The lowest bit of a node's number is its height, so the odd ones are the leaves. Where the parent
+    would lie beyond the last node, the node hangs from the next one above. Index 0 is 0.
+    """
+    node = np.arange(num_nodes + 1)
+    low = node & -node
+    parent = (node ^ low) | (low << 1)
+    return np.where(parent <= num_nodes, parent, node ^ low)

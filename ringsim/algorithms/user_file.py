@@ -1,0 +1,54 @@
+"""A user's own algorithm: a function in a Python file, named as `FILE.py:FUNCTION`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ringsim.collective import Collective
+from ringsim.schedule import Schedule
+
+
+def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+    """What the function makes for `num_ranks`; the file is run anew at each call.
+
+    Raises ValueError, in one line, if there is no such file or function, if either raises, and if what is
+    returned is not a Schedule of that collective and number of ranks.
+    """
+    file, _, function = algorithm.rpartition(":")
+    made = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
+    if not isinstance(made, Schedule):
+        raise ValueError(f"algorithm {algorithm!r}: it returned {type(made).__name__}, not a Schedule")
+    if (made.collective, made.num_ranks) != (collective, num_ranks):
+        raise ValueError(
+            f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"
+        )
+    return made
+
+
+def _function(algorithm: str, path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise ValueError(f"algorithm {algorithm!r}: there is no file {str(path)!r}")
+    module = ModuleType(f"ringsim_user_file_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look for the module they are in
+    _call(algorithm, _run, module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"algorithm {algorithm!r}: there is no function {name!r} in {str(path)!r}")
+    return function
+
+
+def _run(module: ModuleType) -> None:
+    # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
+    path = Path(str(module.__file__))
+    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+
+
+def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except Exception as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error
