@@ -13,6 +13,7 @@ from ringsim import __version__
 from ringsim.algorithms import ALGORITHMS, build
 from ringsim.closed_form import ring_time_s
 from ringsim.collective import Collective
+from ringsim.cost_table import cost_of, format_costs
 from ringsim.network import Network
 from ringsim.one_line import OneLineGroup
 from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
@@ -42,15 +43,16 @@ SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
 
+COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
+
 Command = Callable[..., None]
 
 
 def schedule_options(command: Command) -> Command:
     """Options that say which schedule; the command gets it as `schedule`."""
-    known = sorted({collective.value for collective, _ in ALGORITHMS})
 
-    @click.option("--collective", type=click.Choice(known), default="all_reduce", show_default=True)
-    @click.option("--algorithm", default="ring", show_default=True, help="ring, or gloo_ring: as Gloo runs it.")
+    @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
+    @click.option("--algorithm", default="ring", show_default=True, help="See ringsim algorithms; or FILE.py:FUNCTION.")
     @click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True)
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
@@ -87,6 +89,15 @@ def simulate(schedule: Schedule, network: Network, size: int, as_json: bool) -> 
     """How long a collective takes on uniform links."""
     result = summarise(schedule, network, size)
     click.echo(json.dumps(result) if as_json else describe(result))
+
+
+@main.command()
+@click.option("--collective", type=click.Choice(COLLECTIVES), help="Only this one's.")
+@click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True)
+def algorithms(collective: str | None, ranks: int) -> None:
+    """List the algorithms with their steps, transfers and bytes, beside what no algorithm can undercut."""
+    chosen = [key for key in ALGORITHMS if collective in (None, key[0].value)]
+    click.echo(format_costs(cost_of(build(*key, ranks)) for key in chosen))
 
 
 @main.command("verify")

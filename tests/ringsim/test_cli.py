@@ -69,6 +69,38 @@ def test_verify() -> None:
     assert run("verify", *options) == "all_reduce ring over 7 ranks: correct (12 steps, 84 transfers)\n"
 
 
+def test_algorithms_are_listed_with_their_bounds() -> None:
+    """A ring of four sends 6 quarters in 6 steps, the least in bytes; two steps could do."""
+    lines = run("algorithms", "--ranks", "4", "--collective", "all_reduce").splitlines()
+    assert lines[0].split() == [
+        "collective",
+        "algorithm",
+        "chunks",
+        "steps",
+        "at",
+        "least",
+        "transfers",
+        "sent/size",
+        "at",
+        "least",
+    ]
+    assert ["all_reduce", "ring", "4", "6", "2", "24", "1.500", "1.500"] in [line.split() for line in lines]
+    assert {line.split()[0] for line in lines[1:]} == {"all_reduce"}
+    assert len({line.split()[0] for line in run("algorithms").splitlines()[1:]}) == 5
+
+
+def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
+    """Proved, simulated and drawn from its file."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ringsim import ring_all_reduce\n\n\ndef mine(n):\n    return ring_all_reduce(n, direction=-1)\n"
+    )
+    options = ["--algorithm", f"{path}:mine", "--ranks", "5"]
+    assert "correct (8 steps, 40 transfers)" in run("verify", *options)
+    assert json.loads(run("simulate", *options, "--json"))["num_transfers"] == 40
+    run("plot", *options, "-o", str(tmp_path / "mine.png"))
+
+
 def test_plot_says_where(tmp_path: Path) -> None:
     """The picture is written and its path printed."""
     path = tmp_path / "ring.png"
