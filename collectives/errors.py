@@ -20,5 +20,5 @@ def naming_failures(doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        cause = str(error).strip().splitlines()[0]
+        cause = (str(error).strip() or repr(error)).splitlines()[0]
         raise CollectiveError(f"{doing}: {cause}") from error

@@ -6,6 +6,7 @@ is a rendezvous: it writes at once only if the receiver has already said where t
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -61,8 +62,8 @@ def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 class Executor:
     """One schedule on one process group, to be run any number of times; keeps what every run needs.
 
-    Memory: a few chunks for what arrives to be added (`num_slots`, two more than the most such chunks that one
-    step brings to this rank), kept between runs, because fresh memory costs more than the sending.
+    Memory: `num_slots` chunks for what arrives to be added (as many as one step brings to this rank, and at
+    least three where there are as many), kept between runs, because fresh memory costs more than the sending.
 
     Raises ValueError if the schedule has another number of ranks than the group.
     """
@@ -71,7 +72,7 @@ class Executor:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
-        self.group = group
+        self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
         self.program = rank_program(schedule, group.rank())
         receives = self.program.receives
         self.horizons = [_horizon(receives, index) for index in range(len(receives))]
@@ -80,6 +81,14 @@ class Executor:
             default=0,
         )
         self._scratch = torch.empty(0)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group. Raises ValueError once it has been destroyed."""
+        group = self._group()
+        if group is None:
+            raise ValueError(f"{self.schedule}: the process group has been destroyed")
+        return group
 
     def run(self, tensor: torch.Tensor, *, reduce: Reduce = torch.Tensor.add_, log: list[Event] | None = None) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
@@ -94,7 +103,7 @@ class Executor:
         """
         self._check(tensor)
         bounds = partition(tensor.numel(), self.schedule.num_chunks).tolist()
-        flat = tensor.view(-1)
+        flat = tensor.detach().view(-1)
         chunks = [flat[low:high] for low, high in itertools.pairwise(bounds)]
         slots = self._slots(max(len(chunk) for chunk in chunks), tensor.dtype)
         _Run(self, chunks, slots, reduce, log).run()

@@ -14,6 +14,7 @@ def all_reduce(
     tensor: torch.Tensor,
     op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
     *,
     algorithm: str = "ring",
 ) -> None:
@@ -21,17 +22,21 @@ def all_reduce(
 
     tensor: any shape, strides and length, the same shape and dtype on every rank; on the CPU.
     op: SUM or AVG (floating-point and complex only). AVG divides the finished sum.
+    async_op: only False so far.
+    algorithm: one of `ringsim algorithms`. With "direct", whose ranks add in different orders, they may differ
+    in the last bit.
 
     Raises ValueError for an argument that does not fit, CollectiveError when a peer fails or is too late.
     """
     _check_op(op, tensor)
+    _check_synchronous(async_op)
     group = resolve(group)
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
-    work = tensor.contiguous()
+    work = tensor.detach().contiguous()
     _executor(Collective.ALL_REDUCE, algorithm, group).run(work)
     _finish(op, work, group.size())
-    if work is not tensor:
-        tensor.copy_(work)
+    if not tensor.is_contiguous():
+        tensor.detach().copy_(work)
 
 
 def reduce_scatter_tensor(
@@ -39,6 +44,7 @@ def reduce_scatter_tensor(
     input: torch.Tensor,  # noqa: A002  torch.distributed's name
     op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
     *,
     algorithm: str = "ring",
 ) -> None:
@@ -49,19 +55,21 @@ def reduce_scatter_tensor(
     Raises as `all_reduce` does.
     """
     _check_op(op, input)
+    _check_synchronous(async_op)
     group = resolve(group)
     _check_share("output", output, "input", input, group.size())
-    work = input.contiguous().view(-1).clone()
+    work = input.detach().contiguous().view(-1).clone()
     _executor(Collective.REDUCE_SCATTER, algorithm, group).run(work)
     share = work.view(group.size(), -1)[group.rank()]
     _finish(op, share, group.size())
-    output.copy_(share.view(output.shape))
+    output.detach().copy_(share.view(output.shape))
 
 
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
     *,
     algorithm: str = "ring",
 ) -> None:
@@ -71,13 +79,15 @@ def all_gather_into_tensor(
 
     Raises as `all_reduce` does.
     """
+    _check_synchronous(async_op)
     group = resolve(group)
     _check_share("input_tensor", input_tensor, "output_tensor", output_tensor, group.size())
-    work = output_tensor if output_tensor.is_contiguous() else torch.empty_like(output_tensor).contiguous()
-    work.view(group.size(), -1)[group.rank()].copy_(input_tensor.reshape(-1))
+    output = output_tensor.detach()
+    work = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+    work.view(group.size(), -1)[group.rank()].copy_(input_tensor.detach().reshape(-1))
     _executor(Collective.ALL_GATHER, algorithm, group).run(work)
-    if work is not output_tensor:
-        output_tensor.copy_(work)
+    if work is not output:
+        output.copy_(work)
 
 
 # One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
@@ -96,6 +106,11 @@ def _check_op(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor) -> None:
         raise ValueError(f"op {op}: only ReduceOp.SUM and ReduceOp.AVG are supported so far")
     if op == dist.ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op AVG: needs a floating-point or complex tensor, not {tensor.dtype}; use SUM")
+
+
+def _check_synchronous(async_op: bool) -> None:
+    if async_op:
+        raise ValueError("async_op True: only synchronous calls are supported so far")
 
 
 def _check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:

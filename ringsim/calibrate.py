@@ -24,7 +24,8 @@ def calibrate(measurements: Measurements) -> Network:
     bursts = _need([p for p in measurements.of("shift") if p.in_flight > 1], "shift probes with several in flight", 1)
     reductions = _need(measurements.of("reduce"), "reduce probes", 1)
     alpha_s, s_per_byte = _fit_line(single)
-    smallest = next(probe for probe in single if probe.size_bytes == bursts[0].size_bytes)
+    same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
+    (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
     extra_s = (bursts[0].median_s - smallest.median_s) / (bursts[0].in_flight - 1)
     overhead_s = min(max(extra_s, 0.0), alpha_s)
     _, reduce_s_per_byte = _fit_line(reductions)

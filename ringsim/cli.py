@@ -43,6 +43,7 @@ SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
 
+MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 
 Command = Callable[..., None]
@@ -53,7 +54,7 @@ def schedule_options(command: Command) -> Command:
 
     @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
     @click.option("--algorithm", default="ring", show_default=True, help="See ringsim algorithms; or FILE.py:FUNCTION.")
-    @click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True)
+    @click.option("--ranks", type=click.IntRange(1, MAX_RANKS), default=8, show_default=True)
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
         command(schedule=build(Collective(collective), algorithm, ranks), **rest)
@@ -93,7 +94,7 @@ def simulate(schedule: Schedule, network: Network, size: int, as_json: bool) -> 
 
 @main.command()
 @click.option("--collective", type=click.Choice(COLLECTIVES), help="Only this one's.")
-@click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--ranks", type=click.IntRange(1, MAX_RANKS), default=8, show_default=True)
 def algorithms(collective: str | None, ranks: int) -> None:
     """List the algorithms with their steps, transfers and bytes, beside what no algorithm can undercut."""
     chosen = [key for key in ALGORITHMS if collective in (None, key[0].value)]

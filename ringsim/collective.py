@@ -27,6 +27,9 @@ class Collective(Enum):
         return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
 
 
+OWNED = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)  # here each chunk belongs to one rank, see `owners`
+
+
 def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """The rank that each chunk belongs to in reduce_scatter and all_gather, shape (num_chunks,).
 

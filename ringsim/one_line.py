@@ -26,6 +26,8 @@ class OneLineCommand(click.Command):
             sys.exit(130)
         except BrokenPipeError:  # the reader of our output had enough, such as `head`
             sys.exit(1)
+        except MemoryError as error:
+            self.refuse(f"not enough memory: {error}", self.name)
         except (click.ClickException, ValueError, OSError, ScheduleError) as error:
             self.refuse(error.format_message() if isinstance(error, click.ClickException) else str(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)

@@ -1,11 +1,12 @@
 """Sizes, rates and times as people write them: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
 
-import math
 import re
+from decimal import Decimal
 
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
+MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
 _NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
@@ -17,7 +18,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match or match[2] not in _PREFIXES:
         raise ValueError(f"{text!r} is not a size: write bytes as 1500, 64KiB or 64MB")
-    size = _finite(text, float(match[1]) * _PREFIXES[match[2]])
+    size = _bounded(text, Decimal(match[1]) * _PREFIXES[match[2]])
     if size < 0:
         raise ValueError(f"{text!r}: a size must not be negative")
     if size != int(size):
@@ -31,7 +32,7 @@ def parse_rate(text: str) -> float:
     if not match or match[2] not in _PREFIXES:
         raise ValueError(f"{text!r} is not a rate: write it as 1.25GB/s or 10Gbit/s")
     bits = 8 if match[3].startswith("b") else 1
-    rate = _finite(text, float(match[1]) * _PREFIXES[match[2]] / bits)
+    rate = float(_bounded(text, Decimal(match[1]) * _PREFIXES[match[2]])) / bits
     if not rate > 0:
         raise ValueError(f"{text!r}: a rate must be greater than 0")
     return rate
@@ -42,14 +43,14 @@ def parse_time(text: str) -> float:
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time: write it as 10us, 1.5ms or 2s")
-    time = _finite(text, float(match[1]) / _PER_SECOND[match[2]])
+    time = float(_bounded(text, Decimal(match[1]))) / _PER_SECOND[match[2]]
     if time < 0:
         raise ValueError(f"{text!r}: a time must not be negative")
     return time
 
 
-def _finite(text: str, value: float) -> float:
-    if not math.isfinite(value):
+def _bounded(text: str, value: Decimal) -> Decimal:
+    if abs(value) > MAX_VALUE:
         raise ValueError(f"{text!r} is too large a number")
     return value
 

@@ -11,11 +11,12 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ringsim.collective import initial_counts, required
+from ringsim.collective import OWNED, initial_counts, required
 from ringsim.grid import draw_grid
 from ringsim.schedule import NEVER, Schedule, ScheduleError, Step, Transfer
 
 MAX_BYTES = 4 * 2**30
+MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 
 class Proof(NamedTuple):
@@ -38,6 +39,11 @@ def verify(schedule: Schedule) -> Proof:
         raise ValueError(
             f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {MAX_BYTES / 2**30:.0f} GiB; "
             "prove it for fewer ranks"
+        )
+    if schedule.collective in OWNED and schedule.num_chunks % schedule.num_ranks:
+        raise ScheduleError(
+            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
+            "multiple of the number of ranks"
         )
     return _Verifier(schedule).run()
 
@@ -102,6 +108,8 @@ class _Verifier:
         _, dst, chunk, _ = transfer
         self._check_lookback(index, dst, free_after)
         last_send = int(self._last_send[dst, chunk])
+        if free_after > last_send:
+            self._fail(index, dst, f"chunk {chunk} was last sent in step {last_send}, but free_after says {free_after}")
         known = np.maximum(self._progress[dst], seen)
         for step, receiver in self._unconfirmed.pop((dst, chunk), []):
             if free_after < step and known[receiver] < step:
@@ -124,7 +132,7 @@ class _Verifier:
         if reduce:
             if not held.any():
                 self._fail(index, dst, f"chunk {chunk} is added to, but the rank does not hold it")
-            held += counts
+            np.minimum(held + counts, MANY, out=held)
             if (held > 1).any():
                 self._first_double.setdefault((dst, chunk), index)
         else:

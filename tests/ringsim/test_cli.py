@@ -111,7 +111,7 @@ def test_plot_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("simulate --ranks 0", "ringsim simulate: Invalid value for '--ranks': 0 is not in the range x>=1."),
+        ("simulate --ranks 0", "ringsim simulate: Invalid value for '--ranks': 0 is not in the range 1<=x<=131072."),
         ("simulate --size -1", "ringsim simulate: Invalid value for '--size': '-1': a size must not be negative"),
         (
             "simulate --size big",
