@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import click
 
 from ringsim.one_line import OneLineCommand
-from trainers.config import ModelConfig, TrainConfig
+from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Tokens, load_tokens
 
 STRATEGY_NAMES = ("allreduce", "rs_ag", "ring", "ddp")
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+MAX_TIMEOUT_S = 86400
 GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
 
 
@@ -26,7 +27,8 @@ class _RefusedByOneRank(OneLineCommand):
     """Only the first rank of a host says what the user got wrong; the others would repeat it word for word."""
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
+        started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
+        if os.environ.get("LOCAL_RANK", "0") != "0" and not started:
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
             sys.exit(2)
@@ -41,6 +43,12 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
     if len(set(names)) != len(names):
         raise click.BadParameter(f"{value!r} names a strategy twice", param=option)
     return names
+
+
+def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
+    if not 0 < value <= MAX_TIMEOUT_S:
+        raise click.BadParameter(f"{value}: must be greater than 0 and at most {MAX_TIMEOUT_S}", param=option)
+    return value
 
 
 @click.command(cls=_RefusedByOneRank, name="train_ring.py", context_settings={"show_default": True})
@@ -58,9 +66,7 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @click.option("--learning-rate", type=float, default=TrainConfig().learning_rate)
 @click.option("--seed", type=int, default=TrainConfig().seed)
 @click.option("--strategies", callback=_names, default=",".join(STRATEGY_NAMES), help="Which, and in which order.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, help="Seconds to wait for a peer."
-)
+@click.option("--timeout", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
 def main(
     data: str,
@@ -87,12 +93,21 @@ def _num_ranks() -> int:
         raise click.UsageError(
             f"{missing[0]} is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"
         )
-    return int(os.environ["WORLD_SIZE"])
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        if not os.environ[name].isdecimal():
+            raise click.UsageError(f"{name}={os.environ[name]}: must be a whole number; torchrun sets it")
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank >= num_ranks:
+        raise click.UsageError(f"RANK={rank}: must be less than WORLD_SIZE={num_ranks}; torchrun sets both")
+    return num_ranks
 
 
 def _check_writable(output: Path) -> None:
     """Find out before the work, not after it, that the results cannot be written."""
     existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    for name in RESULTS:
+        if (output / name).is_dir():
+            raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
@@ -114,6 +129,7 @@ def _run(
     from collectives.errors import CollectiveError  # noqa: PLC0415
     from trainers.main_job import Job, run_job, save_results  # noqa: PLC0415
     from trainers.report_table import format_report  # noqa: PLC0415
+    from trainers.training import DivergedError  # noqa: PLC0415
 
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
@@ -121,17 +137,16 @@ def _run(
     try:
         with _progress(train.steps, group.rank()) as bar:
             report, runs = run_job(Job(model, train, data, strategies), tokens, group, lambda _: bar.update(1))
-    except CollectiveError as error:
+    except (CollectiveError, DivergedError) as error:
         click.echo(str(error), err=True)
         dist.destroy_process_group()
         return 1
+    dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     if group.rank() == 0:
         click.echo(format_report(report))
         for path in save_results(report, runs, output):
             click.echo(f"wrote {path}")
-    dist.barrier(group)
-    dist.destroy_process_group()
-    return 0
+    return 0 if all(result["parameters_identical"] for result in report["strategies"]) else 1
 
 
 def _progress(steps: int, rank: int) -> Any:

@@ -3,6 +3,10 @@
 import math
 from dataclasses import dataclass
 
+MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
+MAX_TOKENS_PER_BATCH = 2**22
+RESULTS = ("checkpoint.pt", "report.png", "report.json")  # what the main job leaves in --output
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -27,6 +31,14 @@ class ModelConfig:
             raise ValueError(f"--d-model {self.d_model}: must be divisible by --heads {self.heads}")
         if self.d_model % 2:
             raise ValueError(f"--d-model {self.d_model}: must be even (positions are pairs of a sine and a cosine)")
+        if self.sequence_length > MAX_TOKENS_PER_BATCH:
+            raise ValueError(f"--sequence-length {self.sequence_length}: must be at most {MAX_TOKENS_PER_BATCH}")
+        block = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        if (about := 2 * self.vocabulary * self.d_model + self.layers * block) > MAX_PARAMETERS:
+            raise ValueError(
+                f"--vocabulary {self.vocabulary}, --d-model {self.d_model}, --layers {self.layers}, "
+                f"--d-ff {self.d_ff}: the model would have some {about:.1e} parameters, more than {MAX_PARAMETERS:.0e}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _require_at_least(1, batch_size=self.batch_size, steps=self.steps)
+        if self.batch_size > MAX_TOKENS_PER_BATCH:
+            raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             raise ValueError(f"--learning-rate {self.learning_rate}: must be finite and greater than 0")
         if not 0 <= self.seed < 2**63:

@@ -17,7 +17,7 @@ from ringsim.calibrate import calibrate
 from ringsim.measurements import Measurements, save_json, tenths
 from ringsim.network import Network
 from trainers.checkpoint import save_checkpoint
-from trainers.config import ModelConfig, TrainConfig
+from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Shard, Tokens
 from trainers.gradient_clock import GradientClock
 from trainers.model import next_token_loss
@@ -48,14 +48,15 @@ def run_job(
     """Do the whole job on every rank of `group`; collective.
 
     progress: called with the number of every finished step.
-    Returns the report, the same on every rank, and this rank's runs. Raises CollectiveError when a peer fails.
+    Returns the report, the same on every rank but for its provenance, and this rank's runs.
+    Raises CollectiveError when a peer fails, DivergedError when a loss is not finite.
     """
     shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
     runs = start_runs(job.strategies, job.model, job.train, group)
     gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
     measurements = probe(group, gradient_bytes, memory_bytes=STATE_PER_GRADIENT * gradient_bytes * len(runs))
     network = calibrate(measurements)
-    leads_s = _gradient_leads(runs[0].model, shard)
+    leads_s = _gradient_leads(runs[0].model, shard, group)
     predicted = {run.name: predict_sync_s(run.strategy.traffic(leads_s), network) for run in runs}
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
@@ -63,7 +64,7 @@ def run_job(
     return _report(job, measurements, network, results, runs[0].model), runs
 
 
-def _gradient_leads(model: torch.nn.Module, shard: Shard) -> list[float]:
+def _gradient_leads(model: torch.nn.Module, shard: Shard, group: dist.ProcessGroup) -> list[float]:
     """How long before the end of a backward pass sending each parameter's gradient can begin: medians, in seconds.
 
     Nothing before the end where the host has no core to spare for sending.
@@ -77,7 +78,10 @@ def _gradient_leads(model: torch.nn.Module, shard: Shard) -> list[float]:
         model.zero_grad()
         torch.autograd.backward(next_token_loss(model, shard.batch(step)))
         leads.append(clock.before_last_s())
-    return [statistics.median(values) for values in zip(*leads, strict=True)]
+    medians: list[Any] = [[statistics.median(values) for values in zip(*leads, strict=True)]]
+    with naming_failures(f"rank {group.rank()}: receiving rank 0's profile failed"):
+        dist.broadcast_object_list(medians, group=group, group_src=0)  # so that all ranks predict the same
+    return list(medians[0])
 
 
 def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[str, dict[str, Any]]]:
@@ -145,7 +149,7 @@ def _report(
 
 
 def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path]:
-    """Write report.json, report.png and checkpoint.pt to the directory `output`; on one rank only.
+    """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
     The checkpoint is of the `ring` run, if there is one, else of the first. Returns the paths.
     Raises OSError if one cannot be written.
@@ -153,16 +157,16 @@ def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path
     from trainers.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
 
     output.mkdir(parents=True, exist_ok=True)
-    paths = [output / name for name in ("report.json", "report.png", "checkpoint.pt")]
-    save_json(paths[0], report)
-    save_report_plot(report, paths[1])
+    paths = [output / name for name in RESULTS]
     run = next((run for run in runs if run.name == "ring"), runs[0])
     config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
     save_checkpoint(
-        paths[2],
+        paths[0],
         model_state=run.model.state_dict(),
         optimizer_state=run.optimizer.state_dict(),
         config=config,
         step=report["train"]["steps"],
     )
+    save_report_plot(report, paths[1])
+    save_json(paths[2], report)
     return paths

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from ringsim.algorithms import gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.network import Network
 from ringsim.schedule import Schedule
 from ringsim.simulate import predict_time
@@ -18,6 +19,12 @@ class Call(NamedTuple):
     size_bytes: int
     element_bytes: int
     lead_s: float = 0.0
+
+
+def gloo_all_reduce(num_ranks: int, size_bytes: int, element_bytes: int, lead_s: float = 0.0) -> Call:
+    """What `dist.all_reduce` of so many bytes is on Gloo."""
+    schedule = gloo_ring_all_reduce(num_ranks, gloo_segments_per_rank(num_ranks, size_bytes))
+    return Call(schedule, size_bytes, element_bytes, lead_s)
 
 
 class Traffic(NamedTuple):

@@ -10,12 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives.errors import naming_failures
+from collectives.errors import CollectiveError, naming_failures
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard
 from trainers.gradient_clock import GradientClock
 from trainers.model import TinyTransformer, next_token_loss
 from trainers.strategies import STRATEGIES, Strategy
+
+
+class DivergedError(ArithmeticError):
+    """A loss that is infinite or not a number: training on would only spread it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +36,18 @@ class Run:
     step_s: list[float] = field(default_factory=list)
 
     def step(self, batch: torch.Tensor) -> None:
-        """One training step. batch: (batch_size, sequence_length + 1) tokens."""
+        """One training step. batch: (batch_size, sequence_length + 1) tokens.
+
+        Raises DivergedError before anything is sent if the loss is not finite, CollectiveError as `train` does.
+        """
         begin_s = time.perf_counter()
         self.optimizer.zero_grad()
         loss = next_token_loss(self.strategy.module, batch)
-        torch.autograd.backward(loss)
-        self.strategy.synchronise()
+        if not torch.isfinite(loss):
+            raise DivergedError(f"the loss is {loss.item()}; a smaller --learning-rate may help")
+        with naming_failures(f"strategy {self.name}"):
+            torch.autograd.backward(loss)
+            self.strategy.synchronise()
         self.sync_s.append(time.perf_counter() - self.clock.last_s)
         self.optimizer.step()
         self.losses.append(loss.item())
@@ -71,13 +81,19 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
 def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: Callable[[int], None]) -> None:
     """Train all `runs` on the same batches, each strategy in turn at every step.
 
-    Raises CollectiveError, naming rank, step and strategy, when a peer fails or is later than the group's timeout.
+    Raises CollectiveError, naming rank, step and strategy, when a peer fails or is later than the group's timeout,
+    and DivergedError, naming the same, when a loss is not finite.
     """
     for step in steps:
         batch = shard.batch(step)
         for run in _rotated(runs, step):
-            with naming_failures(f"rank {dist.get_rank()}: training step {step}, strategy {run.name}"):
+            place = f"rank {dist.get_rank()}: training step {step}"
+            try:
                 run.step(batch)
+            except CollectiveError as error:
+                raise CollectiveError(f"{place}, {error}") from error
+            except DivergedError as error:
+                raise DivergedError(f"{place}, strategy {run.name}: {error}") from error
         after_step(step)
 
 
@@ -90,7 +106,7 @@ def _rotated(runs: Sequence[Run], step: int) -> list[Run]:
 def fingerprint(model: nn.Module) -> str:
     """A hash of all parameters and buffers, bit for bit."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()]):
         digest.update(name.encode())
         digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

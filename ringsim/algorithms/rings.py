@@ -8,6 +8,7 @@ from ringsim.collective import Collective
 from ringsim.combinators import merge, relabel, split, then
 from ringsim.schedule import Schedule
 
+GLOO_SEGMENT_BYTES = 2**20
 Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
 
 
@@ -15,10 +16,19 @@ def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule
     """Gloo's own all_reduce: a ring that runs to the left, each chunk in `segments_per_rank` segments.
 
     2(n - 1) steps a segment, 2(n - 1)/n of the data sent. Gloo cuts into the larger of 2 segments a rank
-    and 1 MiB segments (gloo/allreduce.cc); the default is the former, right for up to 2 MiB a rank. Its
-    limit of two segments in flight is not modelled.
+    and 1 MiB segments (gloo/allreduce.cc); the default is the former, right for up to 2 MiB a rank, see
+    `gloo_segments_per_rank`. Its limit of two segments in flight is not modelled.
     """
     return _named("gloo_ring", split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank))
+
+
+def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
+    """Into how many segments Gloo's all_reduce cuts each rank's share: at least 2, each of at most 1 MiB.
+
+    Source: gloo/allreduce.cc.
+    """
+    segments = max(-(-size_bytes // GLOO_SEGMENT_BYTES), 2 * num_ranks)
+    return -(-segments // num_ranks)
 
 
 def gloo_ring_all_gather(num_ranks: int) -> Schedule:

@@ -1,5 +1,7 @@
 """A schedule executed by real ranks gives what its replay in one process gives, in the order the simulator says."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -111,3 +113,39 @@ def test_without_a_process_group() -> None:
     """The message says what to call first."""
     with pytest.raises(ValueError, match="call dist.init_process_group first"):
         execute(build(Collective.ALL_REDUCE, "ring", 1), torch.zeros(1))
+
+
+def late(group: dist.ProcessGroup, rows: Rows, shape: tuple[int, int], length: int, sleeper: int) -> torch.Tensor:
+    """A listed schedule where one rank comes late, so that the others run as far ahead of it as they can."""
+    tensor = data(group.rank(), length, torch.float32)
+    if group.rank() == sleeper:
+        time.sleep(0.3)  # not to wait for a result, but to be late
+    execute(Schedule.from_transfers(Collective.ALL_REDUCE, "late", *shape, rows), tensor, group=group)
+    return tensor
+
+
+EXCHANGE = [[Transfer(src, 1 - src, chunk, True) for chunk in range(5) for src in (0, 1)]]
+OVERWRITTEN = [[Transfer(0, 1, 0, False)], [Transfer(2, 0, 0, False)]]
+CROSSED = [
+    [Transfer(src, dst, chunk, False)]
+    for src, dst, chunk in [(2, 0, 0), (0, 3, 0), (3, 1, 0), (2, 1, 2), (2, 1, 3), (0, 1, 1), (2, 0, 1)]
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "length", "sleeper"),
+    [
+        pytest.param(EXCHANGE, (2, 5), 50, 1, id="more exchanges in a step than are posted ahead"),
+        pytest.param(OVERWRITTEN, (3, 1), 1_000_000, 1, id="overwritten while it is still being sent"),
+        pytest.param(CROSSED, (4, 4), 400_000, 3, id="a send that must not be waited for too early"),
+    ],
+)
+def test_late_ranks_change_nothing(
+    ranks: RankPool, rows: Rows, shape: tuple[int, int], length: int, sleeper: int
+) -> None:
+    """Neither a deadlock nor an overtaken send: the executor's two rules, each where it is needed."""
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "late", *shape, rows)
+    buffers = [data(rank, length, torch.float32) for rank in range(shape[0])]
+    replay(schedule, buffers)
+    for rank, tensor in enumerate(ranks.run(late, rows, shape, length, sleeper, num_ranks=shape[0])):
+        assert torch.equal(tensor, buffers[rank]), f"rank {rank}"

@@ -1,5 +1,8 @@
 """The collectives against torch's own, and against what they must be."""
 
+import gc
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -121,3 +124,33 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
     ]
+
+
+def reduced_in_passing(rendezvous: str) -> int:
+    """How many groups are still remembered after a group has come and gone."""
+    import collectives.functions
+
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
+    collectives.all_reduce(torch.ones(3))
+    assert len(collectives.functions._EXECUTORS) == 1
+    dist.destroy_process_group()
+    gc.collect()
+    return len(collectives.functions._EXECUTORS)
+
+
+def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
+    """With its buffers, threads and sockets."""
+    assert reduced_in_passing(str(tmp_path / "rendezvous")) == 0
+
+
+def parameter_reduced(group: dist.ProcessGroup) -> torch.Tensor:
+    """A parameter, which needs gradients, reduced in place as dist.all_reduce would."""
+    parameter = torch.nn.Parameter(data(group.rank(), 5, torch.float32))
+    collectives.all_reduce(parameter, group=group)
+    return parameter.detach()
+
+
+def test_a_parameter_can_be_reduced(ranks: RankPool) -> None:
+    """As with torch's own; autograd has no part in it."""
+    expected = data(0, 5, torch.float32) + data(1, 5, torch.float32)
+    assert all(torch.equal(result, expected) for result in ranks.run(parameter_reduced, num_ranks=2))

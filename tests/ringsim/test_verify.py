@@ -222,3 +222,36 @@ def test_then_steps_keep_last_send() -> None:
     assert isinstance(steps, ThenSteps)
     rank, chunk = np.array([0, 0, 0]), np.array([0, 1, 2])
     assert steps.last_send(rank, chunk).tolist() == [2, -1, 3]
+
+
+def test_counts_do_not_wrap_round() -> None:
+    """Doubled 31 times and added to twice, a count of 32 bits would come out right again."""
+    doubling = [[Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]] * 31
+    rows = [[Transfer(0, 1, 0, False)], *doubling, [Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]]
+    schedule = Schedule.from_transfers(Collective.BROADCAST, "wrapping", 3, 1, rows)
+    assert "instead of 1" in fault_of(schedule)
+
+
+def test_a_wait_for_a_later_step_is_refused() -> None:
+    """An executor would look for a step that has not been."""
+    fault = fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), free_after=5))
+    assert "was last sent in step -1, but free_after says 5" in fault
+
+
+def test_adding_to_nothing_is_refused() -> None:
+    """In an all-gather a rank holds nothing of another's chunk that could be added to."""
+    rows = ring_rows(Collective.ALL_GATHER)
+    rows[0][0] = rows[0][0]._replace(reduce=True)
+    assert "is added to, but the rank does not hold it" in fault_of(rebuilt(rows, Collective.ALL_GATHER))
+
+
+def test_chunks_must_be_shared_out_equally() -> None:
+    """Where each chunk belongs to a rank, every rank must have as many."""
+    uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
+    assert "3 chunks cannot be shared out equally" in fault_of(uneven)
+
+
+@pytest.mark.parametrize(("column", "value"), [("src", 4), ("dst", -1), ("chunk", 9)])
+def test_lazy_steps_out_of_range_are_refused(column: str, value: int) -> None:
+    """What a table would have refused when it was listed, the proof refuses."""
+    assert "not in 0..3" in fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), **{column: value}))

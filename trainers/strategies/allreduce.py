@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.algorithms import gloo_ring_all_reduce
-from trainers.prediction import Call, Traffic
+from trainers.prediction import Traffic, gloo_all_reduce
 
 
 class AllReduce:
@@ -24,6 +23,5 @@ class AllReduce:
                 parameter.grad /= self._group.size()
 
     def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        schedule = gloo_ring_all_reduce(self._group.size())
-        calls = [Call(schedule, p.nbytes, p.element_size()) for p in self._parameters]
+        calls = [gloo_all_reduce(self._group.size(), p.nbytes, p.element_size()) for p in self._parameters]
         return Traffic(calls, local_bytes=sum(p.nbytes for p in self._parameters))  # the division

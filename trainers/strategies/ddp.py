@@ -6,8 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ringsim.algorithms import gloo_ring_all_reduce
-from trainers.prediction import Call, Traffic
+from trainers.prediction import Traffic, gloo_all_reduce
 
 FIRST_BUCKET_BYTES = 2**20  # torch's defaults: a small first bucket, so that sending can begin early
 BUCKET_BYTES = 25 * 2**20
@@ -27,12 +26,12 @@ class Ddp:
     def traffic(self, leads_s: Sequence[float]) -> Traffic:
         # From the second step on, buckets follow the order in which gradients become ready.
         by_readiness = sorted(range(len(self._parameters)), key=lambda index: -leads_s[index])
-        schedule = gloo_ring_all_reduce(self._group.size())
         calls = []
         for bucket in buckets(by_readiness, [p.nbytes for p in self._parameters]):
             size_bytes = sum(self._parameters[index].nbytes for index in bucket)
             element_bytes = self._parameters[bucket[0]].element_size()
-            calls.append(Call(schedule, size_bytes, element_bytes, min(leads_s[index] for index in bucket)))
+            lead_s = min(leads_s[index] for index in bucket)
+            calls.append(gloo_all_reduce(self._group.size(), size_bytes, element_bytes, lead_s))
         return Traffic(calls, local_bytes=2 * sum(p.nbytes for p in self._parameters))  # into the buckets and back
 
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.algorithms import gloo_ring_all_gather, gloo_ring_all_reduce
+from ringsim.algorithms import gloo_ring_all_gather
 from trainers.flat import FlatGradients
-from trainers.prediction import Call, Traffic
+from trainers.prediction import Call, Traffic, gloo_all_reduce
 
 
 class ReduceScatterAllGather:
@@ -31,7 +31,7 @@ class ReduceScatterAllGather:
     def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
         num_ranks, share = self._group.size(), self._own_share
         # Gloo has no reduce_scatter of its own: torch all-reduces each of the n shares
-        # (ProcessGroupGloo::reduce_scatter), n times the bytes that are needed.
-        all_reduce = Call(gloo_ring_all_reduce(num_ranks), share.nbytes, share.element_size())
+        # (ProcessGroupGloo::reduce_scatter), twice the bytes that are needed.
+        all_reduce = gloo_all_reduce(num_ranks, share.nbytes, share.element_size())
         all_gather = Call(gloo_ring_all_gather(num_ranks), self._flat.vector.nbytes, share.element_size())
         return Traffic([all_reduce] * num_ranks + [all_gather], local_bytes=2 * self._flat.vector.nbytes + share.nbytes)
