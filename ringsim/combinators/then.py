@@ -13,7 +13,9 @@ def then(
 ) -> Schedule:
     """`first`, and after it `second`, on the same ranks and chunks.
 
-    No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk.
+    No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
+    for the sends that `first.steps.last_send` names. (A ring's reduce-scatter names none: after it only what
+    takes the chunks from their owners is right. `verify` refuses anything else.)
     `lookback` is that of the result (see `Steps.lookback`), where the caller knows it; without it every
     step of `second` is looked at.
 
