@@ -139,8 +139,9 @@ def _run(
             report, runs = run_job(Job(model, train, data, strategies), tokens, group, lambda _: bar.update(1))
     except (CollectiveError, DivergedError) as error:
         click.echo(str(error), err=True)
-        dist.destroy_process_group()
-        return 1
+        sys.stdout.flush()
+        # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
+        os._exit(1)
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     if group.rank() == 0:
         click.echo(format_report(report))

@@ -42,7 +42,8 @@ class Run:
         """
         begin_s = time.perf_counter()
         self.optimizer.zero_grad()
-        loss = next_token_loss(self.strategy.module, batch)
+        with naming_failures(f"strategy {self.name}"):  # in the forward pass too: DDP sends the buffers round there
+            loss = next_token_loss(self.strategy.module, batch)
         if not torch.isfinite(loss):
             raise DivergedError(f"the loss is {loss.item()}; a smaller --learning-rate may help")
         with naming_failures(f"strategy {self.name}"):

@@ -3,7 +3,11 @@
 import json
 import math
 import os
+import pty
+import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -162,3 +166,45 @@ def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
     assert f"(pid: {workers[1]})" in output
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert list(tmp_path.iterdir()) == []
+
+
+def rank_by_hand(rank: int, port: int, stderr: int) -> subprocess.Popen[bytes]:
+    """One of two ranks, started as torchrun would, but without torchrun's own patience with those that stall."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
+    options = [*SMALL.split(), "--steps", "1000000", "--timeout", "3"]
+    return subprocess.Popen(
+        command(*options, ranks=None), stdout=subprocess.DEVNULL, stderr=stderr, env=environment, bufsize=0
+    )
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """What comes from a terminal up to and with `wanted`, or up to its end."""
+    seen = b""
+    while wanted not in seen and select.select([terminal], [], [], TIMEOUT_S)[0]:
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+    return seen
+
+
+def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
+    """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was at, and ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    terminal, stderr = pty.openpty()
+    ranks = [rank_by_hand(0, port, stderr), rank_by_hand(1, port, subprocess.DEVNULL)]
+    os.close(stderr)
+    try:
+        assert b" 3/1000000" in read_until(terminal, b" 3/1000000")
+        ranks[1].send_signal(signal.SIGSTOP)
+        rest = read_until(terminal, b"\0").decode()
+        assert ranks[0].wait(TIMEOUT_S) == 1
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+        os.close(terminal)
+    assert re.search(r"rank 0: training step \d+, strategy (allreduce|rs_ag|ring|ddp): ", rest)
