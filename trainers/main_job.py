@@ -65,12 +65,19 @@ def run_job(
 
 
 def _gradient_leads(model: torch.nn.Module, shard: Shard, group: dist.ProcessGroup) -> list[float]:
-    """How long before the end of a backward pass sending each parameter's gradient can begin: medians, in seconds.
+    """How long before the end of a backward pass sending each parameter's gradient can begin, in seconds.
 
-    Nothing before the end where the host has no core to spare for sending.
+    As rank 0 finds it, so that all ranks predict the same: none where its host has no core to spare for sending.
     """
-    if not can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count()):
-        return [0.0 for _ in model.parameters()]
+    overlap = can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count())
+    leads_s: list[Any] = [_profile(model, shard) if overlap else [0.0 for _ in model.parameters()]]
+    with naming_failures(f"rank {group.rank()}: receiving rank 0's profile failed"):
+        dist.broadcast_object_list(leads_s, group=group, group_src=0)
+    return list(leads_s[0])
+
+
+def _profile(model: torch.nn.Module, shard: Shard) -> list[float]:
+    """How long before the last gradient each parameter's is ready: medians over a few backward passes."""
     model = copy.deepcopy(model)
     clock = GradientClock(model)
     leads = []
@@ -78,10 +85,7 @@ def _gradient_leads(model: torch.nn.Module, shard: Shard, group: dist.ProcessGro
         model.zero_grad()
         torch.autograd.backward(next_token_loss(model, shard.batch(step)))
         leads.append(clock.before_last_s())
-    medians: list[Any] = [[statistics.median(values) for values in zip(*leads, strict=True)]]
-    with naming_failures(f"rank {group.rank()}: receiving rank 0's profile failed"):
-        dist.broadcast_object_list(medians, group=group, group_src=0)  # so that all ranks predict the same
-    return list(medians[0])
+    return [statistics.median(values) for values in zip(*leads, strict=True)]
 
 
 def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[str, dict[str, Any]]]:

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
+from trainers.cli import STRATEGY_NAMES
 from trainers.flat import FlatGradients
 from trainers.strategies import STRATEGIES, Ddp
 from trainers.strategies.ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
@@ -123,3 +124,8 @@ def test_flat_gradients_need_one_dtype() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"parameters of 2 dtypes and devices .*float32.*: needs one"):
         FlatGradients(model)
+
+
+def test_the_command_line_knows_every_strategy() -> None:
+    """It lists their names itself, since it checks options before it loads torch."""
+    assert tuple(STRATEGIES) == STRATEGY_NAMES

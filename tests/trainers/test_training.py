@@ -1,5 +1,7 @@
 """Training with every strategy from the same start gives the same model."""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from tests.ranks import RankPool
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard, load_tokens
 from trainers.gradient_clock import GradientClock
+from trainers.main_job import _gradient_leads
 from trainers.model import TinyTransformer, next_token_loss
 from trainers.strategies import STRATEGIES
 from trainers.training import broadcast_state, fingerprint, start_runs, train
@@ -90,3 +93,20 @@ def test_the_clock_knows_when_each_gradient_is_ready() -> None:
     before_last_s = clock.before_last_s()
     assert before_last_s[0] == 0.0
     assert before_last_s[1] > 0.0
+
+
+def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
+    """What each rank takes for the profile, where hosts have different numbers of cores."""
+    tokens = load_tokens("topics", MODEL, group.size(), TRAIN.seed)
+    shard = Shard(tokens, group.rank(), group.size(), MODEL, TRAIN)
+    with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
+        return _gradient_leads(TinyTransformer(MODEL), shard, group)
+
+
+@pytest.mark.parametrize(("cores", "overlaps"), [([64, 1], True), ([1, 64], False)])
+def test_all_ranks_use_rank_0s_profile(ranks: RankPool, cores: list[int], overlaps: bool) -> None:
+    """Whatever their own hosts are like: else they would predict different times, or wait for one another."""
+    first, second = ranks.run(leads, cores, num_ranks=2)
+    assert first == second
+    assert len(first) == len(list(TinyTransformer(MODEL).parameters()))
+    assert (max(first) > 0) == overlaps
