@@ -74,8 +74,9 @@ class _Engine:
 
     def __init__(self, schedule: Schedule, network: Network, chunk_bytes: Ints) -> None:
         self._latency_s = network.latency_s
-        self._send_s = _by_chunk(network.overhead_s + chunk_bytes / network.bandwidth_bytes_per_s)
-        self._reduce_s = _by_chunk(chunk_bytes / network.reduce_bytes_per_s)
+        self._send_s = _by_chunk(network.send_overhead_s + chunk_bytes / network.bandwidth_bytes_per_s)
+        self._reduce_s = _by_chunk(network.receive_overhead_s + chunk_bytes / network.reduce_bytes_per_s)
+        self._copy_s = network.receive_overhead_s
         self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
         self._left = _History(schedule.num_ranks, schedule.steps.lookback)
         self._links = _Links(schedule.num_ranks)
@@ -101,7 +102,7 @@ class _Engine:
         if only_value(step.free_after) != NEVER:
             free = np.maximum(arrived, self._left.at(step.free_after, pattern.dst))  # rule 4
         all_applied = self._applied.latest.copy()
-        apply, applied = _in_turn(pattern.dst, pattern.dst_turns, free, self._reduction(step), all_applied)  # rule 3
+        apply, applied = _in_turn(pattern.dst, pattern.dst_turns, free, self._applying(step), all_applied)  # rule 3
         self._applied.append(index, all_applied)
         return _StepTimes(start, left, arrived, apply, applied)
 
@@ -113,11 +114,11 @@ class _Engine:
             self._patterns[key] = _Pattern(step, self._links)
         return self._patterns[key]
 
-    def _reduction(self, step: Step) -> Seconds | float:
+    def _applying(self, step: Step) -> Seconds | float:
         reduce = only_value(step.reduce)
         if reduce is None:
-            return np.where(step.reduce, _cost(self._reduce_s, step.chunk), 0.0)
-        return _cost(self._reduce_s, step.chunk) if reduce else 0.0
+            return np.where(step.reduce, _cost(self._reduce_s, step.chunk), self._copy_s)
+        return _cost(self._reduce_s, step.chunk) if reduce else self._copy_s
 
 
 def _by_chunk(seconds: Seconds) -> Seconds | float:

@@ -75,7 +75,7 @@ def _write_title(figure: SubFigure, overview: Overview) -> None:
         f"latency {format_time(network.latency_s)}",
         f"bandwidth {format_rate(network.bandwidth_bytes_per_s)} each link and direction",
         "reduction free" if free else f"reduction {format_rate(network.reduce_bytes_per_s)}",
-        f"overhead {format_time(network.overhead_s)} a message",
+        f"overhead {format_time(network.send_overhead_s)} a message",
         f"done after {format_time(overview.timeline.time_s)}, {overview.num_steps} steps",
     ]
     figure.text(left, 0.62, f"{name}, {run}", fontsize=15, fontweight="bold", va="center")

@@ -24,7 +24,9 @@ from ringsim import (
 from ringsim.rates import busbw_bytes_per_s
 from tests.ringsim.strategies import schedules
 
-NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9, overhead_s=1e-6)
+NETWORK = Network(
+    latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9, send_overhead_s=1e-6, receive_overhead_s=2e-6
+)
 COLLECTIVES = [Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER]
 
 networks = st.builds(
@@ -32,7 +34,8 @@ networks = st.builds(
     latency_s=st.floats(0, 1e-3),
     bandwidth_bytes_per_s=st.floats(1e6, 1e12),
     reduce_bytes_per_s=st.floats(1e6, 1e12) | st.just(math.inf),
-    overhead_s=st.floats(0, 1e-4),
+    send_overhead_s=st.floats(0, 1e-4),
+    receive_overhead_s=st.floats(0, 1e-4),
 )
 
 
@@ -83,7 +86,7 @@ def plainly_simulated(schedule: Schedule, network: Network, size: int) -> list[t
             ahead = [left for _, t, _, left, _ in done + started if t[:2] == transfer[:2]]
             start = max([ready, *ahead[-1:]])
             size_ = chunk_bytes[transfer.chunk]
-            left = start + (network.overhead_s + size_ / network.bandwidth_bytes_per_s)
+            left = start + (network.send_overhead_s + size_ / network.bandwidth_bytes_per_s)
             started.append((index, transfer, start, left, math.nan))
         finished = []
         for _, transfer, start, left, _ in started:
@@ -91,8 +94,8 @@ def plainly_simulated(schedule: Schedule, network: Network, size: int) -> list[t
             waits = [x for s, t, _, x, _ in done + started if t.src == transfer.dst and s <= max(own, default=NEVER)]
             before = [a for _, t, _, _, a in done + finished if t.dst == transfer.dst]
             begin = max([left + network.latency_s, *waits, *before])
-            cost = chunk_bytes[transfer.chunk] / network.reduce_bytes_per_s if transfer.reduce else 0.0
-            finished.append((index, transfer, start, left, begin + cost))
+            add = chunk_bytes[transfer.chunk] / network.reduce_bytes_per_s if transfer.reduce else 0.0
+            finished.append((index, transfer, start, left, begin + (network.receive_overhead_s + add)))
         done += finished
     return [(start, left, applied) for _, _, start, left, applied in done]
 

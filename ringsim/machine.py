@@ -1,0 +1,112 @@
+"""`Machine`: a network as the engines see it, for one number of ranks.
+
+Whatever several messages or ranks can share (a port, a NIC, an uplink, the copying of a host's memory, its
+cores) is a *resource*: a name and a capacity. A message uses some of each resource on its path for every byte, and
+what is done at its ends uses the cores there. That is all an engine knows: hosts and switches are `Cluster`'s.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+NONE = -1  # where a resource is named: there is none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resources:
+    """What can be shared; a column per field, each of shape (num_resources,).
+
+    capacity: bytes a second, or cores (core-seconds a second).
+    fails_at_s: from then on it gives nothing; infinite where it does not fail.
+    """
+
+    names: tuple[str, ...]
+    capacity: Floats
+    fails_at_s: Floats
+
+    @classmethod
+    def none(cls) -> "Resources":
+        """Of a machine where nothing is shared."""
+        return cls((), np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Processors:
+    """What a rank does at the two ends of a message; a column per field, each of shape (num_ranks,).
+
+    send_overhead_s, receive_overhead_s: for a message, before its bytes go and when it is applied.
+    reduce_bytes_per_s: of a received chunk, on a core of its own.
+    cores: the resource on which the rank's overheads and reductions run, each on one core at most; NONE: there
+    are always enough.
+    copy_bytes_per_s: what one core copies of a message. Where cores are scarce, a message and a reduction are given
+    equal parts of them.
+    """
+
+    send_overhead_s: Floats
+    receive_overhead_s: Floats
+    reduce_bytes_per_s: Floats
+    cores: Ints
+    copy_bytes_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """How messages get from `src` to `dst`; a row per pair of ranks.
+
+    latency_s: (num_pairs,), from the last byte's leaving to its arrival.
+    bytes_per_s: (num_pairs,), of a message whatever else happens; infinite where only resources limit it.
+    resource: (num_pairs, width), what the path uses, no resource twice in a row, NONE where the row is shorter.
+    use_per_byte: (num_pairs, width), of that resource's capacity; 1 for a link, 2 for a memory that copies every
+    byte twice, core-seconds for cores; 0 where there is no resource.
+    """
+
+    latency_s: Floats
+    bytes_per_s: Floats
+    resource: Ints
+    use_per_byte: Floats
+
+    def alone_bytes_per_s(self, resources: Resources) -> Floats:
+        """(num_pairs,): the rate of a message that shares nothing."""
+        if not self.resource.shape[1]:
+            return self.bytes_per_s
+        used = self.resource != NONE
+        limit = np.full(self.resource.shape, np.inf)
+        limit[used] = resources.capacity[self.resource[used]] / self.use_per_byte[used]
+        slowest: Floats = limit.min(axis=1)
+        return np.minimum(self.bytes_per_s, slowest)
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """Delays drawn at random, the same ones for the same seed.
+
+    The latency of every message is lengthened by the fraction `latency` of itself on average, and its overheads
+    and its reduction by `compute`; the lengthening is exponentially distributed.
+    """
+
+    seed: int = 0
+    latency: float = 0.0
+    compute: float = 0.0
+
+    def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
+        """For the transfers of a step: what to multiply latencies and computing with."""
+        drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
+        return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
+
+
+class Machine(ABC):
+    """A network of a known number of ranks."""
+
+    num_ranks: int
+    resources: Resources
+    processors: Processors
+    jitter: Jitter | None
+
+    @abstractmethod
+    def paths(self, src: Ints, dst: Ints) -> Paths:
+        """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
