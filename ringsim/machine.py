@@ -7,6 +7,7 @@ what is done at its ends uses the cores there. That is all an engine knows: host
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,18 @@ class Jitter:
         """For the transfers of a step: what to multiply latencies and computing with."""
         drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
+
+
+class AnyNetwork(Protocol):
+    """What can be simulated on: a `Network` or a `Cluster`."""
+
+    def machine(self, num_ranks: int) -> "Machine":
+        """What the engines see of it. Raises ValueError if it has not that many ranks."""
+        ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """What it is, for JSON."""
+        ...
 
 
 class Machine(ABC):

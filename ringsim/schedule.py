@@ -103,6 +103,11 @@ class Steps(ABC, Sequence[Step]):
     def lookback(self) -> int:
         """How many steps back `ready_after` and `free_after` point at most; what an executor must keep."""
 
+    @property
+    def num_transfers(self) -> int:
+        """How many transfers all steps have together."""
+        return sum(len(self.step(index)) for index in range(len(self)))
+
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
@@ -235,8 +240,8 @@ class Schedule:
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers all steps have together (walks over the steps)."""
-        return sum(len(step) for step in self.steps)
+        """How many transfers all steps have together."""
+        return self.steps.num_transfers
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"

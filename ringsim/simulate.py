@@ -1,56 +1,49 @@
-"""`simulate`: a schedule in virtual time, on a network where nothing is shared.
+"""`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
-There every time is a maximum of earlier times plus a cost, so a step is evaluated as a few NumPy
-operations over all its transfers, and only the last `lookback` steps are kept. The module knows nothing
-about collectives: it reads transfers and obeys the rule of execution (see `schedule`).
-
-What makes it fast: who sends to whom is looked at once for all steps that share their `src` and `dst` arrays,
-as those of a ring do (`_Pattern`); a column with one value for all transfers is read as that value; and an
-index that names every rank in order is a slice.
+Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`.
 """
-
-from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import Network
+from ringsim.engines.by_event import run_events
+from ringsim.engines.by_step import run_steps, time_steps
+from ringsim.engines.sharing import shares
+from ringsim.machine import AnyNetwork
+from ringsim.memory import require_memory
 from ringsim.partition import partition
-from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value
-from ringsim.timeline import Seconds, Timeline
+from ringsim.schedule import Ints, Schedule
+from ringsim.timeline import Timeline
 
-MAX_PATTERNS = 256  # more than any schedule of rings has; those that list their steps have one a step
+BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
 
 
-def simulate(schedule: Schedule, network: Network, size_bytes: int, *, element_bytes: int = 1) -> Timeline:
+def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> Timeline:
     """Every transfer of `schedule` with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `partition` cuts into chunks of whole elements.
 
-    Raises ValueError for a size that is negative or not a multiple of `element_bytes`.
+    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
+    than there is memory for.
     """
-    engine = _Engine(schedule, network, _chunk_bytes(schedule, size_bytes, element_bytes))
-    rows = []
-    for index, step in enumerate(schedule.steps):
-        times = engine.run_step(index, step)
-        row = Timeline.empty_rows(len(step))
-        row["step"] = index
-        for name in ("src", "dst", "chunk", "reduce"):
-            row[name] = getattr(step, name)
-        for name in ("start_s", "left_s", "arrived_s", "apply_s", "applied_s"):
-            row[name] = getattr(times, name)
-        rows.append(row)
-    return Timeline.from_rows(schedule.num_ranks, schedule.num_chunks, rows)
+    chunk_bytes = _chunk_bytes(schedule, size_bytes, element_bytes)
+    _require_room(schedule)
+    machine = network.machine(schedule.num_ranks)
+    run = run_events if shares(schedule, machine) else run_steps
+    return run(schedule, machine, chunk_bytes)
 
 
-def predict_time(schedule: Schedule, network: Network, size_bytes: int, *, element_bytes: int = 1) -> float:
-    """Seconds until the last rank has finished: `simulate(...).time_s` without keeping the timeline."""
-    engine = _Engine(schedule, network, _chunk_bytes(schedule, size_bytes, element_bytes))
-    for index, step in enumerate(schedule.steps):
-        engine.run_step(index, step)
-    return engine.time_s
+def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> float:
+    """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
+
+    Infinite if a failure keeps it from finishing.
+    """
+    chunk_bytes = _chunk_bytes(schedule, size_bytes, element_bytes)
+    machine = network.machine(schedule.num_ranks)
+    if not shares(schedule, machine):
+        return time_steps(schedule, machine, chunk_bytes)
+    _require_room(schedule)
+    return run_events(schedule, machine, chunk_bytes).time_s
 
 
 def _chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
@@ -59,176 +52,5 @@ def _chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Int
     return np.diff(partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes)
 
 
-class _StepTimes(NamedTuple):
-    """The times of one step's transfers, each of shape (num_transfers,), as in `Timeline`."""
-
-    start_s: Seconds
-    left_s: Seconds
-    arrived_s: Seconds
-    apply_s: Seconds
-    applied_s: Seconds
-
-
-class _Engine:
-    """What has happened so far: who has applied and sent what until when, and which links are busy."""
-
-    def __init__(self, schedule: Schedule, network: Network, chunk_bytes: Ints) -> None:
-        self._latency_s = network.latency_s
-        self._send_s = _by_chunk(network.send_overhead_s + chunk_bytes / network.bandwidth_bytes_per_s)
-        self._reduce_s = _by_chunk(network.receive_overhead_s + chunk_bytes / network.reduce_bytes_per_s)
-        self._copy_s = network.receive_overhead_s
-        self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
-        self._left = _History(schedule.num_ranks, schedule.steps.lookback)
-        self._links = _Links(schedule.num_ranks)
-        self._patterns: dict[tuple[int, int], _Pattern] = {}
-
-    @property
-    def time_s(self) -> float:
-        """When the last rank applied the last transfer so far."""
-        return float(self._applied.latest.max())
-
-    def run_step(self, index: int, step: Step) -> _StepTimes:
-        """The times of the next step, which must be number `index`."""
-        pattern = self._pattern_of(step)
-        ready = self._applied.at(step.ready_after, pattern.src)
-        send = _cost(self._send_s, step.chunk)
-        start, left = _in_turn(pattern.link, pattern.link_turns, ready, send, self._links.busy_until)  # rule 2
-        all_left = self._left.latest.copy()
-        for rows, src in pattern.src_turns:
-            all_left[src] = np.maximum(all_left[src], left[rows])
-        self._left.append(index, all_left)
-        arrived = left + self._latency_s
-        free = arrived
-        if only_value(step.free_after) != NEVER:
-            free = np.maximum(arrived, self._left.at(step.free_after, pattern.dst))  # rule 4
-        all_applied = self._applied.latest.copy()
-        apply, applied = _in_turn(pattern.dst, pattern.dst_turns, free, self._applying(step), all_applied)  # rule 3
-        self._applied.append(index, all_applied)
-        return _StepTimes(start, left, arrived, apply, applied)
-
-    def _pattern_of(self, step: Step) -> "_Pattern":
-        key = id(step.src), id(step.dst)
-        if key not in self._patterns:
-            if len(self._patterns) == MAX_PATTERNS:
-                self._patterns.clear()
-            self._patterns[key] = _Pattern(step, self._links)
-        return self._patterns[key]
-
-    def _applying(self, step: Step) -> Seconds | float:
-        reduce = only_value(step.reduce)
-        if reduce is None:
-            return np.where(step.reduce, _cost(self._reduce_s, step.chunk), self._copy_s)
-        return _cost(self._reduce_s, step.chunk) if reduce else self._copy_s
-
-
-def _by_chunk(seconds: Seconds) -> Seconds | float:
-    """The cost of each chunk, or of any chunk where all cost the same."""
-    return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
-
-
-def _cost(seconds: Seconds | float, chunk: Ints) -> Seconds | float:
-    return seconds if isinstance(seconds, float) else seconds[chunk]
-
-
-Index = Ints | slice  # a slice where the ranks or links are neighbours, in order
-Turns = Sequence[tuple[Index, Index]]  # rows, and what they use: nothing twice in one turn
-
-
-class _Pattern:
-    """Who sends to whom in a step, and whose transfers must take turns: the same for many steps."""
-
-    def __init__(self, step: Step, links: "_Links") -> None:
-        self.columns = step.src, step.dst  # kept, so that their ids stay theirs
-        link = links.numbers(step.src, step.dst)
-        self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
-        self.src_turns, self.dst_turns, self.link_turns = _turns(step.src), _turns(step.dst), _turns(link)
-
-
-def _index(numbers: Ints) -> Index:
-    first = int(numbers[0]) if len(numbers) else 0
-    neighbours = slice(first, first + len(numbers))
-    return neighbours if (numbers == np.arange(neighbours.start, neighbours.stop)).all() else numbers
-
-
-def _turns(numbers: Ints) -> Turns:
-    """In the first turn the first row of each number, in the second its second, and so on."""
-    if not len(numbers):
-        return []
-    counts = np.bincount(numbers)
-    if counts.max() == 1:
-        return [(slice(None), _index(numbers))]
-    order = np.argsort(numbers, kind="stable")
-    first = np.concatenate([[0], np.cumsum(counts)])[numbers[order]]
-    turn = np.arange(len(numbers)) - first
-    rows = [order[turn == number] for number in range(int(counts.max()))]
-    return [(row, numbers[row]) for row in rows]
-
-
-def _in_turn(
-    resource: Index, turns: Turns, ready: Seconds | float, cost: Seconds | float, busy_until: Seconds
-) -> tuple[Seconds, Seconds]:
-    """When each transfer begins and ends on its resource, which serves its transfers in the order of rows.
-
-    `busy_until` (num_resources,) is brought up to date.
-    """
-    if len(turns) == 1:
-        begin: Seconds = np.maximum(busy_until[resource], ready)
-        end = begin + cost
-        busy_until[resource] = end
-        return begin, end
-    num_rows = sum(len(busy_until[used]) for _, used in turns)
-    begin, end = np.empty(num_rows), np.empty(num_rows)
-    ready, cost = np.broadcast_to(ready, num_rows), np.broadcast_to(cost, num_rows)
-    for rows, used in turns:
-        begin[rows] = np.maximum(ready[rows], busy_until[used])
-        end[rows] = begin[rows] + cost[rows]
-        busy_until[used] = end[rows]
-    return begin, end
-
-
-class _History:
-    """A time per rank that only grows, as it stood after each of the last `lookback` steps."""
-
-    def __init__(self, num_ranks: int, lookback: int) -> None:
-        self.latest: Seconds = np.zeros(num_ranks)
-        self._kept: deque[Seconds] = deque(maxlen=lookback + 1)
-        self._next_step = 0
-
-    def append(self, step: int, times: Seconds) -> None:
-        """Take note of the times as they are after step number `step`; they must not be changed any more."""
-        self.latest = times
-        self._kept.append(times)
-        self._next_step = step + 1
-
-    def at(self, step: Ints, rank: Index) -> Seconds | float:
-        """The time of each rank as it stood after each step; 0 where the step is NEVER."""
-        only = only_value(step)
-        if only is not None:
-            return 0.0 if only == NEVER else self._kept[only - self._next_step][rank]
-        times = np.zeros(len(step))
-        ranks = np.arange(len(self.latest))[rank]
-        for number in np.unique(step):
-            if number != NEVER:
-                rows = step == number
-                times[rows] = self._kept[int(number) - self._next_step][ranks[rows]]
-        return times
-
-
-class _Links:
-    """Until when the link of each (src, dst) pair is busy; pairs are met one by one, most never."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self._num_ranks = num_ranks
-        self._known: Ints = np.empty(0, dtype=np.int64)
-        self.busy_until: Seconds = np.empty(0)
-
-    def numbers(self, src: Ints, dst: Ints) -> Ints:
-        """A number for each pair, an index into `busy_until`."""
-        pair = src * self._num_ranks + dst
-        new = np.setdiff1d(pair, self._known)
-        if len(new):
-            # At the end, so that the numbers given before stay valid.
-            self._known = np.concatenate([self._known, new])
-            self.busy_until = np.concatenate([self.busy_until, np.zeros(len(new))])
-        order = np.argsort(self._known)
-        return order[np.searchsorted(self._known, pair, sorter=order)].astype(np.int64)
+def _require_room(schedule: Schedule) -> None:
+    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * BYTES_RECORDED)

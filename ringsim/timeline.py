@@ -1,27 +1,11 @@
 """`Timeline`: when each transfer started, left, arrived and was applied."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 Seconds = npt.NDArray[np.float64]
-
-_COLUMNS = np.dtype(
-    [
-        ("step", np.int32),
-        ("src", np.int32),
-        ("dst", np.int32),
-        ("chunk", np.int32),
-        ("reduce", np.bool_),
-        ("start_s", np.float64),
-        ("left_s", np.float64),
-        ("arrived_s", np.float64),
-        ("apply_s", np.float64),
-        ("applied_s", np.float64),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +31,10 @@ class Timeline:
     applied_s: Seconds
 
     @classmethod
-    def from_rows(cls, num_ranks: int, num_chunks: int, rows: Sequence[npt.NDArray[np.void]]) -> "Timeline":
-        """From structured arrays with the columns above, one after the other."""
-        table = np.concatenate(rows) if rows else np.empty(0, dtype=_COLUMNS)
-        return cls(num_ranks, num_chunks, *(table[name].copy() for name in _COLUMNS.names or ()))
-
-    @staticmethod
-    def empty_rows(num_rows: int) -> npt.NDArray[np.void]:
-        """An uninitialised structured array with the columns above."""
-        return np.empty(num_rows, dtype=_COLUMNS)
+    def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> "Timeline":
+        """One whose columns are still to be filled in."""
+        types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
+        return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=each) for each in types))
 
     def __len__(self) -> int:
         return len(self.step)

@@ -92,6 +92,10 @@ class RingSteps(Steps):
         # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
         return Step(self._src, self._dst, chunk, self._reduce, ready_after, self._never)
 
+    @property
+    def num_transfers(self) -> int:
+        return len(self) * self._num_ranks
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         # What a rank receives in a step is what its neighbour sends: one place further behind.
         return self._step_of(rank, chunk, self._offset + 1)

@@ -57,6 +57,10 @@ class MergedSteps(Steps):
         back = min(steps.lookback, max(len(numbers) - 1, 0))
         return int((numbers[back:] - numbers[: len(numbers) - back]).max(initial=0))
 
+    @property
+    def num_transfers(self) -> int:
+        return sum(part.num_transfers for part in self._parts)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._of_parts("last_write", rank, chunk)
 

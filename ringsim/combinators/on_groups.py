@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.collective import Collective
-from ringsim.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.combinators.remember import Remembered
+from ringsim.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
 def on_groups(
@@ -47,6 +48,7 @@ class GroupedSteps(Steps):
         self._place = np.zeros(num_ranks, dtype=np.int64)
         self._group[ranks] = np.arange(len(ranks))[:, None]
         self._place[ranks] = np.arange(ranks.shape[1])
+        self._in_groups = Remembered(lambda places: ranks[:, places].ravel())
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -54,6 +56,10 @@ class GroupedSteps(Steps):
     @property
     def lookback(self) -> int:
         return self._steps.lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._steps.num_transfers * len(self._ranks)
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
@@ -73,10 +79,15 @@ class GroupedSteps(Steps):
         step = self._steps.step(index)
         num_groups = len(self._ranks)
         return Step(
-            self._ranks[:, step.src].ravel(),
-            self._ranks[:, step.dst].ravel(),
+            self._in_groups(step.src),
+            self._in_groups(step.dst),
             (self._first_chunk[:, None] + step.chunk).ravel(),
             np.tile(step.reduce, num_groups),
-            np.tile(step.ready_after, num_groups),
-            np.tile(step.free_after, num_groups),
+            _tiled(step.ready_after, num_groups),
+            _tiled(step.free_after, num_groups),
         )
+
+
+def _tiled(column: Ints, times: int) -> Ints:
+    value = only_value(column)
+    return np.tile(column, times) if value is None else constant(value, len(column) * times)

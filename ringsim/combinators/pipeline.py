@@ -47,6 +47,10 @@ class PipelineSteps(Steps):
     def lookback(self) -> int:
         return self._whole.lookback
 
+    @property
+    def num_transfers(self) -> int:
+        return self._whole.num_transfers * self._pieces
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return _later(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.collective import Collective
+from ringsim.combinators.remember import Remembered
 from ringsim.schedule import Ints, Schedule, ScheduleError, Step, Steps
 
 
@@ -41,6 +42,7 @@ class RelabelledSteps(Steps):
         self._steps = steps
         self._new_rank, self._old_rank = new_rank, np.argsort(new_rank)
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
+        self._relabelled = Remembered(lambda ranks: new_rank[ranks])
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -48,6 +50,10 @@ class RelabelledSteps(Steps):
     @property
     def lookback(self) -> int:
         return self._steps.lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._steps.num_transfers
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
@@ -57,5 +63,5 @@ class RelabelledSteps(Steps):
 
     def step(self, index: int) -> Step:
         step = self._steps.step(index)
-        new_rank, new_chunk = self._new_rank, self._new_chunk
-        return replace(step, src=new_rank[step.src], dst=new_rank[step.dst], chunk=new_chunk[step.chunk])
+        src, dst = self._relabelled(step.src), self._relabelled(step.dst)
+        return replace(step, src=src, dst=dst, chunk=self._new_chunk[step.chunk])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps
+from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps, constant, only_value
 
 
 def split(schedule: Schedule, pieces: int) -> Schedule:
@@ -42,6 +42,10 @@ class SplitSteps(Steps):
     def lookback(self) -> int:
         return self._whole.lookback * self._pieces
 
+    @property
+    def num_transfers(self) -> int:
+        return self._whole.num_transfers * self._pieces
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._number(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 
@@ -59,4 +63,7 @@ class SplitSteps(Steps):
         )
 
     def _number(self, step: Ints, piece: Ints | int) -> Ints:
+        only = only_value(step)
+        if only is not None and isinstance(piece, int):
+            return constant(NEVER if only == NEVER else only * self._pieces + piece, len(step))
         return np.where(step == NEVER, NEVER, step * self._pieces + piece)

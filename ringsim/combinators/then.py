@@ -47,6 +47,10 @@ class ThenSteps(Steps):
             self._lookback = max(self._first.lookback, max(of_second, default=0))
         return self._lookback
 
+    @property
+    def num_transfers(self) -> int:
+        return self._first.num_transfers + self._second.num_transfers
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 

@@ -1,0 +1,174 @@
+"""The event engine: a schedule in virtual time on a machine whose ranks share things.
+
+It follows the arrows of `Dependencies` from transfer to transfer. A time is known as soon as all that it waits for is
+known; only work that shares a resource has to wait for the clock (`Activities`), since how long it takes depends on
+what else is going on. Whatever becomes known at one moment is dealt with together, in arrays.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from ringsim.dependencies import NONE as NO_ROW
+from ringsim.dependencies import Dependencies, dependencies
+from ringsim.engines.slots import Slots, links_of
+from ringsim.engines.waiting import Bools, Followers, Ints, Leaving, following, how_many, unknown
+from ringsim.machine import NONE, Floats, Machine
+from ringsim.schedule import Schedule
+from ringsim.timeline import Timeline
+
+ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
+
+
+def run_events(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Timeline:
+    """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
+
+    chunk_bytes: (num_chunks,).
+    """
+    run = _Run(schedule, machine, chunk_bytes)
+    run.finish()
+    return run.timeline()
+
+
+class _Run:
+    """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0."""
+
+    def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
+        self._schedule, self._machine = schedule, machine
+        self._rows = rows = dependencies(schedule)
+        self._links = links_of(rows, machine)
+        self._starters = Followers(rows.ready)  # these first, since sorting needs room
+        self._leaving = Leaving(rows)
+        self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
+        self._bytes = chunk_bytes.astype(np.float64)
+        self._latency_factor, self._compute_factor = _jitter(machine, rows)
+        self._start_waits = how_many(rows.ready, rows.before_on_link)
+        self._apply_waits = 1 + how_many(rows.before_at_dst, rows.free)  # 1: it must have arrived
+        self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
+        self._slots = Slots(self._links, machine)
+        self._todo: deque[tuple[Callable[[Ints], None], Ints]] = deque()
+
+    def finish(self) -> None:
+        """Run until nothing more can happen."""
+        self._later(self._start, np.flatnonzero(self._start_waits == 0))
+        self._settle()
+        while True:
+            slot, ends_s = self._slots.activities.next_ended()
+            if not len(slot):
+                return
+            self._end(slot, ends_s)
+            self._settle()
+
+    def timeline(self) -> Timeline:
+        """What is known of every transfer."""
+        rows = self._rows
+        # Make room: these have served their time.
+        del self._starters, self._next_on_link, self._next_at_dst, self._start_waits, self._apply_waits
+        self._leaving.forget_who_waits()
+        start_s, arrived_s, apply_s = (np.empty(len(rows)) for _ in range(3))
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            row = np.arange(first, min(first + ROWS_AT_ONCE, len(rows)))
+            start_s[row] = self._starts_at(row)
+            arrived_s[row] = self._arrives_at(row)
+            apply_s[row] = self._is_applied_from(row)
+        columns = rows.step, rows.src, rows.dst, rows.chunk, rows.reduce
+        times = start_s, self._left_s[:-1], arrived_s, apply_s, self._applied_s[:-1]
+        return Timeline(self._schedule.num_ranks, self._schedule.num_chunks, *columns, *times)
+
+    def _starts_at(self, row: Ints) -> Floats:
+        ready_s, link_s = self._applied_s[self._rows.ready[row]], self._left_s[self._rows.before_on_link[row]]
+        return np.maximum(ready_s, link_s)
+
+    def _arrives_at(self, row: Ints) -> Floats:
+        latency_s = self._links.latency_s[self._rows.link[row]] * self._latency_factor[row]
+        return self._left_s[row] + latency_s
+
+    def _is_applied_from(self, row: Ints) -> Floats:
+        free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(self._rows.free[row]))
+        return np.maximum(free_s, self._applied_s[self._rows.before_at_dst[row]])
+
+    def _later(self, what: Callable[[Ints], None], rows: Ints) -> None:
+        if len(rows):
+            self._todo.append((what, rows))
+
+    def _settle(self) -> None:
+        """Find out all that follows from what is known; a queue, since one thing may follow from another for long."""
+        while self._todo:
+            what, rows = self._todo.popleft()
+            what(rows)
+
+    def _start(self, row: Ints) -> None:
+        """All that these waited for is known: they take their links."""
+        start_s = self._starts_at(row)
+        src = self._rows.src[row]
+        overhead_s = self._machine.processors.send_overhead_s[src] * self._compute_factor[row]
+        on_cores: Bools = (self._machine.processors.cores[src] != NONE) & (overhead_s > 0)
+        if on_cores.any():
+            link = self._rows.link[row[on_cores]]
+            self._slots.begin_overhead(link, row[on_cores], start_s[on_cores], overhead_s[on_cores])
+            row, start_s, overhead_s = row[~on_cores], start_s[~on_cores], overhead_s[~on_cores]
+        self._send(row, start_s, overhead_s)
+
+    def _send(self, row: Ints, from_s: Floats, lead_s: Floats | float) -> None:
+        link, amount = self._rows.link[row], self._bytes[self._rows.chunk[row]]
+        shares = self._slots.shares[link]
+        alone_s = from_s + (lead_s + amount / self._links.most[link])
+        self._left_s[row[~shares]] = alone_s[~shares]
+        self._later(self._leave, row[~shares])
+        if shares.any():
+            lead_s = np.broadcast_to(lead_s, len(row))[shares]
+            self._slots.begin_sending(link[shares], row[shares], from_s[shares], lead_s, amount[shares])
+
+    def _leave(self, row: Ints) -> None:
+        self._count_down(self._start_waits, self._next_on_link[row], self._start)
+        self._count_down(self._apply_waits, row, self._apply)
+        self._count_down(self._apply_waits, self._leaving.freed_by(row, self._left_s), self._apply)
+
+    def _apply(self, row: Ints) -> None:
+        """They have arrived, it is their turn, and what they write to is free."""
+        apply_s = self._is_applied_from(row)
+        work_s = self._work_s(row)
+        on_cores: Bools = (self._machine.processors.cores[self._rows.dst[row]] != NONE) & (work_s > 0)
+        if on_cores.any():
+            self._slots.begin_applying(
+                self._rows.dst[row[on_cores]], row[on_cores], apply_s[on_cores], work_s[on_cores]
+            )
+        self._applied_s[row[~on_cores]] = (apply_s + work_s)[~on_cores]
+        self._later(self._be_applied, row[~on_cores])
+
+    def _work_s(self, row: Ints) -> Floats:
+        """What applying these takes on a core of its own."""
+        dst = self._rows.dst[row]
+        reduce_s = self._bytes[self._rows.chunk[row]] / self._machine.processors.reduce_bytes_per_s[dst]
+        work_s = self._machine.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
+        return work_s * self._compute_factor[row]
+
+    def _be_applied(self, row: Ints) -> None:
+        self._count_down(self._apply_waits, self._next_at_dst[row], self._apply)
+        self._count_down(self._start_waits, self._starters.of(row), self._start)
+
+    def _end(self, slot: Ints, ends_s: Floats) -> None:
+        """The clock has come to the end of the work in these slots."""
+        row, sent, overhead, applied = self._slots.ended(slot)
+        self._left_s[row[sent]] = ends_s[sent]
+        self._later(self._leave, row[sent])
+        self._applied_s[row[applied]] = ends_s[applied]
+        self._later(self._be_applied, row[applied])
+        if overhead.any():
+            self._send(row[overhead], ends_s[overhead], 0.0)
+
+    def _count_down(self, waits: Ints, row: Ints, then: Callable[[Ints], None]) -> None:
+        """One thing less that each of these (none twice) waits for; do it with those that wait for nothing more."""
+        row = row[row != NO_ROW]
+        waits[row] -= 1
+        self._later(then, row[waits[row] == 0])
+
+
+def _jitter(machine: Machine, rows: Dependencies) -> tuple[Floats, Floats]:
+    """What to multiply latencies and computing with, row by row."""
+    if machine.jitter is None:
+        return np.broadcast_to(1.0, len(rows)), np.broadcast_to(1.0, len(rows))
+    factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
+    latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
+    return latency, compute

@@ -1,0 +1,20 @@
+"""Refusing what there is no memory for, before it begins rather than when the machine is full."""
+
+import os
+
+from ringsim.units import format_size
+
+
+def require_memory(what: str, num_bytes: float) -> None:
+    """Raise ValueError if `what`, which takes `num_bytes`, does not fit into this machine's free memory."""
+    free = free_bytes()
+    if num_bytes > free:
+        raise ValueError(f"{what}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free")
+
+
+def free_bytes() -> float:
+    """Physical memory that is not in use; infinite where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return float("inf")
