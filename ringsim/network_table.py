@@ -1,5 +1,6 @@
 """What networks there are, and what is in one of them, as tables for people and as JSON."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,8 +9,6 @@ import numpy as np
 from ringsim.cluster import Cluster
 from ringsim.machine import NONE, Machine
 from ringsim.units import format_rate, format_time
-
-MAX_ROWS = 40  # of resources, for people; JSON has them all
 
 
 def summary(cluster: Cluster) -> dict[str, Any]:
@@ -75,14 +74,23 @@ def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
 
 def format_inside(found: dict[str, Any]) -> str:
     """What `inside` found, for people."""
-    shown, left_out = found["resources"][:MAX_ROWS], len(found["resources"]) - MAX_ROWS
-    resources = [(resource["name"], _capacity(resource), _failing(resource)) for resource in shown]
     paths = [_path(path) for path in found["paths"]]
     parts = [f"{found['name']}, {found['num_ranks']} ranks: {found['description']}", found["source"], ""]
-    parts += _aligned([("resource", "capacity", ""), *resources])
-    parts += [f"and {left_out} more"] * (left_out > 0)
+    parts += _aligned([("resource", "number", "capacity", ""), *_alike(found["resources"])])
     parts += ["", *_aligned([("path", "latency", "alone", "uses for a byte"), *paths])]
     return "\n".join(parts)
+
+
+def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for all that differ in nothing but the numbers in their names, called by the first and the last."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for resource in resources:
+        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), _failing(resource))
+        groups.setdefault(kind, []).append(resource["name"])
+    return [
+        (" .. ".join(dict.fromkeys((names[0], names[-1]))), str(len(names)), *kind[1:])
+        for kind, names in groups.items()
+    ]
 
 
 def _path(path: dict[str, Any]) -> tuple[str, ...]:

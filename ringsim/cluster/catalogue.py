@@ -1,5 +1,6 @@
 """`Catalogue`: gives resources their numbers while a machine is built."""
 
+import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -56,8 +57,7 @@ class Catalogue:
             capacity[number] = _slowed(capacity[number], slow, f"slow_link[{place}]")
             latency[number] += slow.latency_s
         for place, failure in enumerate(self._failures):
-            key = "link" if failure.rank is None else "rank"
-            number = number_of[self._found(failure_name(failure), f"failure[{place}].{key}")]
+            number = number_of[self._found(failure_name(failure), f"failure[{place}].link")]
             fails_at[number] = min(fails_at[number], failure.at_s)
         return Resources(tuple(self._names), capacity, fails_at), latency
 
@@ -66,7 +66,7 @@ class Catalogue:
             return name
         nearest = ", ".join(get_close_matches(name, self._offered, n=3))
         raise ValueError(
-            f'{place} = "{name}": there is none on this many ranks' + (f"; near: {nearest}" * bool(nearest))
+            f"{place} = {json.dumps(name)}: there is none on this many ranks" + (f"; near: {nearest}" * bool(nearest))
         )
 
 

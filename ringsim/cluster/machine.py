@@ -96,6 +96,9 @@ def _table(uses: list[Use], num_pairs: int) -> tuple[Ints, Floats]:
 
 def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
     """(num_ranks,): for a rank that fails, a resource that all its paths use; it limits nothing until then."""
+    for place, failure in enumerate(spec.failures):
+        if failure.rank is not None:
+            _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)
     if all(failure.rank is None for failure in spec.failures):
         return np.full(num_ranks, NONE, dtype=np.int64)
     return catalogue.add([f"rank{rank}" for rank in range(num_ranks)], np.full(num_ranks, np.inf))
@@ -115,7 +118,11 @@ def _processors(spec: Spec, num_ranks: int, cores: Ints) -> Processors:
 def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
     slowdown = np.ones(num_ranks)
     for place, slow in enumerate(spec.slow_ranks):
-        if slow.rank >= num_ranks:
-            raise ValueError(f"slow_rank[{place}].rank = {slow.rank}: there are only ranks 0 to {num_ranks - 1}")
+        _check_rank(slow.rank, f"slow_rank[{place}].rank", num_ranks)
         slowdown[slow.rank] *= slow.slowdown
     return slowdown
+
+
+def _check_rank(rank: int, place: str, num_ranks: int) -> None:
+    if rank >= num_ranks:
+        raise ValueError(f"{place} = {rank}: there are only ranks 0 to {num_ranks - 1}")

@@ -25,6 +25,8 @@ def read_network(text: str, file: str) -> Cluster:
         return _cluster(NETWORK.read(tomllib.loads(text), ""), file)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file}: is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -129,18 +131,17 @@ def _check_reach(cables: Sequence[spec.Cable], hosts: Sequence[spec.PlacedHost])
 
 
 def _switch(fields: Fields, made: Fields) -> spec.Switch:
-    switch = spec.Switch(**fields.get("switch", {}))
     given = fields.get("switch", {})
     for key, field in (("uplink", "uplink_bytes_per_s"), ("oversubscription", "oversubscription")):
-        if field in given and switch.hosts_per_leaf is None:
-            raise refusal(f"switch.{key}", given[field], ": give switch.hosts too, the hosts of each leaf switch")
-    if switch.oversubscription is not None:
+        if field in given and "hosts_per_leaf" not in given:
+            raise ValueError(f"switch.{key}: give switch.hosts too, the hosts of each leaf switch")
+    if "oversubscription" in given:
         if "uplink_bytes_per_s" in given:
-            raise refusal("switch.oversubscription", switch.oversubscription, ": give this or switch.uplink, not both")
+            raise ValueError("switch.oversubscription: give this or switch.uplink, not both")
         hosts = [placed.host for placed in made.get("placed_hosts", ())] or [made["host"]]
-        if any(host.nics.bandwidth_bytes_per_s == math.inf for host in hosts):
-            raise refusal("switch.oversubscription", switch.oversubscription, ": every NIC must have a bandwidth")
-    return switch
+        if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
+            raise ValueError("switch.oversubscription: needs a bandwidth of every NIC")
+    return spec.Switch(**given)
 
 
 def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:

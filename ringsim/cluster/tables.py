@@ -36,7 +36,8 @@ class Table:
             raise refusal(place, data, ": must be a table of keys and values")
         for name in data:
             if name not in self.keys:
-                raise ValueError(f"{_inside(place, name)}: unknown key; {self._known(name)}")
+                shown = name if name.isidentifier() else json.dumps(name)  # a quoted key may hold anything
+                raise ValueError(f"{_inside(place, shown)}: unknown key; {self._known(name)}")
         for name, key in self.keys.items():
             if key.required and name not in data:
                 raise ValueError(f"{place}: {name} is missing")
