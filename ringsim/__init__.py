@@ -11,6 +11,7 @@ from ringsim.algorithms import (
     ring_reduce_scatter,
 )
 from ringsim.closed_form import ring_time_s
+from ringsim.cluster import Cluster, load_network
 from ringsim.collective import Collective
 from ringsim.combinators import merge, on_groups, pipeline, relabel, split, then
 from ringsim.network import Network
@@ -23,6 +24,7 @@ from ringsim.verify import verify
 
 __all__ = [
     "NEVER",
+    "Cluster",
     "Collective",
     "Network",
     "Schedule",
@@ -34,6 +36,7 @@ __all__ = [
     "build",
     "gloo_ring_all_gather",
     "gloo_ring_all_reduce",
+    "load_network",
     "merge",
     "on_groups",
     "partition",

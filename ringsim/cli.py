@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ringsim import __version__
 from ringsim.algorithms import ALGORITHMS, build
 from ringsim.closed_form import ring_time_s
+from ringsim.cluster import load_network, preset_names
 from ringsim.collective import Collective
 from ringsim.cost_table import cost_of, format_costs
 from ringsim.network import Network
+from ringsim.network_table import format_inside, format_summaries, inside, summary
 from ringsim.one_line import OneLineGroup
 from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.schedule import Schedule
@@ -63,17 +66,35 @@ def schedule_options(command: Command) -> Command:
 
 
 def network_options(command: Command) -> Command:
-    """Options that say which network and how many bytes; the command gets `network` and `size`."""
+    """Options that say which network and how many bytes; the command gets `network` and `size`.
+
+    `network` is a `Cluster` if --network is given, else a `Network`, where all pairs of ranks are alike.
+    """
 
     @click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 1500, 64KiB, 64MB.")
+    @click.option("--network", "cluster", help="Instead of the three below: see ringsim networks; or FILE.toml.")
     @click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message.")
     @click.option("--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link; also 10Gbit/s.")
     @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds; without it reducing is free.")
     @wraps(command)
-    def with_network(*, latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any) -> None:
-        command(network=Network(latency, bandwidth, reduce_bandwidth or math.inf), **rest)
+    def with_network(
+        *, cluster: str | None, latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
+    ) -> None:
+        if cluster is None:
+            command(network=Network(latency, bandwidth, reduce_bandwidth or math.inf), **rest)
+            return
+        refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
+        command(network=load_network(cluster), **rest)
 
     return with_network
+
+
+def refuse_beside_network(*names: str) -> None:
+    """Usage error if one of these options was given: a file says all of the network."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--network and --{name.replace('_', '-')} exclude each other", context)
 
 
 @click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,6 +143,21 @@ def plot(schedule: Schedule, network: Network, size: int, output: Path | None) -
     path = output or Path(name)
     save_overview(make_overview(schedule, network, size), path)
     click.echo(path)
+
+
+@main.command()
+@click.argument("network", required=False)
+@click.option("--ranks", type=click.IntRange(1, MAX_RANKS), help="Of NETWORK; otherwise 16, or as many as it has.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def networks(network: str | None, ranks: int | None, as_json: bool) -> None:
+    """List the preset networks; or show what is shared in NETWORK, a preset or FILE.toml, and its paths."""
+    if network is None:
+        presets = [load_network(name) for name in preset_names()]
+        click.echo(json.dumps([summary(preset) for preset in presets]) if as_json else format_summaries(presets))
+        return
+    cluster = load_network(network)
+    found = inside(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
+    click.echo(json.dumps(found) if as_json else format_inside(found))
 
 
 def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ what is done at its ends uses the cores there. That is all an engine knows: host
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -123,3 +124,13 @@ class Machine(ABC):
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
         """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
+
+
+class AnyNetwork(Protocol):
+    """What a schedule can be timed on: `Network`, where all pairs are alike, or `Cluster`, a network of hosts."""
+
+    def machine(self, num_ranks: int) -> Machine:
+        """What the engines see of it. Raises ValueError if it has no room for so many ranks."""
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """What identifies it, for JSON."""

@@ -1,0 +1,47 @@
+"""`Cluster`: a network of hosts, with its name and where its numbers come from."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ringsim.cluster.machine import ClusterMachine
+from ringsim.cluster.spec import Spec
+from ringsim.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Hosts with ranks, cores, memory and NICs, and what connects them; `load_network` reads one from a file.
+
+    source: a label (vendor figure, NCCL's own model, measured) and a reference.
+    file: what it was read from, as it is named in error messages.
+    """
+
+    name: str
+    spec: Spec
+    description: str = ""
+    source: str = ""
+    file: str = ""
+
+    def machine(self, num_ranks: int) -> Machine:
+        """What the engines see of it.
+
+        Raises ValueError if there is no room for so many ranks, or what is said to be slow or to fail is not there.
+        """
+        try:
+            return ClusterMachine(self.spec, num_ranks)
+        except ValueError as error:
+            raise ValueError(f"{self.file or self.name}: {error}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields for JSON; an infinite rate becomes None."""
+        fields: dict[str, Any] = _finite(asdict(self))
+        return fields
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

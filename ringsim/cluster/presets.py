@@ -1,0 +1,38 @@
+"""The presets: network files that come with the package; and finding a network by name or path."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from ringsim.cluster.cluster import Cluster
+from ringsim.cluster.network_file import read_network
+
+_FOLDER = Path(__file__).parents[1] / "presets"
+
+
+def preset_names() -> list[str]:
+    """In the order of the alphabet."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_network(name_or_path: str | Path) -> Cluster:
+    """A preset by its name, or the network that a file describes, if the text ends in .toml.
+
+    Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
+    be read.
+    """
+    if str(name_or_path).endswith(".toml"):
+        return read_network(_text(Path(name_or_path)), str(name_or_path))
+    name = str(name_or_path)
+    names = preset_names()
+    if name not in names:
+        nearest = get_close_matches(name, names, n=1)
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise ValueError(f"network {name!r}: {hint}presets are {', '.join(names)}; or give a file that ends in .toml")
+    return read_network(_text(_FOLDER / f"{name}.toml"), f"ringsim/presets/{name}.toml")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
