@@ -25,7 +25,7 @@ COLLECTIVES = {
 }
 NO_PEER = -1
 MAX_RANKS = 2**17
-MAX_CHUNKS = 2**20
+MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 
 
 class Operation(NamedTuple):

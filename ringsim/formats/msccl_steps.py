@@ -54,8 +54,8 @@ def _arrows(moves: Moves) -> Arrows:
 
 def _refusal(program: Program, move: Move, other: Move) -> str:
     return (
-        f"{program.file}: {other.at}: what gpu {other.src} sends of chunk {other.chunk} is kept apart on gpu "
-        f"{other.dst} until after {move.at}; a Schedule sends a chunk and adds it, or puts it in place, in one step"
+        f"{program.file}: {other.at}: takes what {move.at} makes of chunk {other.chunk}, and must not be in a later "
+        "step than it, for what was sent earlier lies in scratch meanwhile; a Schedule sends and adds in one step"
     )
 
 
