@@ -12,10 +12,12 @@ from click.core import ParameterSource
 
 from ringsim import __version__
 from ringsim.algorithms import ALGORITHMS, build
+from ringsim.atomic_file import atomic_file
 from ringsim.closed_form import ring_time_s
 from ringsim.cluster import load_network, preset_names
 from ringsim.collective import Collective
 from ringsim.cost_table import cost_of, format_costs
+from ringsim.formats.msccl import read_msccl
 from ringsim.network import Network
 from ringsim.network_table import format_inside, format_summaries, inside, summary
 from ringsim.one_line import OneLineGroup
@@ -56,7 +58,12 @@ def schedule_options(command: Command) -> Command:
     """Options that say which schedule; the command gets it as `schedule`."""
 
     @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
-    @click.option("--algorithm", default="ring", show_default=True, help="See ringsim algorithms; or FILE.py:FUNCTION.")
+    @click.option(
+        "--algorithm",
+        default="ring",
+        show_default=True,
+        help="See ringsim algorithms; or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+    )
     @click.option("--ranks", type=click.IntRange(1, MAX_RANKS), default=8, show_default=True)
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
@@ -158,6 +165,35 @@ def networks(network: str | None, ranks: int | None, as_json: bool) -> None:
     cluster = load_network(network)
     found = inside(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
     click.echo(json.dumps(found) if as_json else format_inside(found))
+
+
+@main.command()
+@schedule_options
+@click.option("--format", "form", type=click.Choice(["goal", "msccl"]), required=True, help="GOAL text or MSCCL XML.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor (goal only).")
+@click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds (goal only); without it no calc is written.")
+def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:
+    """Write a schedule for LogGOPSim (GOAL text) or MSCCL (XML)."""
+    from ringsim.formats.goal import goal_lines  # noqa: PLC0415
+    from ringsim.formats.msccl_text import msccl_lines  # noqa: PLC0415
+
+    lines = goal_lines(schedule, size, reduce_bandwidth or math.inf) if form == "goal" else msccl_lines(schedule)
+    with atomic_file(output) as file:
+        file.writelines(line.encode() for line in lines)
+    click.echo(output)
+
+
+@main.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+def import_command(file: Path) -> None:
+    """Read an MSCCL XML, prove it, and say how to use it."""
+    schedule = read_msccl(file)
+    proof = verify(schedule)
+    click.echo(
+        f"{schedule}, {schedule.num_chunks} chunks: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)"
+    )
+    click.echo(f"use it with --collective {schedule.collective.value} --algorithm {file} --ranks {schedule.num_ranks}")
 
 
 def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:

@@ -101,18 +101,6 @@ class Jitter:
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
 
-class AnyNetwork(Protocol):
-    """What can be simulated on: a `Network` or a `Cluster`."""
-
-    def machine(self, num_ranks: int) -> "Machine":
-        """What the engines see of it. Raises ValueError if it has not that many ranks."""
-        ...
-
-    def as_dict(self) -> dict[str, Any]:
-        """What it is, for JSON."""
-        ...
-
-
 class Machine(ABC):
     """A network of a known number of ranks."""
 

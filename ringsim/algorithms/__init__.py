@@ -42,6 +42,7 @@ from ringsim.algorithms.tree import (
 )
 from ringsim.algorithms.user_file import build_from_file
 from ringsim.collective import Collective
+from ringsim.formats.msccl import SUFFIX, build_from_msccl
 from ringsim.schedule import Schedule
 
 Algorithm = Callable[[int], Schedule]
@@ -85,15 +86,17 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 
 
 def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
-    """The schedule of a built-in algorithm, or of a user's own: `FILE.py:FUNCTION`.
+    """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
-    The function is given the number of ranks and returns a Schedule of that many, for `collective`.
+    The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
 
     Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
-    is wrong with the user's file.
+    is wrong with the user's file; ScheduleError for an MSCCL program that cannot be a Schedule.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
+    if algorithm.endswith(SUFFIX):
+        return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:
         return build_from_file(collective, algorithm, num_ranks)
     try:
@@ -101,7 +104,7 @@ def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
     except KeyError:
         known = ", ".join(name for of, name in ALGORITHMS if of is collective)
         raise ValueError(
-            f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION"
+            f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
         ) from None
     return make(num_ranks)
 

@@ -268,7 +268,7 @@ def test_unknown_names_are_refused() -> None:
         build(Collective.BROADCAST, "tree", 4)
     assert str(error.value) == (
         "algorithm 'tree': broadcast has ring, binomial_tree, double_binary_tree, direct; "
-        "or give your own as FILE.py:FUNCTION"
+        "or give your own as FILE.py:FUNCTION or FILE.xml"
     )
 
 

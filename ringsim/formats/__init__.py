@@ -1,0 +1,1 @@
+"""Schedules in other people's formats: GOAL text, written, and MSCCL XML, written and read."""
