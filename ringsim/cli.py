@@ -2,12 +2,15 @@
 
 import json
 import math
+import shutil
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ringsim import __version__
 from ringsim.algorithms import ALGORITHMS, build
@@ -15,24 +18,27 @@ from ringsim.closed_form import ring_time_s
 from ringsim.collective import Collective
 from ringsim.cost_table import cost_of, format_costs
 from ringsim.network import Network
+from ringsim.number_list import parse_numbers
 from ringsim.one_line import OneLineGroup
 from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.schedule import Schedule
 from ringsim.simulate import predict_time
+from ringsim.sweep import MAX_TRANSFERS, Sweep, run_sweep
+from ringsim.sweep_table import format_sweep
 from ringsim.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 from ringsim.verify import verify
 
 
-class Quantity(click.ParamType[float]):
-    """An option whose text is read by one of the parsers of `units`."""
+class Quantity(click.ParamType[Any]):
+    """An option whose text is read by a parser that raises ValueError, such as those of `units`."""
 
-    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]  # a default that is a number already
+            return value  # a default that is a number already
         try:
             return self._parse(value)
         except ValueError as error:
@@ -42,6 +48,8 @@ class Quantity(click.ParamType[float]):
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
+SIZES = Quantity("sizes", lambda text: parse_numbers(text, parse_size, factor=4))
+RANKS = Quantity("ranks", lambda text: parse_numbers(text, parse_num_ranks, factor=2))
 
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
@@ -63,9 +71,8 @@ def schedule_options(command: Command) -> Command:
 
 
 def network_options(command: Command) -> Command:
-    """Options that say which network and how many bytes; the command gets `network` and `size`."""
+    """Options that say which network; the command gets it as `network`."""
 
-    @click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 1500, 64KiB, 64MB.")
     @click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message.")
     @click.option("--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link; also 10Gbit/s.")
     @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds; without it reducing is free.")
@@ -74,6 +81,11 @@ def network_options(command: Command) -> Command:
         command(network=Network(latency, bandwidth, reduce_bandwidth or math.inf), **rest)
 
     return with_network
+
+
+size_option = click.option(
+    "--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 1500, 64KiB, 64MB."
+)
 
 
 @click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,6 +97,7 @@ def main() -> None:
 @main.command()
 @schedule_options
 @network_options
+@size_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def simulate(schedule: Schedule, network: Network, size: int, as_json: bool) -> None:
     """How long a collective takes on uniform links."""
@@ -112,6 +125,7 @@ def verify_command(schedule: Schedule) -> None:
 @main.command()
 @schedule_options
 @network_options
+@size_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="PNG, PDF or SVG, by its suffix.")
 def plot(schedule: Schedule, network: Network, size: int, output: Path | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, and time against size."""
@@ -122,6 +136,63 @@ def plot(schedule: Schedule, network: Network, size: int, output: Path | None) -
     path = output or Path(name)
     save_overview(make_overview(schedule, network, size), path)
     click.echo(path)
+
+
+@main.command("sweep")
+@click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
+@click.option("--algorithm", "names", multiple=True, help="One, or several with commas; repeatable.  [default: all]")
+@click.option("--ranks", type=RANKS, default="2,4,8,16", show_default=True, help="2,4,8 or 2:64 or 3:81:x3.")
+@click.option("--sizes", type=SIZES, default="1KiB:1GiB", show_default=True, help="1KB,4KB or 1KiB:1GiB or 1:64KiB:x2.")
+@network_options
+@click.option(
+    "--max-transfers", type=click.FloatRange(1), default=MAX_TRANSFERS, help="Skip larger schedules.  [default: 1e7]"
+)
+@click.option("--from", "source", type=click.Path(path_type=Path, dir_okay=False), help="A CSV file; simulate nothing.")
+@click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False), help="Where to save all cells.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Picture: PNG, PDF or SVG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all cells.")
+def sweep_command(source: Path | None, table: Path | None, output: Path | None, as_json: bool, **run: Any) -> None:
+    """Who is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    if source:
+        _refuse_given_beside({"source", "table", "output", "as_json"})
+    sweep = Sweep.from_csv(source) if source else sweep_with_bar(**run)
+    if table:
+        sweep.to_csv(table)
+    width = shutil.get_terminal_size((100, 24)).columns
+    click.echo(json.dumps(sweep.as_dict()) if as_json else format_sweep(sweep, width))
+    if output:
+        from ringsim.plots.sweep_figure import save_sweep  # noqa: PLC0415  takes most of a second to import
+
+        save_sweep(sweep, output)
+
+
+def sweep_with_bar(
+    collective: str, names: tuple[str, ...], ranks: list[int], sizes: list[int], network: Network, max_transfers: float
+) -> Sweep:
+    """`run_sweep` with a progress bar on stderr, where that is a terminal."""
+    of = Collective(collective)
+    algorithms = [name.strip() for some in names for name in some.split(",")] or [n for c, n in ALGORITHMS if c is of]
+    networks = {"uniform": network}
+    num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=num_cells, label="simulating", file=sys.stderr, hidden=hidden) as bar:
+        return run_sweep(of, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
+
+
+def _refuse_given_beside(allowed: set[str]) -> None:
+    """An option that would be without effect is the user's mistake."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} has no effect together with --from", context)
+
+
+def parse_num_ranks(text: str) -> int:
+    """A number of ranks that can be simulated in reasonable time; raises ValueError for anything else."""
+    if not text.strip().isdecimal() or not 2 <= int(text) <= MAX_RANKS:
+        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {MAX_RANKS}")
+    return int(text)
 
 
 def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str, Any]:
