@@ -169,10 +169,7 @@ def run_sweep(
     """
     if not (algorithms and ranks and sizes_bytes and networks):
         raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")
-    if min(sizes_bytes) < 1:
-        raise ValueError(f"size {min(sizes_bytes)}: a sweep needs sizes of at least 1 byte")
-    if min(ranks) < 2:
-        raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
+    _refuse_too_small(min(ranks), min(sizes_bytes))
     cells: list[Cell] = []
     for algorithm in dict.fromkeys(algorithms):
         for num_ranks, built in _build_all(collective, algorithm, sorted(set(ranks)), max_transfers):
@@ -182,6 +179,13 @@ def run_sweep(
                 cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, built.skipped))
                 on_progress(1)
     return Sweep(tuple(cells), {name: network.as_dict() for name, network in networks.items()}, provenance())
+
+
+def _refuse_too_small(num_ranks: int, size_bytes: int) -> None:
+    if size_bytes < 1:
+        raise ValueError(f"size {size_bytes}: a sweep needs sizes of at least 1 byte")
+    if num_ranks < 2:
+        raise ValueError(f"num_ranks {num_ranks}: a sweep needs at least 2 ranks, since one alone takes no time")
 
 
 class _Built(NamedTuple):

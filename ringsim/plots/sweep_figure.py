@@ -26,7 +26,7 @@ _DPI = 144
 _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
 _MAX_PANELS = 3
-_MAX_NOTES = 8
+_MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> None:
@@ -130,4 +130,5 @@ def _notes(sweep: Sweep) -> list[str]:
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)
-    return [textwrap.shorten(line, 200, placeholder=" ...") for line in [*notes, f"simulated with ringsim {made}"]]
+    lines = [*notes, f"simulated with ringsim {made}"]
+    return [part for line in lines for part in textwrap.wrap(line, _NOTE_LENGTH, break_on_hyphens=False)]
