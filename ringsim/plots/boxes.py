@@ -11,12 +11,14 @@ Floats = npt.NDArray[np.float64]
 Reals = npt.NDArray[np.floating]
 
 
-def boxes(rank: npt.NDArray[np.integer], begin: Reals, end: Reals, row: tuple[float, float]) -> Floats:
+def boxes(
+    place: npt.NDArray[np.integer] | Floats, begin: Reals, end: Reals, row: tuple[float | Floats, float | Floats]
+) -> Floats:
     """One rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
-    row: where it reaches from and to along y, relative to its rank.
+    place: y of each, such as its rank. row: where it reaches from and to along y, relative to that.
     """
-    top, bottom = rank + row[0], rank + row[1]
+    top, bottom = place + row[0], place + row[1]
     x = np.stack([begin, end, end, begin], axis=-1)
     y = np.stack([top, top, bottom, bottom], axis=-1)
     return np.stack([x, y], axis=-1)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure, SubFigure
 from ringsim.atomic_file import atomic_file
 from ringsim.overview import Overview
 from ringsim.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
+from ringsim.plots.lane_layout import LaneLayout
 from ringsim.plots.lanes import draw_lanes
 from ringsim.plots.palette import DARK_GREY
 from ringsim.plots.sizes import draw_sizes
@@ -35,13 +36,14 @@ def save_overview(overview: Overview, path: str | os.PathLike[str]) -> None:
 def draw_overview(overview: Overview) -> Figure:
     """The page: lanes above, the chunk grid below them, time against size at the bottom."""
     panel, (num_rows, _) = _panel_height(overview), grid_shape(overview)
-    lanes_height = 1.0 + min(max(0.52 * overview.num_ranks, 0.8), 9.0)
+    layout = LaneLayout.of(overview.timeline)
+    lanes_height = 1.0 + min(max(0.52 * layout.height, 0.8), 9.0)
     grid_height = 1.0 + num_rows * panel + (num_rows - 1) * _PANEL_GAP[1]
     heights = (_TITLE_HEIGHT, lanes_height, grid_height, _SIZES_HEIGHT)
     figure = Figure(figsize=(_WIDTH, sum(heights)), dpi=_DPI)
     head, top, middle, bottom = figure.subfigures(4, 1, squeeze=False, height_ratios=heights)[:, 0]
     _write_title(head, overview)
-    draw_lanes(top.subplots(gridspec_kw=_margins(lanes_height, 0.45, 0.5)), overview)
+    draw_lanes(top.subplots(gridspec_kw=_margins(lanes_height, 0.45, 0.5)), overview, layout)
     margins = _margins(grid_height, 0.5, 0.3)
     draw_chunk_grid(middle, overview, margins=margins | _gaps(overview, panel))
     draw_sizes(bottom.subplots(gridspec_kw=_margins(_SIZES_HEIGHT, 0.4, 0.6)), overview)
@@ -67,6 +69,7 @@ def _gaps(overview: Overview, panel_height: float) -> dict[str, float]:
 def _write_title(figure: SubFigure, overview: Overview) -> None:
     network, left = overview.network, _LEFT / _WIDTH
     ranks = "1 rank" if overview.num_ranks == 1 else f"{overview.num_ranks} ranks"
+    steps = "1 step" if overview.num_steps == 1 else f"{overview.num_steps} steps"
     chunks = "1 chunk" if overview.num_chunks == 1 else f"{overview.num_chunks} chunks"
     name = f"{overview.collective.value}, algorithm {overview.algorithm}"
     run = f"{ranks}, {format_size(overview.size_bytes)} in {chunks}"
@@ -76,7 +79,7 @@ def _write_title(figure: SubFigure, overview: Overview) -> None:
         f"bandwidth {format_rate(network.bandwidth_bytes_per_s)} each link and direction",
         "reduction free" if free else f"reduction {format_rate(network.reduce_bytes_per_s)}",
         f"overhead {format_time(network.send_overhead_s)} a message",
-        f"done after {format_time(overview.timeline.time_s)}, {overview.num_steps} steps",
+        f"done after {format_time(overview.timeline.time_s)}, {steps}",
     ]
     figure.text(left, 0.62, f"{name}, {run}", fontsize=15, fontweight="bold", va="center")
     figure.text(left, 0.18, "   ·   ".join(costs), fontsize=10, color=DARK_GREY, va="center")

@@ -101,6 +101,26 @@ def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
     run("plot", *options, "-o", str(tmp_path / "mine.png"))
 
 
+def test_sweep_as_table_csv_picture_and_json(tmp_path: Path) -> None:
+    """One run gives them all; the picture can be drawn again from the CSV file alone."""
+    table, picture, again = tmp_path / "sweep.csv", tmp_path / "sweep.png", tmp_path / "again.png"
+    options = ["--algorithm", "ring,direct", "--algorithm", "torus", "--ranks", "2,4", "--sizes", "1KiB:4KiB"]
+    output = run("sweep", *options, "--csv", str(table), "-o", str(picture))
+    assert output.startswith("all_reduce, the fastest of 3 algorithms")
+    assert run("sweep", "--from", str(table), "-o", str(again)) == output
+    assert again.read_bytes() == picture.read_bytes()
+    cells = json.loads(run("sweep", *options, "--json"))["cells"]
+    assert len(cells) == 3 * 2 * 2
+    [time_s] = [c["time_s"] for c in cells if (c["algorithm"], c["num_ranks"], c["size_bytes"]) == ("ring", 4, 4096)]
+    assert time_s == json.loads(run("simulate", "--ranks", "4", "--size", "4KiB", "--json"))["time_s"]
+
+
+def test_sweep_takes_all_algorithms_of_a_collective() -> None:
+    """Unless some are named."""
+    cells = json.loads(run("sweep", "--collective", "broadcast", "--ranks", "3", "--sizes", "8", "--json"))["cells"]
+    assert [cell["algorithm"] for cell in cells] == ["ring", "binomial_tree", "double_binary_tree", "direct"]
+
+
 def test_plot_says_where(tmp_path: Path) -> None:
     """The picture is written and its path printed."""
     path = tmp_path / "ring.png"
@@ -126,6 +146,14 @@ def test_plot_says_where(tmp_path: Path) -> None:
             "ringsim simulate: Invalid value for '--latency': '10' is not a time: write it as 10us, 1.5ms or 2s",
         ),
         ("verify --algorithm tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
+        (
+            "sweep --ranks 1",
+            "ringsim sweep: Invalid value for '--ranks': '1' is not a number of ranks: write a whole number from 2 to",
+        ),
+        ("sweep --sizes 4:2", "ringsim sweep: Invalid value for '--sizes': '4:2' is not a range: write it as"),
+        ("sweep --algorithm ring,tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
+        ("sweep --from no.csv", "ringsim: [Errno 2] No such file or directory: 'no.csv'"),
+        ("sweep --from no.csv --latency 1us", "ringsim sweep: --latency has no effect together with --from"),
         ("plot --ranks 3 -o /proc/no/such.png", "ringsim: [Errno 2] No such file or directory: "),
         ("simulat", "ringsim: No such command 'simulat'."),
     ],
@@ -141,4 +169,4 @@ def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
 
 def test_help_names_every_command() -> None:
     """A reader finds out what there is."""
-    assert all(command in run("--help") for command in ("plot", "simulate", "verify"))
+    assert all(command in run("--help") for command in ("plot", "simulate", "sweep", "verify"))

@@ -13,6 +13,7 @@ from ringsim.collective import Collective
 from ringsim.network import Network
 from ringsim.overview import Overview, make_overview
 from ringsim.plots.chunk_grid import contributor_colours, shaded_image, striped_image
+from ringsim.plots.lane_layout import LaneLayout, pack_sends
 from ringsim.plots.lanes import draw_lanes
 from ringsim.plots.overview_figure import draw_overview, save_overview
 
@@ -35,7 +36,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
     overview = overview_of(3)
     axes = Figure().subplots()
-    draw_lanes(axes, overview)
+    draw_lanes(axes, overview, LaneLayout.of(overview.timeline))
     timeline = overview.timeline
     for label, rank, begin, end, rows in (
         ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
@@ -47,6 +48,43 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
         np.testing.assert_allclose(drawn_intervals(axes, label), wanted, err_msg=label)
     gaps = [(rank, *gap) for rank, gaps in enumerate(overview.waiting_s) for gap in gaps.tolist()]
     np.testing.assert_allclose(drawn_intervals(axes, "waits"), sorted(gaps))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_ranks", "most"),
+    [("ring", 5, 1), ("direct", 4, 3), ("parameter_server", 8, 7), ("double_binary_tree", 8, 4), ("torus", 9, 2)],
+)
+def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: int, most: int) -> None:
+    """In a row of a lane no two sendings overlap, and there are no more rows than are sent at any one time."""
+    timeline = overview_of(num_ranks, algorithm=algorithm).timeline
+    row = pack_sends(timeline)
+    assert row.max() + 1 == most
+    for rank in range(num_ranks):
+        mine = timeline.src == rank
+        start, left = timeline.start_s[mine], timeline.left_s[mine]
+        at_once = ((start <= start[:, None]) & (left > start[:, None])).sum(axis=1)
+        assert row[mine].max() + 1 == at_once.max()
+        for number in range(most):
+            order = np.argsort(start[row[mine] == number])
+            assert (start[row[mine] == number][order][1:] >= left[row[mine] == number][order][:-1]).all()
+
+
+def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
+    """What a tree's rank sends to one neighbour is easier to follow in one row than in two."""
+    timeline = overview_of(8, algorithm="double_binary_tree").timeline
+    row, leaf = pack_sends(timeline), timeline.src == 1  # sends to 2 and 7 all the time
+    assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]
+
+
+def test_lanes_with_rows_do_not_overlap() -> None:
+    """A lane is as high as its rows need; one with a single row is as high as in a ring."""
+    layout = LaneLayout.of(overview_of(8, algorithm="parameter_server").timeline)
+    assert layout.extra[0] > 1.5
+    assert not layout.extra[1:].any()
+    ranks = np.arange(8)
+    top, bottom = (layout.origin + edge for edge in layout.lane(ranks))
+    np.testing.assert_allclose(top[1:] - bottom[:-1], 0.2)
+    np.testing.assert_allclose(layout.height, bottom[-1] + 0.6)
 
 
 def test_a_stripe_is_filled_where_its_rank_contributes() -> None:

@@ -1,0 +1,1 @@
+"""The commands of `ringsim`, one file each: parse, call one function, print."""

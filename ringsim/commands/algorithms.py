@@ -1,0 +1,26 @@
+"""`ringsim algorithms` and `ringsim verify`: what there is, and whether it is right."""
+
+import click
+
+from ringsim.algorithms import ALGORITHMS, build
+from ringsim.commands.options import COLLECTIVES, RANKS, schedule_options
+from ringsim.cost_table import cost_of, format_costs
+from ringsim.schedule import Schedule
+from ringsim.verify import verify as prove
+
+
+@click.command()
+@click.option("--collective", type=click.Choice(COLLECTIVES), help="Only this one's.")
+@click.option("--ranks", type=RANKS, default=8, show_default=True)
+def algorithms(collective: str | None, ranks: int) -> None:
+    """List the algorithms with their steps, transfers and bytes, beside what no algorithm can undercut."""
+    chosen = [key for key in ALGORITHMS if collective in (None, key[0].value)]
+    click.echo(format_costs(cost_of(build(*key, ranks)) for key in chosen))
+
+
+@click.command()
+@schedule_options
+def verify(schedule: Schedule) -> None:
+    """Prove that an algorithm gives every rank what it must have, each contribution counted once."""
+    proof = prove(schedule)
+    click.echo(f"{schedule}: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)")

@@ -1,0 +1,25 @@
+"""`ringsim plot`."""
+
+from pathlib import Path
+
+import click
+
+from ringsim.commands.options import FILE, network_options, schedule_options, size_option
+from ringsim.machine import AnyNetwork
+from ringsim.schedule import Schedule
+
+
+@click.command()
+@schedule_options
+@network_options
+@size_option
+@click.option("-o", "--output", type=FILE, help="PNG, PDF or SVG, by its suffix.")
+def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None) -> None:
+    """Draw the lanes of all ranks, the chunk grid, and time against size."""
+    from ringsim.overview import make_overview  # noqa: PLC0415
+    from ringsim.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
+
+    name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}.png"
+    path = output or Path(name)
+    save_overview(make_overview(schedule, network, size), path)
+    click.echo(path)

@@ -1,0 +1,43 @@
+"""Several numbers in one option: `2,4,8`, or `1KiB:1GiB:x4` for all powers of 4 times 1 KiB up to 1 GiB."""
+
+from collections.abc import Callable
+
+MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
+
+
+def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
+    """The numbers in order, each once; `parse` reads one of them. A range without `:xN` grows by `factor`.
+
+    Raises ValueError for what `parse` refuses, numbers less than 1, ranges that go down, and too many numbers.
+    """
+    numbers = {number for part in text.split(",") for number in _parse_part(part.strip(), parse, factor)}
+    if len(numbers) > MAX_NUMBERS:
+        raise ValueError(f"{text!r}: {len(numbers)} numbers, more than {MAX_NUMBERS}")
+    return sorted(numbers)
+
+
+def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
+    first_text, *rest = text.split(":")
+    first = parse(first_text)
+    if first < 1:
+        raise ValueError(f"{first_text!r}: must be at least 1")
+    if not rest:
+        return [first]
+    last = parse(rest[0])
+    if last < first or len(rest) > 2:
+        raise ValueError(f"{text!r} is not a range: write it as FIRST:LAST or FIRST:LAST:x{factor}, the smaller first")
+    return _powers(first, last, _parse_factor(rest[1]) if rest[1:] else factor)
+
+
+def _powers(first: int, last: int, factor: int) -> list[int]:
+    numbers = [first]
+    while numbers[-1] * factor <= last:
+        numbers.append(numbers[-1] * factor)
+    return numbers
+
+
+def _parse_factor(text: str) -> int:
+    digits = text.removeprefix("x")
+    if not digits.isdecimal() or int(digits) < 2:
+        raise ValueError(f"{text!r} is not a factor: write it as x2 or x4")
+    return int(digits)
