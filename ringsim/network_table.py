@@ -1,7 +1,7 @@
 """What networks there are, and what is in one of them, as tables for people and as JSON."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,3 +117,16 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+def phrases(network: Mapping[str, Any]) -> list[str]:
+    """What a network's `as_dict` says in few words: its description, or its times and rates that cost something."""
+    if "description" in network:
+        return [network["description"]] if network["description"] else []
+    formats = {"_bytes_per_s": format_rate, "_s": format_time}
+    found = []
+    for name, value in network.items():
+        ending = next((ending for ending in formats if name.endswith(ending)), None)
+        if ending and isinstance(value, int | float) and value > 0:
+            found.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
+    return found

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ringsim.closed_form import ring_time_s
 from ringsim.collective import Collective, Counts, initial_counts, required
+from ringsim.machine import AnyNetwork
 from ringsim.network import Network
 from ringsim.replay import replay_steps
 from ringsim.schedule import Bools, Ints, Schedule
@@ -40,7 +41,7 @@ class Overview:
     num_ranks: int
     num_chunks: int
     num_steps: int
-    network: Network
+    network: AnyNetwork
     size_bytes: int
     timeline: Timeline
     waiting_s: tuple[Seconds, ...]
@@ -54,7 +55,7 @@ class Overview:
     crossover_bytes: int | None
 
 
-def make_overview(schedule: Schedule, network: Network, size_bytes: int) -> Overview:
+def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Overview:
     """The overview of `schedule` on `network`, its timeline and holdings at `size_bytes`.
 
     Raises ValueError for a negative size or more than MAX_RANKS ranks.
@@ -118,15 +119,15 @@ def _sizes_around(size_bytes: int) -> Ints:
     return np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, size_bytes.bit_length()) + 1)
 
 
-def _closed_form(schedule: Schedule, network: Network, sizes: Ints) -> Seconds | None:
-    if schedule.algorithm != "ring":
+def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Seconds | None:
+    if schedule.algorithm != "ring" or not isinstance(network, Network):
         return None
     times = [ring_time_s(schedule.collective, schedule.num_ranks, size, network) for size in sizes.tolist()]
     known = [time for time in times if time is not None]
     return np.array(known) if len(known) == len(times) else None
 
 
-def _crossover(schedule: Schedule, network: Network, floor: float, largest: int) -> int | None:
+def _crossover(schedule: Schedule, network: AnyNetwork, floor: float, largest: int) -> int | None:
     if floor == 0:
         return None
     # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.

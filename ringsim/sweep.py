@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from ringsim.algorithms import Algorithm, build
 from ringsim.atomic_file import atomic_file
 from ringsim.collective import Collective
-from ringsim.network import Network
+from ringsim.machine import AnyNetwork
 from ringsim.provenance import provenance
 from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.schedule import Schedule
@@ -154,7 +154,7 @@ def run_sweep(
     algorithms: Sequence[str],
     ranks: Sequence[int],
     sizes_bytes: Sequence[int],
-    networks: Mapping[str, Network],
+    networks: Mapping[str, AnyNetwork],
     on_progress: Callable[[int], object] = lambda _: None,
     *,
     max_transfers: float = MAX_TRANSFERS,
@@ -178,7 +178,7 @@ def run_sweep(
                 place = (collective, name, algorithm, num_ranks, size_bytes)
                 cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, built.skipped))
                 on_progress(1)
-    return Sweep(tuple(cells), {name: network.as_dict() for name, network in networks.items()}, provenance())
+    return Sweep(tuple(cells), {name: dict(network.as_dict()) for name, network in networks.items()}, provenance())
 
 
 def _refuse_too_small(num_ranks: int, size_bytes: int) -> None:

@@ -1,10 +1,10 @@
 """A `Sweep` as text: who is fastest, how fast, and by how much."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from ringsim.network_table import phrases
 from ringsim.sweep import BASELINE, Sweep, Winner
-from ringsim.units import format_rate, format_size, format_time
+from ringsim.units import format_size, format_time
 
 _GAP = "   "
 
@@ -35,22 +35,11 @@ def rival(sweep: Sweep) -> str:
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
 
-def describe_network(network: Mapping[str, Any]) -> str:
-    """The times and rates that a network's `as_dict` has, those left out that cost nothing."""
-    formats = {"_bytes_per_s": format_rate, "_s": format_time}
-    parts = []
-    for name, value in network.items():
-        ending = next((ending for ending in formats if name.endswith(ending)), None)
-        if ending and isinstance(value, int | float) and value > 0:
-            parts.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
-    return ", ".join(parts)
-
-
 def _format_network(sweep: Sweep, network: str, width: int) -> str:
     num_algorithms = len(sweep.algorithms)
     among = "1 algorithm" if num_algorithms == 1 else f"{num_algorithms} algorithms"
     title = f"{sweep.collective.value}, the fastest of {among}, its time, and how many times as fast as {rival(sweep)}"
-    about = describe_network(sweep.networks[network])
+    about = ", ".join(phrases(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
     blocks = ["\n".join(_beside([sizes, *some])) for some in _pages(columns, width - len(max(sizes, key=len)))]

@@ -1,19 +1,19 @@
 """The page with all pictures of one schedule."""
 
-import math
 import os
 from pathlib import Path
 
 from matplotlib.figure import Figure, SubFigure
 
 from ringsim.atomic_file import atomic_file
+from ringsim.network_table import phrases
 from ringsim.overview import Overview
 from ringsim.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.plots.lane_layout import LaneLayout
 from ringsim.plots.lanes import draw_lanes
 from ringsim.plots.palette import DARK_GREY
 from ringsim.plots.sizes import draw_sizes
-from ringsim.units import format_rate, format_size, format_time
+from ringsim.units import format_size, format_time
 
 _DPI = 144
 # Inches, here and below; with the dpi about 2000 pixels wide.
@@ -67,18 +67,14 @@ def _gaps(overview: Overview, panel_height: float) -> dict[str, float]:
 
 
 def _write_title(figure: SubFigure, overview: Overview) -> None:
-    network, left = overview.network, _LEFT / _WIDTH
+    left = _LEFT / _WIDTH
     ranks = "1 rank" if overview.num_ranks == 1 else f"{overview.num_ranks} ranks"
     steps = "1 step" if overview.num_steps == 1 else f"{overview.num_steps} steps"
     chunks = "1 chunk" if overview.num_chunks == 1 else f"{overview.num_chunks} chunks"
     name = f"{overview.collective.value}, algorithm {overview.algorithm}"
     run = f"{ranks}, {format_size(overview.size_bytes)} in {chunks}"
-    free = math.isinf(network.reduce_bytes_per_s)
     costs = [
-        f"latency {format_time(network.latency_s)}",
-        f"bandwidth {format_rate(network.bandwidth_bytes_per_s)} each link and direction",
-        "reduction free" if free else f"reduction {format_rate(network.reduce_bytes_per_s)}",
-        f"overhead {format_time(network.send_overhead_s)} a message",
+        *phrases(overview.network.as_dict()),
         f"done after {format_time(overview.timeline.time_s)}, {steps}",
     ]
     figure.text(left, 0.62, f"{name}, {run}", fontsize=15, fontweight="bold", va="center")

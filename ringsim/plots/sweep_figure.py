@@ -14,11 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ringsim.atomic_file import atomic_file
+from ringsim.network_table import phrases
 from ringsim.plots.algorithm_styles import Style, styles_of
 from ringsim.plots.palette import DARK_GREY, LIGHT_GREY
 from ringsim.plots.winner_map import draw_winner_map, set_size_axis
 from ringsim.sweep import Sweep
-from ringsim.sweep_table import describe_network, rival
+from ringsim.sweep_table import rival
 from ringsim.units import format_time
 
 _DPI = 144
@@ -72,7 +73,7 @@ def _margins(height: float, above: float, below: float) -> dict[str, Any]:
 def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style], height: float) -> None:
     axes = figure.subplots(gridspec_kw=_margins(height, 0.5, 0.45))
     axes.set_title(f"Fastest on network {network}", loc="left", fontsize=11, fontweight="bold")
-    axes.set_title(describe_network(sweep.networks[network]), loc="right", fontsize=9, color=DARK_GREY)
+    axes.set_title(", ".join(phrases(sweep.networks[network])), loc="right", fontsize=9, color=DARK_GREY)
     areas = draw_winner_map(axes, sweep, network, styles)
     axes.set_xlabel(f"size of the whole data; number: how many times as fast as {rival(sweep)}", fontsize=9)
     _draw_legend(figure, areas, 1 - 0.5 / height)

@@ -4,8 +4,9 @@ import pytest
 
 from ringsim.collective import Collective
 from ringsim.network import Network
+from ringsim.network_table import phrases
 from ringsim.sweep import run_sweep
-from ringsim.sweep_table import describe_network, format_sweep
+from ringsim.sweep_table import format_sweep
 
 NETWORKS = {"one": Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
 
@@ -45,4 +46,4 @@ def test_what_was_skipped_is_said() -> None:
 def test_a_network_is_described_by_its_times_and_rates() -> None:
     """What costs nothing, and what is neither, is left out."""
     network = Network(2e-6, 1e9, send_overhead_s=1e-6).as_dict() | {"hosts": [1, 2], "kind": "star"}
-    assert describe_network(network) == "latency 2 us, bandwidth 1 GB/s, send overhead 1 us"
+    assert phrases(network) == ["latency 2 us", "bandwidth 1 GB/s", "send overhead 1 us"]
