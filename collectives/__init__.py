@@ -2,14 +2,24 @@
 
 from collectives.errors import CollectiveError
 from collectives.execute import Event, Executor, execute
-from collectives.functions import all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
+from collectives.lane import Work
+from collectives.ledger import Ledger
+from collectives.rooted import barrier, broadcast, reduce
 
 __all__ = [
     "CollectiveError",
     "Event",
     "Executor",
+    "Ledger",
+    "Work",
+    "all_gather",
     "all_gather_into_tensor",
     "all_reduce",
+    "barrier",
+    "broadcast",
     "execute",
+    "reduce",
+    "reduce_scatter",
     "reduce_scatter_tensor",
 ]

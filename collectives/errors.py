@@ -3,12 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from collectives.ledger import Ledger
+
 
 class CollectiveError(RuntimeError):
     """A transfer failed or did not come in time; the message names rank, step, chunk and peer.
 
     The tensor is left half-reduced and the process group must be taken as broken: destroy it and exit.
+
+    ledger: how far each of this rank's transfers had got; None if it failed outside of a schedule.
     """
+
+    def __init__(self, message: str, ledger: Ledger | None = None) -> None:
+        super().__init__(message)
+        self.ledger = ledger
 
 
 @contextmanager

@@ -1,128 +1,176 @@
-"""The collectives, with torch.distributed's own signatures, run from ring schedules."""
+"""The collectives in which all ranks are alike, with torch.distributed's own signatures.
 
-from weakref import WeakKeyDictionary
+Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
+on the CPU. With `async_op=True` a call returns a `Work` at once; calls of one group are done in the order in which
+they were made. All raise ValueError for an argument that does not fit, and CollectiveError when a peer fails or is
+later than the group's timeout.
+
+algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION` or an MSCCL `FILE.xml`.
+accumulate: the dtype in which a rank adds, such as torch.float32 for a bfloat16 tensor. A rank still rounds what it
+sends: an algorithm in which sums are passed on, such as a ring, gains little, "two_shot" all there is to gain.
+wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes.
+"""
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collectives.execute import Executor, resolve
-from ringsim.algorithms import build
+from collectives.call import Call, Numbers, check_list, check_share, numbers
+from collectives.lane import Work
+from collectives.reduction import Reduction, reduction
 from ringsim.collective import Collective
+
+Op = dist.ReduceOp.RedOpType | dist.ReduceOp
+Group = dist.ProcessGroup | None
 
 
 def all_reduce(
     tensor: torch.Tensor,
-    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
-    group: dist.ProcessGroup | None = None,
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-) -> None:
+    accumulate: torch.dtype | None = None,
+    wire: torch.dtype | None = None,
+) -> Work | None:
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits.
 
-    tensor: any shape, strides and length, the same shape and dtype on every rank; on the CPU.
-    op: SUM or AVG (floating-point and complex only). AVG divides the finished sum.
-    async_op: only False so far.
-    algorithm: one of `ringsim algorithms`. With "direct", whose ranks add in different orders, they may differ
-    in the last bit.
-
-    Raises ValueError for an argument that does not fit, CollectiveError when a peer fails or is too late.
+    op: SUM, AVG (which divides the finished sum), PRODUCT, MIN, MAX, BAND, BOR or BXOR. With the algorithm "direct",
+    whose ranks add in different orders, ranks may differ in the last bit.
     """
-    _check_op(op, tensor)
-    _check_synchronous(async_op)
-    group = resolve(group)
+    how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
+    call = Call(Collective.ALL_REDUCE, algorithm, group)
+    return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor])
+
+
+def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: Numbers) -> None:
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
-    work = tensor.detach().contiguous()
-    _executor(Collective.ALL_REDUCE, algorithm, group).run(work)
-    _finish(op, work, group.size())
-    if not tensor.is_contiguous():
-        tensor.detach().copy_(work)
+    if tensor.is_contiguous() and dtypes.state == tensor.dtype:
+        state = tensor
+    else:
+        state = call.lane.buffer(tensor.numel(), dtypes.state).view(tensor.shape)
+        state.copy_(tensor)
+    call.execute(state, how, dtypes.wire)
+    how.finish(state, call.num_ranks)
+    if state is not tensor:
+        tensor.copy_(state)
 
 
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,  # noqa: A002  torch.distributed's name
-    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
-    group: dist.ProcessGroup | None = None,
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
     async_op: bool = False,
-    *,
-    algorithm: str = "ring",
-) -> None:
+    **how: Any,
+) -> Work | None:
     """Reduce `input` over all ranks and leave the r-th equal share of it in rank r's `output`.
 
     input: num_ranks times the elements of `output`, same dtype; it is not changed.
-
-    Raises as `all_reduce` does.
+    how: `algorithm`, `accumulate` and `wire`.
     """
-    _check_op(op, input)
-    _check_synchronous(async_op)
-    group = resolve(group)
-    _check_share("output", output, "input", input, group.size())
-    work = input.detach().contiguous().view(-1).clone()
-    _executor(Collective.REDUCE_SCATTER, algorithm, group).run(work)
-    share = work.view(group.size(), -1)[group.rank()]
-    _finish(op, share, group.size())
-    output.detach().copy_(share.view(output.shape))
+    scatter = _Scatter(group, op, output, **how)
+    check_share("output", output, "input", input, scatter.call.num_ranks)
+    return scatter.start([input], async_op)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: list[torch.Tensor],
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    **how: Any,
+) -> Work | None:
+    """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`; inputs are not changed.
+
+    how: `algorithm`, `accumulate` and `wire`.
+    """
+    scatter = _Scatter(group, op, output, **how)
+    check_list("input_list", input_list, "output", output, scatter.call.num_ranks)
+    return scatter.start(input_list, async_op)
+
+
+class _Scatter:
+    """A reduce_scatter of one or several inputs that lie one after the other."""
+
+    def __init__(
+        self,
+        group: Group,
+        op: Op,
+        output: torch.Tensor,
+        *,
+        algorithm: str = "ring",
+        accumulate: torch.dtype | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        self.how, self.dtypes = reduction(op, output.dtype), numbers(output.dtype, accumulate, wire)
+        self.call = Call(Collective.REDUCE_SCATTER, algorithm, group)
+        self.output = output
+
+    def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
+        return self.call.perform(lambda: self.run([each.detach() for each in inputs]), async_op, [self.output])
+
+    def run(self, inputs: list[torch.Tensor]) -> None:
+        call = self.call
+        state = call.lane.buffer(self.output.numel() * call.num_ranks, self.dtypes.state)
+        for part, each in zip(state.tensor_split(len(inputs)), inputs, strict=True):
+            part.view(each.shape).copy_(each)
+        call.execute(state, self.how, self.dtypes.wire)
+        share = state.view(call.num_ranks, -1)[call.rank]
+        self.how.finish(share, call.num_ranks)
+        self.output.detach().copy_(share.view(self.output.shape))
 
 
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
+    group: Group = None,
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-) -> None:
+) -> Work | None:
     """Gather every rank's `input_tensor`, one after the other, into everyone's `output_tensor`.
 
     output_tensor: num_ranks times the elements of `input_tensor`, same dtype.
-
-    Raises as `all_reduce` does.
     """
-    _check_synchronous(async_op)
-    group = resolve(group)
-    _check_share("input_tensor", input_tensor, "output_tensor", output_tensor, group.size())
-    output = output_tensor.detach()
-    work = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
-    work.view(group.size(), -1)[group.rank()].copy_(input_tensor.detach().reshape(-1))
-    _executor(Collective.ALL_GATHER, algorithm, group).run(work)
-    if work is not output:
-        output.copy_(work)
+    call = Call(Collective.ALL_GATHER, algorithm, group)
+    check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
+
+    def run() -> None:
+        output = output_tensor.detach()
+        whole = output if output.is_contiguous() else call.lane.buffer(output.numel(), output.dtype)
+        _gather(call, whole.view(call.num_ranks, -1), input_tensor.detach())
+        if whole is not output:
+            output.copy_(whole.view(output.shape))
+
+    return call.perform(run, async_op, [output_tensor])
 
 
-# One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
-_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str], Executor]] = WeakKeyDictionary()
+def all_gather(
+    tensor_list: list[torch.Tensor],
+    tensor: torch.Tensor,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "ring",
+) -> Work | None:
+    """Gather every rank's `tensor` into everyone's `tensor_list`, rank r's into the r-th."""
+    call = Call(Collective.ALL_GATHER, algorithm, group)
+    check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
+
+    def run() -> None:
+        whole = call.lane.buffer(tensor.numel() * call.num_ranks, tensor.dtype).view(call.num_ranks, -1)
+        _gather(call, whole, tensor.detach())
+        for each, part in zip(tensor_list, whole, strict=True):
+            each.detach().copy_(part.view(each.shape))
+
+    return call.perform(run, async_op, tensor_list)
 
 
-def _executor(collective: Collective, algorithm: str, group: dist.ProcessGroup) -> Executor:
-    executors = _EXECUTORS.setdefault(group, {})
-    if (collective, algorithm) not in executors:
-        executors[collective, algorithm] = Executor(build(collective, algorithm, group.size()), group)
-    return executors[collective, algorithm]
-
-
-def _check_op(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor) -> None:
-    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        raise ValueError(f"op {op}: only ReduceOp.SUM and ReduceOp.AVG are supported so far")
-    if op == dist.ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise ValueError(f"op AVG: needs a floating-point or complex tensor, not {tensor.dtype}; use SUM")
-
-
-def _check_synchronous(async_op: bool) -> None:
-    if async_op:
-        raise ValueError("async_op True: only synchronous calls are supported so far")
-
-
-def _check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
-    if small.numel() * num_ranks != large.numel():
-        raise ValueError(
-            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
-            f"{large_name} must have {num_ranks} times as many, once per rank"
-        )
-    if small.dtype != large.dtype:
-        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
-
-
-def _finish(op: dist.ReduceOp.RedOpType, tensor: torch.Tensor, num_ranks: int) -> None:
-    if op == dist.ReduceOp.AVG:
-        tensor.div_(num_ranks)
+def _gather(call: Call, whole: torch.Tensor, own: torch.Tensor) -> None:
+    """whole: (num_ranks, elements), contiguous."""
+    whole[call.rank].view(own.shape).copy_(own)
+    call.execute(whole)

@@ -100,7 +100,7 @@ def test_reduce_scatter_and_all_gather(ranks: RankPool, num_ranks: int, length: 
 def refusals(group: dist.ProcessGroup) -> list[str]:
     """The messages of calls that do not fit."""
     calls = [
-        lambda: collectives.all_reduce(torch.zeros(3), dist.ReduceOp.MAX, group),
+        lambda: collectives.all_reduce(torch.zeros(3), dist.ReduceOp.BAND, group),
         lambda: collectives.all_reduce(torch.zeros(3, dtype=torch.int64), dist.ReduceOp.AVG, group),
         lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="tree"),
         lambda: collectives.reduce_scatter_tensor(torch.zeros(2), torch.zeros(5), group=group),
@@ -118,9 +118,9 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
     """The message names the argument, the value and the rule."""
     known = ", ".join(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE)
     assert ranks.run(refusals, num_ranks=2)[1] == [
-        "op RedOpType.MAX: only ReduceOp.SUM and ReduceOp.AVG are supported so far",
+        "op BAND: needs integers or bool, not torch.float32",
         "op AVG: needs a floating-point or complex tensor, not torch.int64; use SUM",
-        f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION",
+        f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
     ]

@@ -1,0 +1,81 @@
+"""What all calls have in common: whose turn it is, which executor runs them, and what must fit together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from collectives.execute import Executor, resolve
+from collectives.lane import Lane, Work, lane_of
+from collectives.reduction import Reduction
+from ringsim.algorithms import build
+from ringsim.collective import Collective
+
+# One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
+_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int], Executor]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """In which dtypes a reduction is done: `state` is added up, `wire` travels."""
+
+    state: torch.dtype
+    wire: torch.dtype
+
+
+def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> Numbers:
+    """For a tensor of `dtype`. Raises ValueError if one of the others is given where nothing is rounded."""
+    for name, given in (("accumulate", accumulate), ("wire", wire)):
+        if given is not None and not (given.is_floating_point and dtype.is_floating_point):
+            raise ValueError(f"{name} {given}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
+    return Numbers(accumulate or dtype, wire or dtype)
+
+
+class Call:
+    """One collective on one group: where it runs, and its executor."""
+
+    def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
+        self.group = resolve(group)
+        self.lane: Lane = lane_of(self.group)
+        self.num_ranks, self.rank = self.group.size(), self.group.rank()
+        self._key = collective, algorithm, root
+        executors = _EXECUTORS.setdefault(self.group, {})
+        if self._key not in executors:
+            executors[self._key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
+        self._executor = executors[self._key]
+
+    def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
+        """Run the schedule on `tensor`, contiguous, in place."""
+        self._executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
+
+    def perform(self, work: Callable[[], None], async_op: bool, result: list[torch.Tensor]) -> Work | None:
+        """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`."""
+        if async_op:
+            return self.lane.start(work, result)
+        self.lane.run(work)
+        return None
+
+
+def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
+    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
+    if small.numel() * num_ranks != large.numel():
+        raise ValueError(
+            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
+            f"{large_name} must have {num_ranks} times as many, once per rank"
+        )
+    if small.dtype != large.dtype:
+        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
+
+
+def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
+    """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
+    if len(tensors) != num_ranks:
+        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
+    for index, each in enumerate(tensors):
+        if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
+            raise ValueError(
+                f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
+                f"{tensor.dtype}: both must be the same"
+            )

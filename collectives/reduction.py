@@ -1,0 +1,63 @@
+"""`Reduction`: how what arrives is combined with what is there, for each of torch.distributed's operations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import ReduceOp
+
+Combine = Callable[[torch.Tensor, torch.Tensor], object]
+
+
+def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    torch.minimum(chunk, arrived.to(chunk.dtype), out=chunk)
+
+
+def _maximum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    torch.maximum(chunk, arrived.to(chunk.dtype), out=chunk)
+
+
+# All in place, and the same bits with the two exchanged: so that an exchange leaves both ranks with the same.
+_COMBINE: dict[ReduceOp.RedOpType, Combine] = {
+    ReduceOp.SUM: torch.Tensor.add_,
+    ReduceOp.AVG: torch.Tensor.add_,
+    ReduceOp.PRODUCT: torch.Tensor.mul_,
+    ReduceOp.MIN: _minimum,
+    ReduceOp.MAX: _maximum,
+    ReduceOp.BAND: torch.Tensor.bitwise_and_,
+    ReduceOp.BOR: torch.Tensor.bitwise_or_,
+    ReduceOp.BXOR: torch.Tensor.bitwise_xor_,
+}
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """An operation on tensors of one dtype.
+
+    combine: called with a chunk and what arrived for it; changes the chunk in place.
+    """
+
+    name: str
+    combine: Combine
+    averages: bool
+
+    def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
+        """What is left to do, in place, once all contributions are combined."""
+        if self.averages:
+            tensor.div_(num_ranks)
+
+
+def reduction(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
+    """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it either."""
+    kind = next((each for each in _COMBINE if op == each), None)
+    if kind is None:
+        raise ValueError(f"op {op}: must be one of {', '.join(each.name for each in _COMBINE)}")
+    name = kind.name
+    if kind in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"op {name}: needs integers or bool, not {dtype}")
+    if kind is ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"op AVG: needs a floating-point or complex tensor, not {dtype}; use SUM")
+    if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
+    return Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)

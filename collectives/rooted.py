@@ -1,0 +1,84 @@
+"""The collectives with a root, and the barrier, with torch.distributed's own signatures (see `functions`)."""
+
+import torch
+import torch.distributed as dist
+
+from collectives.call import Call, numbers
+from collectives.execute import resolve
+from collectives.functions import Group, Op, all_reduce
+from collectives.lane import Work
+from collectives.reduction import reduction
+from ringsim.collective import Collective
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str = "binomial_tree",
+) -> Work | None:
+    """Copy rank `src`'s `tensor` into everyone's.
+
+    src: a rank of the whole job; `group_src`, instead, one of `group`.
+    """
+    call = Call(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
+
+    def run() -> None:
+        own = tensor.detach()
+        whole = own if own.is_contiguous() else call.lane.buffer(own.numel(), own.dtype).view(own.shape)
+        if whole is not own:
+            whole.copy_(own)
+        call.execute(whole)
+        if whole is not own:
+            own.copy_(whole)
+
+    return call.perform(run, async_op, [tensor])
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str = "binomial_tree",
+    accumulate: torch.dtype | None = None,
+    wire: torch.dtype | None = None,
+) -> Work | None:
+    """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
+
+    dst: a rank of the whole job; `group_dst`, instead, one of `group`.
+    """
+    how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
+    root = _root(resolve(group), "dst", dst, group_dst)
+    call = Call(Collective.REDUCE, algorithm, group, root)
+
+    def run() -> None:
+        state = call.lane.buffer(tensor.numel(), dtypes.state).view(tensor.shape)
+        state.copy_(tensor.detach())
+        call.execute(state, how, dtypes.wire)
+        if call.rank == root:
+            how.finish(state, call.num_ranks)
+            tensor.detach().copy_(state)
+
+    return call.perform(run, async_op, [tensor])
+
+
+def barrier(group: Group = None, async_op: bool = False) -> Work | None:
+    """Wait until every rank of `group` has called it."""
+    # Nobody can have the sum before all have given their part.
+    return all_reduce(torch.zeros(1), group=group, async_op=async_op, algorithm="recursive_doubling")
+
+
+def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:
+    if (rank is None) == (group_rank is None):
+        raise ValueError(f"{name} {rank}, group_{name} {group_rank}: give exactly one of the two")
+    root = group_rank if rank is None else dist.get_group_rank(group, rank)
+    if root is None or not 0 <= root < group.size():
+        raise ValueError(f"group_{name} {root}: must be in 0..{group.size() - 1}")
+    return root
