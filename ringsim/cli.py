@@ -11,7 +11,7 @@ import click
 
 from ringsim import __version__
 from ringsim.algorithms import ALGORITHMS, build
-from ringsim.closed_form import ring_time_s
+from ringsim.closed_form import closed_form_of
 from ringsim.collective import Collective
 from ringsim.cost_table import cost_of, format_costs
 from ringsim.network import Network
@@ -138,9 +138,7 @@ def summarise(schedule: Schedule, network: Network, size_bytes: int) -> dict[str
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "time_s": time_s,
-        "closed_form_s": ring_time_s(collective, num_ranks, size_bytes, network)
-        if schedule.algorithm == "ring"
-        else None,
+        "closed_form_s": closed_form_of(schedule, network, size_bytes),
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
     }
