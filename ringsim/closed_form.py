@@ -57,8 +57,8 @@ def closed_form_s(
 ) -> float | None:
     """Seconds that the algorithm, as `build` makes it, takes on `network`; None if there is no formula.
 
-    Exact where the number of chunks divides the size; otherwise between the values at the next smaller and the next
-    larger size that it divides.
+    Exact where the number of chunks divides the size; otherwise it lies, as the simulated time does, between the values
+    at the next smaller and the next larger size that it divides.
     """
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
