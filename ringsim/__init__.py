@@ -10,7 +10,7 @@ from ringsim.algorithms import (
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from ringsim.closed_form import ring_time_s
+from ringsim.closed_form import closed_form_s
 from ringsim.cluster import Cluster, load_network
 from ringsim.collective import Collective
 from ringsim.combinators import merge, on_groups, pipeline, relabel, split, then
@@ -34,6 +34,7 @@ __all__ = [
     "Timeline",
     "Transfer",
     "build",
+    "closed_form_s",
     "gloo_ring_all_gather",
     "gloo_ring_all_reduce",
     "load_network",
@@ -47,7 +48,6 @@ __all__ = [
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
-    "ring_time_s",
     "simulate",
     "split",
     "then",

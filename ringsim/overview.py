@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.closed_form import ring_time_s
+from ringsim.closed_form import closed_form_of
 from ringsim.collective import Collective, Counts, initial_counts, required
 from ringsim.machine import AnyNetwork
 from ringsim.network import Network
@@ -120,9 +120,9 @@ def _sizes_around(size_bytes: int) -> Ints:
 
 
 def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Seconds | None:
-    if schedule.algorithm != "ring" or not isinstance(network, Network):
+    if not isinstance(network, Network):
         return None
-    times = [ring_time_s(schedule.collective, schedule.num_ranks, size, network) for size in sizes.tolist()]
+    times = [closed_form_of(schedule, network, size) for size in sizes.tolist()]
     known = [time for time in times if time is not None]
     return np.array(known) if len(known) == len(times) else None
 

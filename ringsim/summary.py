@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ringsim.closed_form import ring_time_s
+from ringsim.closed_form import closed_form_of
 from ringsim.machine import AnyNetwork
 from ringsim.network import Network
 from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
@@ -25,9 +25,7 @@ def summarise(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> dict[
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "time_s": time_s,
-        "closed_form_s": ring_time_s(collective, num_ranks, size_bytes, network)
-        if schedule.algorithm == "ring" and isinstance(network, Network)
-        else None,
+        "closed_form_s": closed_form_of(schedule, network, size_bytes) if isinstance(network, Network) else None,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
     }

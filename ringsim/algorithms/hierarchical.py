@@ -23,7 +23,7 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
     Raises ValueError if the ranks do not fill their hosts.
     """
     if ranks_per_host is None:
-        ranks_per_host = largest_divisor(num_ranks, 8)
+        ranks_per_host = hosts_of(num_ranks)[1]
     if ranks_per_host < 1 or num_ranks % ranks_per_host:
         raise ValueError(f"ranks_per_host {ranks_per_host}: must divide the number of ranks, {num_ranks}")
     return _two_levels("hierarchical", num_ranks // ranks_per_host, ranks_per_host)
@@ -35,8 +35,19 @@ def torus_all_reduce(num_ranks: int) -> Schedule:
     2(rows - 1) + 2(columns - 1) rounds, 2(n - 1)/n of the data sent (Mikami et al. 2018). The torus is as square as
     can be, with no fewer columns than rows; with a prime number of ranks it is a plain ring.
     """
+    return _two_levels("torus", *torus_of(num_ranks))
+
+
+def hosts_of(num_ranks: int) -> tuple[int, int]:
+    """How many hosts there are by default, and ranks on each."""
+    ranks_per_host = largest_divisor(num_ranks, 8)
+    return num_ranks // ranks_per_host, ranks_per_host
+
+
+def torus_of(num_ranks: int) -> tuple[int, int]:
+    """How many rows there are, and columns."""
     rows = largest_divisor(num_ranks, isqrt(num_ranks))
-    return _two_levels("torus", rows, num_ranks // rows)
+    return rows, num_ranks // rows
 
 
 def largest_divisor(number: int, limit: int) -> int:

@@ -128,14 +128,15 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
 
 def reduced_in_passing(rendezvous: str) -> int:
     """How many groups are still remembered after a group has come and gone."""
-    import collectives.functions
+    import collectives.call
+    import collectives.lane
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
     collectives.all_reduce(torch.ones(3))
-    assert len(collectives.functions._EXECUTORS) == 1
+    assert len(collectives.call._EXECUTORS) == len(collectives.lane._LANES) == 1
     dist.destroy_process_group()
     gc.collect()
-    return len(collectives.functions._EXECUTORS)
+    return len(collectives.call._EXECUTORS) + len(collectives.lane._LANES)
 
 
 def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:

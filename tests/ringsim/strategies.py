@@ -1,13 +1,17 @@
-"""What hypothesis draws: random schedules that obey the ranges, but no particular collective."""
+"""What hypothesis draws: schedules, random ones and built-in ones, and networks to run them on."""
+
+import math
+from functools import cache
 
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Transfer
+from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim.algorithms import ALGORITHMS
 
 
 @st.composite
 def schedules(draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_steps: int = 6) -> Schedule:
-    """Any transfers in any steps; a rank may send and receive several in one step."""
+    """Any transfers in any steps, for no particular collective; a rank may send and receive several in one step."""
     num_ranks = draw(st.integers(2, max_ranks))
     num_chunks = draw(st.integers(1, max_chunks))
     transfer = st.builds(
@@ -19,3 +23,27 @@ def schedules(draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_step
     )
     steps = draw(st.lists(st.lists(transfer, max_size=4), max_size=max_steps))
     return Schedule.from_transfers(Collective.ALL_REDUCE, "random", num_ranks, num_chunks, steps)
+
+
+def built_in_schedules(min_ranks: int = 1, max_ranks: int = 10) -> st.SearchStrategy[Schedule]:
+    """Every algorithm there is, for a few ranks."""
+    return st.builds(build_key, st.sampled_from(list(ALGORITHMS)), st.integers(min_ranks, max_ranks))
+
+
+@cache
+def build_key(key: tuple[Collective, str], num_ranks: int) -> Schedule:
+    """`build`, as the strategies call it."""
+    return build(*key, num_ranks)
+
+
+def networks() -> st.SearchStrategy[Network]:
+    """Uniform networks; for chunks of a few bytes latency, overheads, sending and reducing cost about the same."""
+    cost_s, bytes_per_s = st.floats(0, 10), st.floats(0.1, 10)
+    return st.builds(
+        Network,
+        latency_s=cost_s,
+        bandwidth_bytes_per_s=bytes_per_s,
+        reduce_bytes_per_s=bytes_per_s | st.just(math.inf),
+        send_overhead_s=cost_s,
+        receive_overhead_s=cost_s,
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ringsim import Collective, Network, ring_time_s
+from ringsim import Collective, Network, closed_form_s
 from ringsim.cli import main
 
 
@@ -22,7 +22,7 @@ def test_simulate_as_json() -> None:
     command = "simulate --collective all_reduce --algorithm ring --ranks 8 --size 64MiB --latency 10us"
     rates = "--bandwidth 1.25GB/s --reduce-bandwidth 10GB/s --json"
     result = json.loads(run(*command.split(), *rates.split()))
-    expected = ring_time_s(Collective.ALL_REDUCE, 8, 2**26, Network(10e-6, 1.25e9, 10e9))
+    expected = closed_form_s(Collective.ALL_REDUCE, "ring", 8, 2**26, Network(10e-6, 1.25e9, 10e9))
     assert result["time_s"] == pytest.approx(expected)
     assert result["closed_form_s"] == expected
     assert (result["num_ranks"], result["num_transfers"], result["size_bytes"]) == (8, 112, 2**26)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 
-from ringsim import Collective, Network, Schedule, build, ring_time_s, simulate
+from ringsim import Collective, Network, Schedule, build, closed_form_s, simulate
 from ringsim.algorithms import ALGORITHMS
 from ringsim.formats.goal import goal_lines
 from tests.ringsim.strategies import schedules
@@ -100,7 +100,9 @@ def test_a_ring_takes_what_the_closed_form_says(num_ranks: int) -> None:
     """Neither simulator is asked alone: the formula is a third."""
     size = 1000 * num_ranks
     ops = parsed("".join(goal_lines(build(Collective.ALL_REDUCE, "ring", num_ranks), size, REDUCE)))
-    assert finished_ns(ops) * 1e-9 == pytest.approx(ring_time_s(Collective.ALL_REDUCE, num_ranks, size, NETWORK))
+    assert finished_ns(ops) * 1e-9 == pytest.approx(
+        closed_form_s(Collective.ALL_REDUCE, "ring", num_ranks, size, NETWORK)
+    )
 
 
 def test_without_a_rate_nothing_is_calculated() -> None:

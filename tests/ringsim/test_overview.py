@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from ringsim.algorithms import build
+from ringsim.algorithms import build, ring_broadcast
 from ringsim.collective import Collective
 from ringsim.network import Network
 from ringsim.overview import MAX_RANKS, MAX_STATES, Overview, make_overview
@@ -71,12 +71,18 @@ def test_no_crossover_without_both_regimes(latency_s: float) -> None:
     assert overview_of("all_reduce", "ring", 4, network).crossover_bytes is None
 
 
-def test_closed_form_is_given_for_the_ring_only() -> None:
-    """The formula lies on the simulated ring; a schedule without a formula gets none."""
-    overview = overview_of("reduce_scatter", "ring", 8)
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "direct"])
+def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
+    """At every size, here powers of two, of which 8 ranks have chunks of the same size."""
+    overview = overview_of("reduce_scatter", algorithm, 8)
     assert overview.closed_form_s is not None
     np.testing.assert_allclose(overview.closed_form_s, overview.times_s)
-    assert overview_of("all_reduce", "gloo_ring", 4).closed_form_s is None
+
+
+def test_without_a_formula_there_is_no_closed_form() -> None:
+    """None has been found for double trees; and a name alone makes none."""
+    assert overview_of("all_reduce", "double_binary_tree", 4).closed_form_s is None
+    assert make_overview(ring_broadcast(4, pieces=2), NETWORK, 1 << 20).closed_form_s is None
 
 
 def test_the_size_of_the_run_lies_within_the_sizes() -> None:
