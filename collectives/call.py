@@ -24,6 +24,9 @@ class Numbers:
     state: torch.dtype
     wire: torch.dtype
 
+    def __str__(self) -> str:
+        return "" if self.state == self.wire else f", added in {self.state}, sent in {self.wire}"
+
 
 def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> Numbers:
     """For a tensor of `dtype`. Raises ValueError if one of the others is given where nothing is rounded."""
@@ -33,6 +36,22 @@ def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtyp
     return Numbers(accumulate or dtype, wire or dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a rank is about to do, for `Agreement`."""
+
+    name: str
+    tensor: torch.Tensor
+    details: str = ""
+
+    def of(self, call: "Call") -> str:
+        """In a few words."""
+        collective, algorithm, root = call.key
+        rooted = f", root {root}" if collective in (Collective.BROADCAST, Collective.REDUCE) else ""
+        of = f"{self.tensor.numel()} elements of {self.tensor.dtype}"
+        return f"{self.name} of {of}{self.details}{rooted}, algorithm {algorithm}"
+
+
 class Call:
     """One collective on one group: where it runs, and its executor."""
 
@@ -40,21 +59,32 @@ class Call:
         self.group = resolve(group)
         self.lane: Lane = lane_of(self.group)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
-        self._key = collective, algorithm, root
+        self.key = collective, algorithm, root
         executors = _EXECUTORS.setdefault(self.group, {})
-        if self._key not in executors:
-            executors[self._key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
-        self._executor = executors[self._key]
+        if self.key not in executors:
+            executors[self.key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
+        self._executor = executors[self.key]
 
     def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
         """Run the schedule on `tensor`, contiguous, in place."""
         self._executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
 
-    def perform(self, work: Callable[[], None], async_op: bool, result: list[torch.Tensor]) -> Work | None:
-        """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`."""
+    def perform(
+        self, work: Callable[[], None], async_op: bool, result: list[torch.Tensor], words: Words
+    ) -> Work | None:
+        """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
+
+        words: what all ranks must say alike, if that is to be checked.
+        """
+
+        def turn() -> None:
+            if self.lane.agreement is not None:
+                self.lane.agreement.require(words.of(self))
+            work()
+
         if async_op:
-            return self.lane.start(work, result)
-        self.lane.run(work)
+            return self.lane.start(turn, result)
+        self.lane.run(turn)
         return None
 
 

@@ -67,10 +67,13 @@ class Executor:
     Memory: `num_slots` chunks for what arrives to be added (as many as one step brings to this rank, and at
     least three where there are as many), kept between runs, because fresh memory costs more than the sending.
 
+    root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
+    tag: of the messages; others than those of the collectives need another.
+
     Raises ValueError if the schedule has another number of ranks than the group.
     """
 
-    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0) -> None:
+    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -84,6 +87,7 @@ class Executor:
             (sum(r.lands_apart for r in receives[index:horizon]) for index, horizon in enumerate(self.horizons)),
             default=0,
         )
+        self.tag = tag
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._mirror = torch.empty(0, dtype=torch.uint8)
 
@@ -210,7 +214,7 @@ class _Run:
             else:
                 return
             try:
-                work = self.executor.group.recv([buffer], self.executor.peers[receive.peer], TAG)
+                work = self.executor.group.recv([buffer], self.executor.peers[receive.peer], self.executor.tag)
             except RuntimeError as error:
                 raise self._failure(receive, error) from error
             self.posted.append((work, buffer))
@@ -236,7 +240,7 @@ class _Run:
             if data is not self.chunks[send.chunk]:
                 data.copy_(self.chunks[send.chunk])  # rounds; if it is still being sent, it is the same once more
             try:
-                work = self.executor.group.send([data], self.executor.peers[send.peer], TAG)
+                work = self.executor.group.send([data], self.executor.peers[send.peer], self.executor.tag)
             except RuntimeError as error:
                 raise self._failure(send, error) from error
             self.under_way.append((send, work))

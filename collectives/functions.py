@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Numbers, check_list, check_share, numbers
+from collectives.call import Call, Numbers, Words, check_list, check_share, numbers
 from collectives.lane import Work
 from collectives.reduction import Reduction, reduction
 from ringsim.collective import Collective
@@ -41,8 +41,8 @@ def all_reduce(
     whose ranks add in different orders, ranks may differ in the last bit.
     """
     how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
-    call = Call(Collective.ALL_REDUCE, algorithm, group)
-    return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor])
+    call, words = Call(Collective.ALL_REDUCE, algorithm, group), Words("all_reduce", tensor, f", {how.name}{dtypes}")
+    return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor], words)
 
 
 def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: Numbers) -> None:
@@ -109,9 +109,12 @@ class _Scatter:
         self.how, self.dtypes = reduction(op, output.dtype), numbers(output.dtype, accumulate, wire)
         self.call = Call(Collective.REDUCE_SCATTER, algorithm, group)
         self.output = output
+        self.words = Words("reduce_scatter", output, f" a rank, {self.how.name}{self.dtypes}")
 
     def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
-        return self.call.perform(lambda: self.run([each.detach() for each in inputs]), async_op, [self.output])
+        return self.call.perform(
+            lambda: self.run([each.detach() for each in inputs]), async_op, [self.output], self.words
+        )
 
     def run(self, inputs: list[torch.Tensor]) -> None:
         call = self.call
@@ -146,7 +149,7 @@ def all_gather_into_tensor(
         if whole is not output:
             output.copy_(whole.view(output.shape))
 
-    return call.perform(run, async_op, [output_tensor])
+    return call.perform(run, async_op, [output_tensor], Words("all_gather", input_tensor, " a rank"))
 
 
 def all_gather(
@@ -167,7 +170,7 @@ def all_gather(
         for each, part in zip(tensor_list, whole, strict=True):
             each.detach().copy_(part.view(each.shape))
 
-    return call.perform(run, async_op, tensor_list)
+    return call.perform(run, async_op, tensor_list, Words("all_gather", tensor, " a rank"))
 
 
 def _gather(call: Call, whole: torch.Tensor, own: torch.Tensor) -> None:

@@ -8,8 +8,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from collectives.agreement import Agreement
 from collectives.errors import CollectiveError
+from collectives.execute import resolve
 
 
 class Work:
@@ -72,6 +75,7 @@ class Lane:
         self._last: Future[None] | None = None
         self._broken: CollectiveError | None = None
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
+        self.agreement: Agreement | None = None
 
     def buffer(self, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
@@ -116,4 +120,16 @@ def lane_of(group: dist.ProcessGroup) -> Lane:
     """The lane of `group`, which lives as long as the group."""
     if group not in _LANES:
         _LANES[group] = Lane(f"collectives-{group.group_name}")
+        if get_debug_level() != DebugLevel.OFF:
+            check_calls(group)
     return _LANES[group]
+
+
+def check_calls(group: dist.ProcessGroup | None = None, on: bool = True) -> None:
+    """From now on make sure, before every collective of `group`, that all its ranks are about to do the same.
+
+    To be called on every rank alike. On by default with TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. A mismatch raises
+    MismatchError on every rank, with what each was about to do; it costs as much time as a small collective.
+    """
+    group = resolve(group)
+    lane_of(group).agreement = Agreement(group) if on and group.size() > 1 else None

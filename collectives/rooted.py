@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, numbers
+from collectives.call import Call, Words, numbers
 from collectives.execute import resolve
 from collectives.functions import Group, Op, all_reduce
 from collectives.lane import Work
@@ -35,7 +35,7 @@ def broadcast(
         if whole is not own:
             own.copy_(whole)
 
-    return call.perform(run, async_op, [tensor])
+    return call.perform(run, async_op, [tensor], Words("broadcast", tensor))
 
 
 def reduce(
@@ -66,7 +66,7 @@ def reduce(
             how.finish(state, call.num_ranks)
             tensor.detach().copy_(state)
 
-    return call.perform(run, async_op, [tensor])
+    return call.perform(run, async_op, [tensor], Words("reduce", tensor, f", {how.name}{dtypes}"))
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
