@@ -6,15 +6,11 @@ bytes happen to fit, as a wrong sum.
 
 from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
 
-from collectives.execute import Executor
-from ringsim.algorithms import build
-from ringsim.collective import Collective
+from collectives.exchange import Exchange
 
-TAG = 0x53  # not that of the collectives: one rank's question must not be taken for another's data
-LENGTH = 256  # bytes for the words of each rank
+TAG = 0x53
 
 
 class MismatchError(ValueError):
@@ -25,19 +21,14 @@ class Agreement:
     """Asks all ranks of a group; takes about as long as the smallest all_gather."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._rank = group.rank()
-        self._executor = Executor(build(Collective.ALL_GATHER, "recursive_doubling", group.size()), group, tag=TAG)
-        self._words = torch.zeros(group.size(), LENGTH, dtype=torch.uint8)
+        self._exchange = Exchange(group, TAG)
 
     def require(self, words: str) -> None:
         """Raise MismatchError, on every rank alike, unless all ranks give the same words.
 
         Raises CollectiveError if one says nothing within the group's timeout.
         """
-        own = words.encode()[:LENGTH].ljust(LENGTH)
-        self._words[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        self._executor.run(self._words)
-        said = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in self._words]
+        said = self._exchange.all(words)
         if len(set(said)) > 1:
             raise MismatchError(_differences(said))
 

@@ -7,12 +7,14 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from collectives.auto import chooser_of
 from collectives.execute import Executor, resolve
 from collectives.lane import Lane, Work, lane_of
 from collectives.reduction import Reduction
 from ringsim.algorithms import build
 from ringsim.collective import Collective
 
+AUTO = "auto"
 # One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
 _EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int], Executor]] = WeakKeyDictionary()
 
@@ -60,14 +62,24 @@ class Call:
         self.lane: Lane = lane_of(self.group)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
-        executors = _EXECUTORS.setdefault(self.group, {})
-        if self.key not in executors:
-            executors[self.key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
-        self._executor = executors[self.key]
+        if algorithm != AUTO:
+            self._executor(*self.key)  # now, so that a name that there is not is the caller's error
 
     def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
-        """Run the schedule on `tensor`, contiguous, in place."""
-        self._executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
+        """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn."""
+        collective, algorithm, root = self.key
+        if algorithm == AUTO:
+            size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
+            algorithm = chooser_of(self.group).choose(collective, size_bytes, self.group)
+        executor = self._executor(collective, algorithm, root)
+        executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
+
+    def _executor(self, collective: Collective, algorithm: str, root: int) -> Executor:
+        executors = _EXECUTORS.setdefault(self.group, {})
+        key = collective, algorithm, root
+        if key not in executors:
+            executors[key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
+        return executors[key]
 
     def perform(
         self, work: Callable[[], None], async_op: bool, result: list[torch.Tensor], words: Words

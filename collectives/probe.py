@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.errors import naming_failures
-from collectives.execute import TAG
+from collectives.execute import TAG, execute
 from collectives.provenance import provenance
-from ringsim.algorithms import ring_all_gather
+from ringsim.algorithms import build, ring_all_gather
+from ringsim.collective import Collective
 from ringsim.measurements import Measurements, Probe
 from ringsim.program import rank_program
 
@@ -24,7 +25,7 @@ MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten 
 Rounds = Callable[[], None]
 
 
-def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Measurements:
+def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int, turns: int = TURNS) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
     Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
@@ -32,6 +33,7 @@ def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Mea
     of them work at once here.
 
     tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
+    turns: how often everything is probed; the fewer, the more a busy moment of the machine matters.
     memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
     time, because what is still in the caches moves and adds several times faster.
     """
@@ -41,12 +43,16 @@ def probe(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Mea
     probes = [*_shift_probes(group, sizes, memory_bytes), *_reduce_probes(sizes, memory_bytes)]
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
     with naming_failures(f"rank {group.rank()}: probing rank {right} (sending) and rank {left} (receiving) failed"):
-        turns = [[_time_blocks(rounds) for *_, rounds in probes] for _ in range(TURNS)]
-        times = torch.tensor(turns, dtype=torch.float64)
-        dist.all_reduce(times, group=group)
+        rounds_in_turn = [[_time_blocks(rounds) for *_, rounds in probes] for _ in range(turns)]
+        times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
+        execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
     times /= group.size()  # ranks take turns at being ahead; over a block all go at the same pace
-    blocks = times.transpose(0, 1).flatten(1).tolist()
-    results = [Probe(*probe[:3], tuple(block)) for probe, block in zip(probes, blocks, strict=True)]
+    elapsed, of_core = times.transpose(0, 1).flatten(1, 2).unbind(-1)
+    results = [
+        Probe(kind + suffix, size_bytes, in_flight, tuple(blocks))
+        for suffix, of_probes in (("", elapsed), ("_cpu", of_core))
+        for (kind, size_bytes, in_flight, _), blocks in zip(probes, of_probes.tolist(), strict=True)
+    ]
     return Measurements(group.size(), provenance(), tuple(results))
 
 
@@ -79,16 +85,17 @@ def _sizes(tensor_bytes: int) -> list[int]:
     return [size for size in SIZES if size < half or size <= SIZES[1]] + [half] * (half > SIZES[1])
 
 
-def _time_blocks(rounds: Rounds) -> list[float]:
-    """Seconds per round, of each block."""
+def _time_blocks(rounds: Rounds) -> list[tuple[float, float]]:
+    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block."""
     for _ in range(ROUNDS_PER_BLOCK):
         rounds()
     times = []
     for _ in range(NUM_BLOCKS):
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         for _ in range(ROUNDS_PER_BLOCK):
             rounds()
-        times.append((time.perf_counter() - begin) / ROUNDS_PER_BLOCK)
+        elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
+        times.append((elapsed / ROUNDS_PER_BLOCK, of_core / ROUNDS_PER_BLOCK))
     return times
 
 

@@ -23,12 +23,12 @@ def calibrate(measurements: Measurements) -> Network:
     single = _need(measurements.of("shift", in_flight=1), "shift probes with one message in flight", 2)
     bursts = _need([p for p in measurements.of("shift") if p.in_flight > 1], "shift probes with several in flight", 1)
     reductions = _need(measurements.of("reduce"), "reduce probes", 1)
-    alpha_s, s_per_byte = _fit_line(single)
+    alpha_s, s_per_byte = fit_line(single)
     same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
     extra_s = (bursts[0].median_s - smallest.median_s) / (bursts[0].in_flight - 1)
     overhead_s = min(max(extra_s, 0.0), alpha_s)
-    _, reduce_s_per_byte = _fit_line(reductions)
+    _, reduce_s_per_byte = fit_line(reductions)
     return Network(
         latency_s=alpha_s - overhead_s,
         bandwidth_bytes_per_s=_rate(s_per_byte),
@@ -43,7 +43,7 @@ def _need(probes: list[Probe], what: str, least: int) -> list[Probe]:
     return probes
 
 
-def _fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
+def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
     """Seconds at size zero and seconds per byte, both kept from being negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])

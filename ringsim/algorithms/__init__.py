@@ -42,9 +42,11 @@ from ringsim.algorithms.tree import (
 )
 from ringsim.algorithms.user_file import build_from_file
 from ringsim.collective import Collective
+from ringsim.combinators import split
 from ringsim.formats.msccl import SUFFIX, build_from_msccl
 from ringsim.schedule import Schedule
 
+MAX_PIECES = 2**16
 Algorithm = Callable[[int], Schedule]
 
 ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
@@ -88,6 +90,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
+    A built-in name may be followed by a number of pieces into which every chunk is split: `ring/4` (see `split`).
     The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
 
     Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
@@ -99,14 +102,15 @@ def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
         return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:
         return build_from_file(collective, algorithm, num_ranks)
-    try:
-        make = ALGORITHMS[collective, algorithm]
-    except KeyError:
+    name, slash, pieces = algorithm.partition("/")
+    if (collective, name) not in ALGORITHMS:
         known = ", ".join(name for of, name in ALGORITHMS if of is collective)
         raise ValueError(
             f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
-        ) from None
-    return make(num_ranks)
+        )
+    if slash and not (pieces.isdecimal() and 1 <= int(pieces) <= MAX_PIECES):
+        raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of pieces, 1..{MAX_PIECES}")
+    return split(ALGORITHMS[collective, name](num_ranks), int(pieces or 1))
 
 
 __all__ = [

@@ -1,0 +1,74 @@
+"""`Chooser`: the algorithm for each size, chosen by simulating all candidates on the network that was found here."""
+
+import os
+import socket
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from collectives.exchange import Exchange
+from collectives.probe import probe
+from ringsim.algorithms import build
+from ringsim.calibrate import calibrate
+from ringsim.calibrate_host import calibrate_host
+from ringsim.collective import Collective
+from ringsim.machine import AnyNetwork
+from ringsim.simulate import predict_time
+
+# What can win somewhere on private or shared links; of each the chunks whole and in pieces, where that can help.
+CANDIDATES: dict[Collective, tuple[str, ...]] = {
+    Collective.ALL_REDUCE: ("recursive_doubling", "two_shot", "halving_doubling", "ring", "ring/4", "ring/16"),
+    Collective.REDUCE_SCATTER: ("direct", "halving_doubling", "ring", "ring/4", "ring/16"),
+    Collective.ALL_GATHER: ("direct", "recursive_doubling", "ring", "ring/4", "ring/16"),
+    Collective.BROADCAST: ("binomial_tree", "binomial_tree/4", "ring"),
+    Collective.REDUCE: ("binomial_tree", "binomial_tree/4", "ring"),
+}
+TAG = 0x54
+PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
+PROBED_MEMORY_BYTES = 16 * 2**20
+
+
+class Chooser:
+    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
+
+    def __init__(self, group: dist.ProcessGroup, network: AnyNetwork | None = None) -> None:
+        self._network = network
+        self._chosen: dict[tuple[Collective, int], str] = {}
+        self._exchange = Exchange(group, TAG)
+
+    def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
+        """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
+        key = collective, (size_bytes.bit_length() + 1) // 2
+        if group.size() == 1:
+            return CANDIDATES[collective][0]
+        if key not in self._chosen:
+            network = self._network or self._probed(group)
+            best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
+            self._chosen[key] = self._exchange.all(best)[0]
+        return self._chosen[key]
+
+    def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
+        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, turns=1)
+        one_host = len(set(self._exchange.all(socket.gethostname()))) == 1
+        cores = len(os.sched_getaffinity(0))
+        self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)
+        return self._network
+
+    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
+        return min(
+            CANDIDATES[collective],
+            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes),
+        )
+
+
+_CHOOSERS: WeakKeyDictionary[dist.ProcessGroup, Chooser] = WeakKeyDictionary()
+
+
+def chooser_of(group: dist.ProcessGroup) -> Chooser:
+    """The chooser of `group`, which lives as long as the group."""
+    return _CHOOSERS.setdefault(group, Chooser(group))
+
+
+def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:
+    """Choose on `network` from now on, instead of probing. To be called on every rank alike."""
+    _CHOOSERS[group] = Chooser(group, network)

@@ -1,0 +1,29 @@
+"""`Exchange`: a few words from every rank of a group to every other."""
+
+import torch
+import torch.distributed as dist
+
+from collectives.execute import Executor
+from ringsim.algorithms import build
+from ringsim.collective import Collective
+
+LENGTH = 256  # bytes for the words of each rank; what is longer is cut off
+
+
+class Exchange:
+    """Takes about as long as the smallest all_gather.
+
+    tag: of its messages, not that of the collectives: one rank's words must not be taken for another's data.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
+        self._rank = group.rank()
+        self._executor = Executor(build(Collective.ALL_GATHER, "recursive_doubling", group.size()), group, tag=tag)
+        self._words = torch.zeros(group.size(), LENGTH, dtype=torch.uint8)
+
+    def all(self, words: str) -> list[str]:
+        """What every rank says, by rank. Raises CollectiveError if one says nothing within the group's timeout."""
+        own = words.encode()[:LENGTH].ljust(LENGTH)
+        self._words[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        self._executor.run(self._words)
+        return [bytes(row.tolist()).decode(errors="replace").rstrip() for row in self._words]

@@ -1,0 +1,70 @@
+"""`calibrate_host`: from probes to a `Cluster` of one host, whose ranks share its cores and its memory."""
+
+import math
+from dataclasses import replace
+
+from ringsim.algorithms.ring import ring_all_gather
+from ringsim.calibrate import fit_line
+from ringsim.cluster import Cluster
+from ringsim.cluster.spec import Host, Link, Processor, Spec
+from ringsim.measurements import Measurements, Probe
+from ringsim.schedule import Schedule
+from ringsim.simulate import predict_time
+
+EXPLAINED = 0.98  # of a time; what is missing of it is noise
+
+
+def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+    """The host on which the probes would take the times, elapsed and of cores, that they took.
+
+    A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
+    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
+    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing.
+
+    Raises ValueError when probes are missing.
+    """
+    messages, additions = measurements.of("shift_cpu", in_flight=1), measurements.of("reduce_cpu")
+    if measurements.num_ranks == 1:
+        return _cluster(Host(cores=num_cores), Processor())
+    if len(messages) < 2 or not additions:
+        raise ValueError("the measurements have too few shift_cpu and reduce_cpu probes: run the probe again")
+    per_message_s, per_byte_s = fit_line(messages)
+    _, reduce_s_per_byte = fit_line(additions)
+    processor = Processor(
+        send_overhead_s=per_message_s / 2,
+        receive_overhead_s=per_message_s / 2,
+        reduce_bytes_per_s=_rate(reduce_s_per_byte),
+        copy_bytes_per_s=_rate(per_byte_s / 2),
+    )
+    elapsed = measurements.of("shift", in_flight=1)
+    return _with_waiting(_cluster(Host(cores=num_cores), processor), measurements.num_ranks, elapsed)
+
+
+def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+    """`cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    smallest, largest = elapsed[0], elapsed[-1]
+    missing_s = smallest.median_s - _shift_s(cluster, num_ranks, smallest.size_bytes)
+    host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
+    cluster = _cluster(host, cluster.spec.processor)
+    if _shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
+        return cluster
+    moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
+    memory = moved / (largest.median_s - smallest.median_s)
+    return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
+
+
+def _shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
+    """The simulated time of a round in which every rank sends `size_bytes` to its right neighbour."""
+    ring = ring_all_gather(num_ranks)
+    step = ring.steps[0]
+    columns = [(step.src, step.dst, step.chunk, step.reduce)]
+    shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
+    return predict_time(shift, cluster, num_ranks * size_bytes)
+
+
+def _cluster(host: Host, processor: Processor) -> Cluster:
+    return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
+
+
+def _rate(s_per_byte: float) -> float:
+    return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -1,0 +1,52 @@
+"""From CPU times and elapsed times to a host whose ranks share its cores."""
+
+import pytest
+
+from ringsim.calibrate_host import _shift_s, calibrate_host
+from ringsim.cluster import Cluster
+from ringsim.cluster.spec import Host, Link, Processor, Spec
+from ringsim.measurements import Measurements, Probe
+
+TRUE = Processor(send_overhead_s=50e-6, receive_overhead_s=50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
+SIZES = (64, 4096, 2**17, 2**21)
+
+
+def measured_on(cluster: Cluster, num_ranks: int) -> Measurements:
+    """What probes would measure on `cluster`."""
+    processor = cluster.spec.processor
+    overheads = processor.send_overhead_s + processor.receive_overhead_s
+    probes = [Probe("shift", size, 1, (_shift_s(cluster, num_ranks, size),)) for size in SIZES]
+    probes += [Probe("shift_cpu", size, 1, (overheads + 2 * size / processor.copy_bytes_per_s,)) for size in SIZES]
+    probes += [Probe("reduce_cpu", size, 1, (size / processor.reduce_bytes_per_s,)) for size in SIZES]
+    return Measurements(num_ranks, {}, tuple(probes))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 7])
+@pytest.mark.parametrize("memory", [float("inf"), 3e9])
+def test_calibration_finds_the_host(num_ranks: int, memory: float) -> None:
+    """Overheads, copying, adding, latency, and the memory's bandwidth where that is what limits."""
+    host = Host(cores=2, memory_bytes_per_s=memory, link=Link(latency_s=200e-6))
+    found = calibrate_host(measured_on(Cluster("true", Spec(host=host, processor=TRUE)), num_ranks), 2).spec
+    for field in ("send_overhead_s", "receive_overhead_s", "reduce_bytes_per_s", "copy_bytes_per_s"):
+        assert getattr(found.processor, field) == pytest.approx(getattr(TRUE, field), rel=1e-6)
+    assert found.host.link.latency_s == pytest.approx(200e-6, rel=1e-2)
+    assert found.host.memory_bytes_per_s == pytest.approx(memory, rel=0.05)
+
+
+def test_the_elapsed_times_come_out() -> None:
+    """Those of the smallest and the largest message, which is what latency and memory are there for."""
+    host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
+    measurements = measured_on(Cluster("true", Spec(host=host, processor=TRUE)), 4)
+    found = calibrate_host(measurements, 2)
+    elapsed = measurements.of("shift")
+    for probe in (elapsed[0], elapsed[-1]):
+        assert _shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
+
+
+def test_missing_probes_are_named() -> None:
+    """And a rank alone needs none."""
+    with pytest.raises(
+        ValueError, match="^the measurements have too few shift_cpu and reduce_cpu probes: run the probe"
+    ):
+        calibrate_host(Measurements(2, {}, ()), 2)
+    assert calibrate_host(Measurements(1, {}, ()), 2).spec.host.cores == 2
