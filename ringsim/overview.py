@@ -58,15 +58,16 @@ class Overview:
 def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Overview:
     """The overview of `schedule` on `network`, its timeline and holdings at `size_bytes`.
 
-    Raises ValueError for a negative size or more than MAX_RANKS ranks.
+    Raises ValueError for a negative size, more than MAX_RANKS ranks, or a run that never finishes.
     """
     if schedule.num_ranks > MAX_RANKS:
         raise ValueError(f"num_ranks {schedule.num_ranks}: a picture shows at most {MAX_RANKS} ranks")
     timeline = simulate(schedule, network, size_bytes)
+    if not np.isfinite(timeline.time_s):
+        raise ValueError(f"{schedule} never finishes, as something fails: ringsim simulate says what")
     states, holdings = _holdings(schedule)
     counts, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    sizes = _sizes_around(size_bytes)
-    times = np.array([predict_time(schedule, network, size) for size in sizes.tolist()])
+    sizes, times = _times_around(schedule, network, size_bytes)
     floor = predict_time(schedule, network, 0)
     return Overview(
         collective=schedule.collective,
@@ -85,7 +86,7 @@ def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> O
         times_s=times,
         closed_form_s=_closed_form(schedule, network, sizes),
         floor_s=floor,
-        crossover_bytes=_crossover(schedule, network, floor, int(sizes[-1])),
+        crossover_bytes=_crossover(schedule, network, floor, sizes, times),
     )
 
 
@@ -114,9 +115,18 @@ def _waiting(timeline: Timeline, rank: int) -> Seconds:
     return np.column_stack([idle_since[gaps], begin[gaps]])
 
 
-def _sizes_around(size_bytes: int) -> Ints:
-    """Powers of two, far enough to have `size_bytes` among them."""
-    return np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, size_bytes.bit_length()) + 1)
+def _times_around(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> tuple[Ints, Seconds]:
+    """Powers of two, far enough to have `size_bytes` among them, and their times; up to the first that never ends."""
+    sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, size_bytes.bit_length()) + 1)
+    times: list[float] = []
+    for size in sizes.tolist():
+        time_s = predict_time(schedule, network, size)
+        if not np.isfinite(time_s):
+            break
+        times.append(time_s)
+    if not times:
+        raise ValueError(f"{schedule} never finishes with {sizes[0]} bytes, as something fails")
+    return sizes[: len(times)], np.array(times)
 
 
 def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Seconds | None:
@@ -127,10 +137,11 @@ def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Second
     return np.array(known) if len(known) == len(times) else None
 
 
-def _crossover(schedule: Schedule, network: AnyNetwork, floor: float, largest: int) -> int | None:
-    if floor == 0:
+def _crossover(schedule: Schedule, network: AnyNetwork, floor: float, sizes: Ints, times: Seconds) -> int | None:
+    beyond = np.flatnonzero(times >= 2 * floor)
+    if floor == 0 or not len(beyond):
         return None
     # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
-    sizes = range(largest + 1)
-    crossover = bisect_left(sizes, 2 * floor, key=lambda size: predict_time(schedule, network, size))
-    return crossover if crossover <= largest else None
+    first = int(beyond[0])
+    low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
+    return bisect_left(range(high), 2 * floor, lo=low, key=lambda size: predict_time(schedule, network, size))

@@ -1,11 +1,13 @@
 """algbw and busbw, as nccl-tests defines them (its doc/PERFORMANCE.md)."""
 
+import math
+
 from ringsim.collective import Collective
 
 
 def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
-    """Bytes of the whole tensor per second; None where no time passes (one rank)."""
-    return size_bytes / time_s if time_s > 0 else None
+    """Bytes of the whole tensor per second; None where no time passes (one rank), or it never ends."""
+    return size_bytes / time_s if 0 < time_s < math.inf else None
 
 
 def busbw_factor(collective: Collective, num_ranks: int) -> float:
@@ -16,6 +18,6 @@ def busbw_factor(collective: Collective, num_ranks: int) -> float:
 
 
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
-    """Algbw times `busbw_factor`; None where no time passes."""
+    """Algbw times `busbw_factor`; None where algbw is."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
     return None if algbw is None else algbw * busbw_factor(collective, num_ranks)

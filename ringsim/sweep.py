@@ -175,8 +175,11 @@ def run_sweep(
         for num_ranks, built in _build_all(collective, algorithm, sorted(set(ranks)), max_transfers):
             for (name, network), size_bytes in product(networks.items(), sorted(set(sizes_bytes))):
                 time_s = predict_time(built.schedule, network, size_bytes) if built.schedule else None
+                skipped = built.skipped
+                if time_s == math.inf:
+                    time_s, skipped = None, f"never finishes on {name}, where something fails"
                 place = (collective, name, algorithm, num_ranks, size_bytes)
-                cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, built.skipped))
+                cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, skipped))
                 on_progress(1)
     return Sweep(tuple(cells), {name: dict(network.as_dict()) for name, network in networks.items()}, provenance())
 

@@ -41,8 +41,14 @@ class Timeline:
 
     @property
     def time_s(self) -> float:
-        """When the last transfer was applied; 0 if there is none."""
+        """When the last transfer was applied; 0 if there is none, infinite if one never is."""
         return float(self.applied_s.max(initial=0.0))
+
+    @property
+    def until_s(self) -> float:
+        """When the last thing happened that did happen; `time_s` where everything did."""
+        columns = (self.start_s, self.left_s, self.arrived_s, self.apply_s, self.applied_s)
+        return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
         """What `rank` applied, as (step, src, chunk), in the order of time."""

@@ -1,21 +1,43 @@
 """`ringsim simulate`."""
 
 import json
+from pathlib import Path
 
 import click
 
-from ringsim.commands.options import json_option, network_options, schedule_options, size_option
+from ringsim.commands.options import FILE, json_option, network_options, schedule_options, size_option
+from ringsim.explanation import explain, why_not_explained
+from ringsim.explanation_table import ranks_as_dicts, ranks_table
 from ringsim.machine import AnyNetwork
 from ringsim.schedule import Schedule
 from ringsim.summary import describe, summarise
+from ringsim.trace import write_trace
 
 
 @click.command()
 @schedule_options
 @network_options
 @size_option
+@click.option("--per-rank", is_flag=True, help="Also what each rank did with its time.")
+@click.option("--trace", type=FILE, help="Where to write all transfers, for ui.perfetto.dev.")
 @json_option
-def simulate(schedule: Schedule, network: AnyNetwork, size: int, as_json: bool) -> None:
+def simulate(
+    schedule: Schedule, network: AnyNetwork, size: int, per_rank: bool, trace: Path | None, as_json: bool
+) -> None:
     """How long a collective takes, and why."""
-    result = summarise(schedule, network, size)
-    click.echo(json.dumps(result) if as_json else describe(result))
+    too_large = why_not_explained(schedule)
+    if too_large and (per_rank or trace):
+        raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
+    explanation = None if too_large else explain(schedule, network, size)
+    result = summarise(schedule, network, size, explanation) | {"not_explained": too_large}
+    if explanation and trace:
+        write_trace(trace, [("simulated", explanation.timeline)])
+    if as_json:
+        ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
+        click.echo(json.dumps(result | ranks, allow_nan=False))
+        return
+    click.echo(describe(result, explanation))
+    if too_large:
+        click.echo(f"  not explained: {too_large}")
+    if explanation and per_rank:
+        click.echo("\n" + ranks_table(explanation))

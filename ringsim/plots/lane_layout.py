@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ringsim.plots.boxes import Floats
 from ringsim.schedule import Ints
+from ringsim.send_rows import pack_sends
 from ringsim.timeline import Timeline
 
 Ranks = npt.NDArray[np.integer]
@@ -15,7 +16,6 @@ Row = tuple[float | Floats, float | Floats]  # from and to, relative to the orig
 # A lane in which nothing is sent at the same time reaches from -0.4 to 0.4.
 _TOP, _SENDS, _REDUCE = -0.40, 0.45, (0.09, 0.40)
 _ROW_OF_MANY = 0.30
-_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,31 +65,3 @@ class LaneLayout:
     def lane(self, rank: Ranks) -> Row:
         """The whole lane."""
         return _TOP, _REDUCE[1] + self.extra[rank]
-
-
-def pack_sends(timeline: Timeline) -> Ints:
-    """A row for each transfer, so that no two of a sender's overlap in a row, in the fewest rows: (num_transfers,).
-
-    Where there is a choice, a sending stays in the row of the last one to the same receiver.
-    """
-    rounding = _ROUNDING * timeline.time_s
-    rows = np.zeros(len(timeline), dtype=np.int64)
-    busy_until: list[list[float]] = [[] for _ in range(timeline.num_ranks)]
-    receiver: list[list[int]] = [[] for _ in range(timeline.num_ranks)]
-    columns = (timeline.src, timeline.dst, timeline.start_s, timeline.left_s)
-    sends = list(zip(*(column.tolist() for column in columns), strict=True))
-    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
-    for index in np.argsort(timeline.start_s, kind="stable").tolist():
-        src, dst, start, left = sends[index]
-        row = _free_row(busy_until[src], receiver[src], start + rounding, dst)
-        if row == len(busy_until[src]):
-            busy_until[src].append(left)
-            receiver[src].append(dst)
-        busy_until[src][row], receiver[src][row] = left, dst
-        rows[index] = row
-    return rows
-
-
-def _free_row(busy_until: list[float], receiver: list[int], start: float, dst: int) -> int:
-    free = [row for row, until in enumerate(busy_until) if until <= start]
-    return next((row for row in free if receiver[row] == dst), free[0] if free else len(busy_until))

@@ -55,12 +55,75 @@ def test_simulate_for_people() -> None:
     output = run("simulate", "--ranks", "4", "--size", "4MB", "--latency", "0us", "--bandwidth", "1GB/s")
     assert output.splitlines() == [
         "all_reduce ring, 4 ranks, 3.815 MiB",
-        "  transfers    24 in 6 steps",
-        "  time         6 ms",
-        "  closed form  6 ms",
-        "  algbw        667 MB/s",
-        "  busbw        1 GB/s",
+        "  transfers      24 in 6 steps",
+        "  time           6 ms",
+        "  closed form    6 ms",
+        "  algbw          667 MB/s",
+        "  busbw          1 GB/s",
+        "  critical path  bandwidth 100.0 %",
+        "  busiest        all ranks alike, 100.0 % of the time: sending 100.0 %, applying 0.0 %",
+        "  slowest        all ranks alike, last active at 6 ms",
+        "  bottleneck     rank0 -> rank1, 100.0 % used, as are 3 more",
     ]
+
+
+def test_simulate_says_where_the_time_goes() -> None:
+    """The seconds of the critical path add up to the time; the link that is used most has its name."""
+    result = json.loads(run("simulate", "--network", "loopback", "--ranks", "4", "--per-rank", "--json"))
+    path = result["explained"]["critical_path"]
+    assert sum(seconds for name, seconds in path.items() if name.endswith("_s")) == pytest.approx(result["time_s"])
+    assert result["explained"]["bottleneck"]["name"] == "host0.cores"
+    assert result["explained"]["bottleneck"]["utilisation"] == pytest.approx(1.0)
+    assert [rank["rank"] for rank in result["ranks"]] == [0, 1, 2, 3]
+    assert (result["stalled"], result["not_explained"]) == (None, None)
+
+
+def test_simulate_with_a_row_for_each_rank() -> None:
+    """Below the rest."""
+    lines = run("simulate", "--ranks", "3", "--per-rank").splitlines()
+    assert lines[-4].split() == ["rank", "busy", "sending", "applying", "waiting", "last", "active"]
+    assert [line.split()[0] for line in lines[-3:]] == ["0", "1", "2"]
+
+
+def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
+    """The short form, and why; options that need more are refused in one line."""
+    output = run("simulate", "--ranks", "1025")
+    assert "critical path" not in output
+    assert output.splitlines()[-1].startswith("  not explained: 2,099,200 transfers are more than")
+    assert json.loads(run("simulate", "--ranks", "1025", "--json"))["explained"] is None
+    for option in (["--per-rank"], ["--trace", "no.json"]):
+        result = CliRunner().invoke(main, ["simulate", "--ranks", "1025", *option])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert result.stderr.startswith(f"ringsim: {option[0]}: 2,099,200 transfers are more than")
+
+
+def test_simulate_writes_a_trace(tmp_path: Path) -> None:
+    """Two slices for each of the transfers."""
+    path = tmp_path / "trace.json"
+    run("simulate", "--ranks", "3", "--trace", str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 2 * 12
+
+
+def test_a_failure_is_a_result(tmp_path: Path) -> None:
+    """Who waits for what, with exit code 0 and no infinity in JSON; a sweep skips it, and a picture is refused."""
+    network, table = tmp_path / "failing.toml", str(tmp_path / "sweep.csv")
+    network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
+    options = ["--network", str(network), "--ranks", "4"]
+    output = run("simulate", *options)
+    assert "  time        never finishes\n" in output
+    assert "rank2 failed at 0 ns\n" in output
+    result = json.loads(run("simulate", *options, "--json"), parse_constant=pytest.fail)
+    assert (result["time_s"], result["busbw_bytes_per_s"], result["explained"]["critical_path"]) == (None, None, None)
+    assert result["stalled"]["num_unfinished"] > 0
+    sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
+    assert "ring on 4 ranks skipped: never finishes on " in run(*sweep, *options)
+    assert "never finishes" in run("sweep", "--from", table)
+    refused = CliRunner().invoke(main, ["plot", *options, "-o", str(tmp_path / "no.png")])
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "ringsim: all_reduce ring over 4 ranks never finishes, as something fails: ringsim simulate says what\n"
+    )
 
 
 def test_verify() -> None:

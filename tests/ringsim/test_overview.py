@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ringsim.algorithms import build, ring_broadcast
+from ringsim.cluster import read_network
 from ringsim.collective import Collective
 from ringsim.network import Network
 from ringsim.overview import MAX_RANKS, MAX_STATES, Overview, make_overview
@@ -101,3 +102,16 @@ def test_overview_does_not_load_matplotlib() -> None:
     """What the pictures show can be worked out without matplotlib."""
     program = "import sys, ringsim.overview; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_sizes_end_where_a_run_never_ends() -> None:
+    """A NIC that fails after 1 ms: small sizes finish before it, and the picture shows those."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
+    overview = make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1024)
+    assert np.isfinite(overview.times_s).all()
+    assert overview.times_s[-1] < 2e-3
+    assert len(overview.sizes_bytes) == len(overview.times_s) < 20
+    assert overview.crossover_bytes is not None
+    with pytest.raises(ValueError, match="^all_reduce ring over 4 ranks never finishes, as something fails"):
+        make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 24)
