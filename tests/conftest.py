@@ -4,8 +4,13 @@ import multiprocessing
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.ranks import RankPool
+
+# No deadline for an example: how long one takes says more of what else the machine is doing than of the code.
+settings.register_profile("ours", deadline=None)
+settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")
