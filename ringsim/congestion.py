@@ -1,8 +1,8 @@
 """`Congestion`: how good an order of the ranks looks on a machine, without simulating it.
 
-An estimate in microseconds of work instead of milliseconds, so that thousands of orders can be compared. It treats steps
-with the same senders and receivers as one, adds up what each resource has to carry, and takes for granted that nothing
-waits but for the busiest resource. Simulation has the last word; see `order`.
+An estimate in microseconds of work instead of milliseconds, so that thousands of orders can be compared. It treats
+steps with the same senders and receivers as one, adds up what each resource has to carry, and takes for granted that
+nothing waits but for the busiest resource. Simulation has the last word; see `order`.
 """
 
 from collections.abc import Sequence
