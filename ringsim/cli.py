@@ -6,6 +6,7 @@ from ringsim import __version__
 from ringsim.commands.algorithms import algorithms, verify
 from ringsim.commands.formats import export, import_
 from ringsim.commands.networks import networks
+from ringsim.commands.order import order
 from ringsim.commands.plot import plot
 from ringsim.commands.simulate import simulate
 from ringsim.commands.sweep import sweep
@@ -18,5 +19,5 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-for command in (simulate, plot, sweep, algorithms, verify, networks, export, import_):
+for command in (simulate, plot, sweep, order, algorithms, verify, networks, export, import_):
     main.add_command(command)

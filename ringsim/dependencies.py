@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.memory import require_memory
 from ringsim.schedule import Schedule
 
 Rows = npt.NDArray[np.int32]
@@ -40,10 +41,13 @@ class Dependencies:
 
 
 BYTES_PER_TRANSFER = 41  # of the columns above
+BYTES_MADE = 100  # while they are made, at most
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
     """All transfers of `schedule`, with what each waits for."""
+    num_transfers = schedule.num_transfers
+    require_memory(f"{schedule}: what its {num_transfers:,} transfers wait for", num_transfers * BYTES_MADE)
     columns = _columns(schedule)
     step, src, dst = columns["step"], columns["src"], columns["dst"]
     before_on_link, link = _grouped(src.astype(np.int64) * schedule.num_ranks + dst)

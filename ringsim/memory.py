@@ -1,6 +1,8 @@
 """Refusing what there is no memory for, before it begins rather than when the machine is full."""
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from ringsim.units import format_size
 
@@ -9,11 +11,16 @@ def require_memory(what: str, num_bytes: float) -> None:
     """Raise ValueError if `what`, which takes `num_bytes`, does not fit into this machine's free memory."""
     free = free_bytes()
     if num_bytes > free:
-        raise ValueError(f"{what}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free")
+        raise ValueError(
+            f"{what}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free: take fewer ranks"
+        )
 
 
 def free_bytes() -> float:
     """Physical memory that is not in use; infinite where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        # Linux counts what it keeps of files apart; it gives that away when asked for more.
+        return int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) * 1024
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):

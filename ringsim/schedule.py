@@ -33,11 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.collective import Collective
+from ringsim.memory import require_memory
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
+LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
+BYTES_LISTED = 100  # of memory for each transfer of a step that is listed, while it is made, at most
 NEVER = -1  # in `ready_after` and `free_after`: there is no such step
 
 
@@ -143,12 +146,18 @@ class ListedSteps(Steps):
     """
 
     def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Columns]) -> None:
+        tables = f"a list of who sends what: {num_ranks:,} ranks x {num_chunks:,} chunks"
+        require_memory(tables, 2 * 8 * num_ranks * num_chunks)
         self._last_write = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._last_send = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._steps: list[Step] = []
         self._lookback = 0
         for columns in steps:
-            self._append(*(np.ravel(column) for column in np.broadcast_arrays(*columns)))
+            same_length = np.broadcast_arrays(*columns)
+            if same_length[0].size > LARGE_STEP:
+                num_bytes = same_length[0].size * BYTES_LISTED
+                require_memory(f"a step of {same_length[0].size:,} transfers", num_bytes)
+            self._append(*(np.ravel(column) for column in same_length))
 
     def _append(self, *columns: npt.NDArray[Any]) -> None:
         src, dst, chunk = (column.astype(np.int64) for column in columns[:3])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ringsim.schedule import Schedule
 
+MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
 _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
 
 
@@ -22,6 +23,13 @@ def estimated_transfers(make: Callable[[int], Schedule], num_ranks: int) -> int:
         return 0
     doublings = math.log2(num_ranks / max(_PROBES))
     return round(many * (many / few) ** doublings) if few else many
+
+
+def require_few_transfers(make: Callable[[int], Schedule], num_ranks: int) -> None:
+    """Raise ValueError if `make(num_ranks)` would have more transfers than one wants to wait for."""
+    estimate = estimated_transfers(make, num_ranks)
+    if estimate > MAX_COUNTED:
+        raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}; take fewer ranks")
 
 
 def format_count(count: float) -> str:

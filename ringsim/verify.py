@@ -4,7 +4,8 @@ It runs the steps one after the other on counts instead of numbers: for each ran
 rank's original data is in it. Beside the counts it carries, for each rank and chunk, how far every other
 rank must have got for this value to exist; that shows which sends have left for certain (rule 4).
 
-Memory: two arrays of ranks x chunks x ranks 32-bit integers; refused above `MAX_BYTES`.
+Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again to compare them; refused if these
+two are above `MAX_BYTES`, or all is more than what is free.
 """
 
 from typing import NamedTuple, NoReturn
@@ -13,6 +14,7 @@ import numpy as np
 
 from ringsim.collective import OWNED, initial_counts, required
 from ringsim.grid import draw_grid
+from ringsim.memory import require_memory
 from ringsim.schedule import NEVER, Schedule, ScheduleError, Step, Transfer
 
 MAX_BYTES = 4 * 2**30
@@ -40,6 +42,7 @@ def verify(schedule: Schedule) -> Proof:
             f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {MAX_BYTES / 2**30:.0f} GiB; "
             "prove it for fewer ranks"
         )
+    require_memory(f"{schedule}: its proof", 2 * needed)
     if schedule.collective in OWNED and schedule.num_chunks % schedule.num_ranks:
         raise ScheduleError(
             f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "

@@ -4,7 +4,8 @@ import numpy as np
 
 from ringsim.collective import Collective
 from ringsim.combinators import then
-from ringsim.schedule import Columns, Ints, Schedule
+from ringsim.memory import require_memory
+from ringsim.schedule import BYTES_LISTED, Columns, Ints, Schedule
 
 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:
@@ -51,5 +52,7 @@ def _one_step(collective: Collective, num_ranks: int, num_chunks: int, columns: 
 
 def _pairs(num_ranks: int) -> tuple[Ints, Ints]:
     """All (src, dst) with src != dst, by src: so a rank adds in the order of the ranks."""
+    num_pairs = num_ranks * (num_ranks - 1)
+    require_memory(f"all {num_pairs:,} pairs of {num_ranks:,} ranks", num_pairs * (2 * 8 + BYTES_LISTED))
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
     return src, dst

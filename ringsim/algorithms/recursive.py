@@ -11,13 +11,15 @@ second gives all it has to the first before, takes no part, and is given its res
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.collective import Collective
 from ringsim.combinators import on_groups, then
-from ringsim.schedule import Columns, Ints, Schedule
+from ringsim.memory import require_memory
+from ringsim.schedule import BYTES_LISTED, Columns, Ints, Schedule
 
 
 def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:
@@ -35,7 +37,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Schedule:
     """
     fold = _Fold(num_ranks)
     bounds = np.arange(fold.num_left + 1)
-    steps = [*_halving(bounds), *_doubling(bounds)]
+    steps = chain(_halving(bounds), _doubling(bounds))
     chunk = np.arange(fold.num_left)
     return fold.around(Collective.ALL_REDUCE, "halving_doubling", fold.num_left, steps, chunk, chunk)
 
@@ -67,6 +69,7 @@ def recursive_doubling_all_gather(num_ranks: int) -> Schedule:
 def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
     fold = _Fold(num_ranks)
     own = fold.folded[:, None]
+    require_memory(f"the other chunks of {len(own):,} folded ranks", 3 * 8 * len(own) * num_ranks)
     others = np.arange(num_ranks - 1)
     others = others + (others >= own)
     return fold.around(Collective.ALL_GATHER, algorithm, num_ranks, _doubling(fold.bounds), own, others)
@@ -123,6 +126,9 @@ class _Fold:
 
         chunk_in, chunk_out: what each of the folded gives and is given, (num_folded or 1, any number).
         """
+        # Nearly every rank sends nearly every chunk; asked for here, since the steps are long in the making.
+        what = f"{algorithm} of {self.num_ranks:,} ranks in {num_chunks:,} chunks"
+        require_memory(what, self.num_left * num_chunks * BYTES_LISTED)
         core = Schedule.from_columns(collective, algorithm, self.num_left, num_chunks, steps)
         if not len(self.folded):
             return core

@@ -1,11 +1,14 @@
 """`ringsim algorithms` and `ringsim verify`: what there is, and whether it is right."""
 
+from functools import partial
+
 import click
 
 from ringsim.algorithms import ALGORITHMS, build
 from ringsim.commands.options import COLLECTIVES, RANKS, schedule_options
 from ringsim.cost_table import cost_of, format_costs
 from ringsim.schedule import Schedule
+from ringsim.schedule_size import require_few_transfers
 from ringsim.verify import verify as prove
 
 
@@ -14,8 +17,15 @@ from ringsim.verify import verify as prove
 @click.option("--ranks", type=RANKS, default=8, show_default=True)
 def algorithms(collective: str | None, ranks: int) -> None:
     """List the algorithms with their steps, transfers and bytes, beside what no algorithm can undercut."""
-    chosen = [key for key in ALGORITHMS if collective in (None, key[0].value)]
-    click.echo(format_costs(cost_of(build(*key, ranks)) for key in chosen))
+    costs, skipped = [], []
+    for key in (key for key in ALGORITHMS if collective in (None, key[0].value)):
+        make = partial(build, *key)
+        try:
+            require_few_transfers(make, ranks)
+            costs.append(cost_of(make(ranks)))
+        except ValueError as error:
+            skipped.append(f"{key[0].value} {key[1]} skipped: {error}")
+    click.echo("\n".join([format_costs(costs), *skipped]))
 
 
 @click.command()

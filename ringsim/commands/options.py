@@ -1,7 +1,7 @@
 """Options that several commands have: which schedule, which network, how many bytes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from click.core import ParameterSource
 from ringsim.algorithms import ALGORITHMS, build
 from ringsim.cluster import load_network
 from ringsim.collective import Collective
+from ringsim.combinators import relabel
 from ringsim.machine import AnyNetwork
 from ringsim.network import Network
+from ringsim.order_text import parse_order
+from ringsim.schedule import Schedule
 from ringsim.units import parse_rate, parse_size, parse_time
 
 
@@ -36,6 +39,7 @@ class Quantity(click.ParamType[Any]):
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
+ORDER = Quantity("order", parse_order)
 
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 RANKS = click.IntRange(1, MAX_RANKS)
@@ -48,8 +52,8 @@ size_option = click.option("--size", type=SIZE, default="64MiB", show_default=Tr
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-def schedule_options(command: Command) -> Command:
-    """Options that say which schedule; the command gets it as `schedule`."""
+def algorithm_options(command: Command) -> Command:
+    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`."""
 
     @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
     @click.option(
@@ -64,6 +68,18 @@ def schedule_options(command: Command) -> Command:
         command(schedule=build(Collective(collective), algorithm, ranks), **rest)
 
     return with_schedule
+
+
+def schedule_options(command: Command) -> Command:
+    """The same and --order, which puts the ranks in other places."""
+
+    @algorithm_options
+    @click.option("--order", type=ORDER, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
+    @wraps(command)
+    def with_order(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
+        command(schedule=schedule if order is None else relabel(schedule, order), **rest)
+
+    return with_order
 
 
 def networks_options(command: Command) -> Command:

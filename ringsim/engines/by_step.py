@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.machine import Floats, Machine
+from ringsim.memory import require_memory
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value
 from ringsim.timeline import Seconds, Timeline
 
@@ -61,6 +62,8 @@ class _Engine:
     def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
         self._machine = machine
         self._bytes = _if_same(chunk_bytes.astype(np.float64))
+        kept = min(schedule.steps.lookback + 1, schedule.num_steps)
+        require_memory(f"{schedule}: the times of its last {kept:,} steps", 2 * 8 * kept * schedule.num_ranks)
         self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
         self._left = _History(schedule.num_ranks, schedule.steps.lookback)
         self._links = _Links(schedule.num_ranks)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.dependencies import NONE, Dependencies, dependencies
+from ringsim.memory import require_memory
 from ringsim.partition import partition
 from ringsim.schedule import Schedule
 
+BYTES_PER_TRANSFER = 400  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte
 
 
@@ -51,6 +53,7 @@ class _Operations:
 
     @classmethod
     def of(cls, schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float) -> "_Operations":
+        require_memory(f"{schedule} in GOAL text", schedule.num_transfers * BYTES_PER_TRANSFER)
         waits = dependencies(schedule)
         num_bytes = np.diff(partition(size_bytes, schedule.num_chunks))[waits.chunk]
         calc_ns = np.rint(num_bytes / reduce_bytes_per_s * 1e9) * waits.reduce

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ringsim.collective import OWNED, Collective
+from ringsim.memory import require_memory
 from ringsim.schedule import Schedule, ScheduleError
 
 NAMES = {
@@ -19,6 +20,7 @@ NAMES = {
     Collective.BROADCAST: "broadcast",
     Collective.REDUCE: "reduce",
 }
+BYTES_PER_TRANSFER = 600  # of memory, while it is written
 MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
 Block = tuple[str, int]  # what a thread block does, "s" or "r", and with whom
 Point = tuple[Block, int]  # a step of a thread block
@@ -81,6 +83,7 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
     collective, num_ranks, num_chunks = schedule.collective, schedule.num_ranks, schedule.num_chunks
     if collective in OWNED and num_chunks % num_ranks:
         raise ScheduleError(f"{schedule}: {num_chunks} chunks; MSCCL needs a multiple of the number of ranks")
+    require_memory(f"{schedule} as MSCCL XML", schedule.num_transfers * BYTES_PER_TRANSFER)
     share = num_chunks // num_ranks
     sizes = (
         f'i_chunks="{share if collective is Collective.ALL_GATHER else num_chunks}" '
