@@ -167,8 +167,8 @@ class _Run:
 
 def _jitter(machine: Machine, rows: Dependencies) -> tuple[Floats, Floats]:
     """What to multiply latencies and computing with, row by row."""
-    if machine.jitter is None:
-        return np.broadcast_to(1.0, len(rows)), np.broadcast_to(1.0, len(rows))
-    factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
-    latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
+    latency, compute = (np.broadcast_to(np.float64(1.0), len(rows)) for _ in range(2))
+    if machine.jitter is not None and len(rows):
+        factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
+        latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
     return latency, compute
