@@ -59,27 +59,25 @@ def one_nic_hosts(num_ranks: int, ranks_per_host: int, bandwidth: float, *, half
     )
 
 
-JITTERS = st.none() | st.builds(Jitter, st.integers(0, 99), st.just(0.3), st.just(0.2))
-TABLES = st.integers(0, 2**32).map(np.random.default_rng)
+Rng = np.random.Generator
 
 
-def _rates(rng: np.random.Generator, *shape: int) -> Floats:
+def _rates(rng: Rng, *shape: int) -> Floats:
     """Some of them alike, some not."""
     return np.where(rng.random(shape) < 0.5, rng.integers(1, 4, shape) * 1e6, 10 ** rng.uniform(5, 8, shape))
 
 
-def _rates_or_none(rng: np.random.Generator, *shape: int) -> Floats:
+def _rates_or_none(rng: Rng, *shape: int) -> Floats:
     return np.where(rng.random(shape) < 0.3, math.inf, _rates(rng, *shape))
 
 
-def _times(rng: np.random.Generator, *shape: int) -> Floats:
+def _times(rng: Rng, *shape: int) -> Floats:
     return rng.choice([0.0, 1e-3, rng.uniform(0, 1e-2), rng.uniform(0, 1e-2)], size=shape)
 
 
-@st.composite
-def private_machines(draw: st.DrawFn, num_ranks: int) -> TableMachine:
+def private_machine(rng: Rng, num_ranks: int) -> TableMachine:
     """Every pair and rank with costs of its own, and nothing shared."""
-    rng, pairs = draw(TABLES), (num_ranks, num_ranks)
+    pairs = (num_ranks, num_ranks)
     processors = Processors(
         _times(rng, num_ranks),
         _times(rng, num_ranks),
@@ -87,21 +85,21 @@ def private_machines(draw: st.DrawFn, num_ranks: int) -> TableMachine:
         np.full(num_ranks, NONE),
         _rates_or_none(rng, num_ranks),
     )
+    jitter = Jitter(int(rng.integers(100)), 0.3, 0.2) if rng.random() < 0.3 else None
     tables = _times(rng, *pairs), _rates_or_none(rng, *pairs)
     empty = np.empty((*pairs, 0))
-    return TableMachine(num_ranks, Resources.none(), processors, draw(JITTERS), *tables, empty.astype(int), empty)
+    return TableMachine(num_ranks, Resources.none(), processors, jitter, *tables, empty.astype(int), empty)
 
 
-@st.composite
-def shared_machines(draw: st.DrawFn, num_ranks: int, *, failures: bool = False) -> TableMachine:
+def shared_machine(rng: Rng, num_ranks: int, *, failures: bool = False) -> TableMachine:
     """The same with resources that any paths may use, by different amounts, and ranks that may be short of cores."""
-    machine, rng, number = draw(private_machines(num_ranks)), draw(TABLES), draw(st.integers(1, 4))
+    machine, number = private_machine(rng, num_ranks), int(rng.integers(1, 5))
     fails = np.where(rng.random(number) < 0.5, _times(rng, number), math.inf) if failures else np.full(number, math.inf)
     machine.resources = resources(list(_rates(rng, number)), list(fails))
     machine.use = rng.choice([0.0, 0.5, 1.0, 1.0, 2.0], size=(num_ranks, num_ranks, number))
     machine.resource = np.where(machine.use > 0, np.arange(number), NONE)
-    if draw(st.booleans()):
-        _put_on_cores(machine, draw(st.sampled_from([0.5, 1.0, 2.0])), rng.random(num_ranks) < 0.6)
+    if rng.random() < 0.5:
+        _put_on_cores(machine, float(rng.choice([0.5, 1.0, 2.0])), rng.random(num_ranks) < 0.6)
     return machine
 
 
@@ -120,3 +118,16 @@ def _put_on_cores(machine: TableMachine, num_cores: float, on_host: np.ndarray) 
     machine.resource = np.concatenate([machine.resource, np.where(use > 0, number, NONE)], axis=-1)
     machine.use = np.concatenate([machine.use, use], axis=-1)
     machine.bytes_per_s = np.minimum(machine.bytes_per_s, np.minimum.outer(*[processors.copy_bytes_per_s] * 2))
+
+
+_RNGS = st.integers(0, 2**32).map(np.random.default_rng)
+
+
+def private_machines(num_ranks: int) -> st.SearchStrategy[TableMachine]:
+    """Any `private_machine`."""
+    return _RNGS.map(lambda rng: private_machine(rng, num_ranks))
+
+
+def shared_machines(num_ranks: int, *, failures: bool = False) -> st.SearchStrategy[TableMachine]:
+    """Any `shared_machine`."""
+    return _RNGS.map(lambda rng: shared_machine(rng, num_ranks, failures=failures))

@@ -46,7 +46,7 @@ class PlainRun:
     def times(self) -> list[list[float]]:
         """A row for each transfer, COLUMNS; infinite for what never happens."""
         while True:
-            while any([self._go_on(number) for number in range(len(self.messages))]):
+            while any(self._go_on(number) for number in range(len(self.messages))):
                 pass
             if not self._wait():
                 return [[message.times.get(name, math.inf) for name in COLUMNS] for message in self.messages]

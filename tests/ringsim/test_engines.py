@@ -1,13 +1,11 @@
 """Both engines against each other, and the event engine against a plain simulator of one transfer at a time."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Network, Schedule, Timeline, build, load_network, partition
+from ringsim import Network, Schedule, Timeline, build, partition
 from ringsim.algorithms import ALGORITHMS
 from ringsim.collective import Collective
 from ringsim.engines.by_event import run_events
@@ -52,7 +50,6 @@ def test_engines_agree_where_every_pair_is_different(schedule: Schedule, machine
     assert_engines_agree(schedule, machine, size)
 
 
-
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
 @pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
 def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num_ranks: int) -> None:
@@ -68,14 +65,14 @@ def assert_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(schedules(), shared_machines(MAX_RANKS), st.integers(0, 10**5))
 def test_sharing_is_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
     """Anything may be shared: links, a memory that counts twice, cores."""
     assert_as_in_plain_python(schedule, machine, size)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(schedules(), shared_machines(MAX_RANKS, failures=True), st.integers(0, 10**5))
 def test_failures_are_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
     """What fails may do so from the start, or in the middle of messages."""
