@@ -2,18 +2,24 @@
 
 import statistics
 import time
+import tracemalloc
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import click
 import simpy
 
-from ringsim import Network, partition, predict_time, ring_all_reduce
+from ringsim import Cluster, Network, partition, predict_time, ring_all_reduce, simulate
+from ringsim.algorithms import hierarchical_all_reduce
+from ringsim.cluster.spec import Host, Link, Nics, Spec
+from ringsim.machine import Jitter
 from ringsim.provenance import provenance
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=10e9)
-CHUNK_BYTES = 1000
+HOSTS = Spec(Host(link=Link(3e-6, 300e9), nics=Nics(5e-6, 50e9)), ranks_per_host=8)  # a NIC for the ranks of a host
+CHUNK_BYTES, SHARED_CHUNK_BYTES = 1000, 2**20
 SIMPY_RANKS = 128
 
 
@@ -55,29 +61,65 @@ def median_s(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def report(name: str, num_ranks: int, taken_s: float) -> float:
+def report(name: str, num_ranks: int, transfers: int, taken_s: float) -> float:
     """Print a row; transfers per second."""
-    transfers = 2 * (num_ranks - 1) * num_ranks
     amount = f"{num_ranks:>6} ranks  {transfers:>13,} transfers"
-    click.echo(f"{name:<8} {amount}  {taken_s:9.3f} s  {transfers / taken_s:>13,.0f} /s")
+    click.echo(f"{name:<24} {amount}  {taken_s:9.3f} s  {transfers / taken_s:>13,.0f} /s")
     return transfers / taken_s
+
+
+def report_rings(large: bool) -> None:
+    """Ring all-reduces on links that are not shared, without a timeline."""
+    for num_ranks, repeats in [(SIMPY_RANKS, 5), (1024, 5), (4096, 5), *([(65536, 1)] if large else [])]:
+        # Seven bytes more than even chunks: sizes differ, as they do in practice.
+        size, schedule = num_ranks * CHUNK_BYTES + 7, ring_all_reduce(num_ranks)
+        taken_s = median_s(lambda s=schedule, b=size: predict_time(s, NETWORK, b), repeats)
+        rate = report("ring", num_ranks, schedule.num_transfers, taken_s)
+        if num_ranks == SIMPY_RANKS:
+            ours, theirs = predict_time(schedule, NETWORK, size), simpy_ring_s(num_ranks, size)
+            taken_s = median_s(lambda n=num_ranks, b=size: simpy_ring_s(n, b), 3)
+            simpy_rate = report("ring in SimPy", num_ranks, schedule.num_transfers, taken_s)
+            same = f"both say {ours * 1e3:.6f} and {theirs * 1e3:.6f} ms"
+            click.echo(f"{'':<24} ringsim / SimPy: {rate / simpy_rate:.0f} ({same})")
+
+
+def report_shared() -> None:
+    """Hierarchical all-reduces on hosts of 8 ranks with one NIC, every transfer recorded."""
+    jittery = replace(HOSTS, jitter=Jitter(latency=0.1, compute=0.1))
+    cases = [
+        ("shared NIC", HOSTS, 1024, 0),
+        ("shared NIC, uneven (slow)", HOSTS, 256, 7),
+        ("shared NIC, jitter (slow)", jittery, 128, 0),
+    ]
+    for name, spec, num_ranks, odd_bytes in cases:
+        schedule, size = hierarchical_all_reduce(num_ranks, 8), num_ranks * SHARED_CHUNK_BYTES + odd_bytes
+        cluster = Cluster("hosts", spec)
+        taken_s = median_s(lambda s=schedule, c=cluster, b=size: simulate(s, c, b), 1)
+        report(name, num_ranks, schedule.num_transfers, taken_s)
+
+
+def report_memory() -> None:
+    """Bytes for each recorded transfer, at most at any time."""
+    for name, network, schedule in [
+        ("ring", NETWORK, ring_all_reduce(512)),
+        ("shared NIC", Cluster("hosts", HOSTS), hierarchical_all_reduce(512, 8)),
+    ]:
+        tracemalloc.start()
+        simulate(schedule, network, 512 * CHUNK_BYTES)
+        peak = tracemalloc.get_traced_memory()[1] / schedule.num_transfers
+        tracemalloc.stop()
+        click.echo(f"{name:<24} {512:>6} ranks  {schedule.num_transfers:>13,} transfers  {peak:9.0f} bytes each")
 
 
 @click.command()
 @click.option("--large", is_flag=True, help="Also 65,536 ranks: 8.6 billion transfers, about two minutes.")
 def main(large: bool) -> None:
-    """Time ring all-reduces on links that are not shared, on one core."""
+    """Time the simulator, on one core."""
     where = provenance()
     click.echo(f"{where['machine']}, Python {where['python']}, numpy {where['numpy']}, {where['date']}")
-    for num_ranks, repeats in [(SIMPY_RANKS, 5), (1024, 5), (4096, 5), *([(65536, 1)] if large else [])]:
-        # Seven bytes more than even chunks: sizes differ, as they do in practice.
-        size, schedule = num_ranks * CHUNK_BYTES + 7, ring_all_reduce(num_ranks)
-        rate = report("ringsim", num_ranks, median_s(lambda s=schedule, b=size: predict_time(s, NETWORK, b), repeats))
-        if num_ranks == SIMPY_RANKS:
-            ours, theirs = predict_time(schedule, NETWORK, size), simpy_ring_s(num_ranks, size)
-            simpy_rate = report("SimPy", num_ranks, median_s(lambda n=num_ranks, b=size: simpy_ring_s(n, b), 3))
-            same = f"both say {ours * 1e3:.6f} and {theirs * 1e3:.6f} ms"
-            click.echo(f"         ringsim / SimPy: {rate / simpy_rate:.0f} ({same})")
+    report_rings(large)
+    report_shared()
+    report_memory()
 
 
 if __name__ == "__main__":

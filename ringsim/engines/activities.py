@@ -40,6 +40,7 @@ class Activities:
         self._lead_s = np.zeros(num_slots)
         self._amount = np.zeros(num_slots)
         self._rate = np.zeros(num_slots)
+        self._let_fail()
 
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
         """Work of `amount` in each of these free slots, after a lead that shares nothing."""
@@ -75,10 +76,10 @@ class Activities:
             used = self._resource[:, joining]
             self._users += np.bincount(used.ravel(), minlength=len(self._users))
             self._users[-1] = 0
-            if self._users[used].max() == 1 and not self._changed.any():
-                self._set_rates(joining, self._alone[joining])  # as good as alone
-                return
-            self._changed[used] = True
+            alone = (self._users[used] <= 1).all(axis=0)
+            self._set_rates(joining[alone], self._alone[joining[alone]])
+            self._changed[used[:, ~alone]] = True
+            self._changed[-1] = False
         if self._changed.any():
             self._share()
 
@@ -124,7 +125,7 @@ class Activities:
                 return active[concerned]
             num_concerned = int(concerned.sum())
             self._changed[used[:, concerned]] = True
-            self._changed[-1] = False
+            self._changed[-1] = False  # to be without limit connects nobody
 
     def _account_for(self, slot: Ints) -> None:
         """Take off what has been done until now, at the rate that ends now."""

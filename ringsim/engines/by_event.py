@@ -5,7 +5,6 @@ known; only work that shares a resource has to wait for the clock (`Activities`)
 what else is going on. Whatever becomes known at one moment is dealt with together, in arrays.
 """
 
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -47,7 +46,8 @@ class _Run:
         self._apply_waits = 1 + how_many(rows.before_at_dst, rows.free)  # 1: it must have arrived
         self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
         self._slots = Slots(self._links, machine)
-        self._todo: deque[tuple[Callable[[Ints], None], Ints]] = deque()
+        self._cores_are_scarce = bool((machine.processors.cores != NONE).any())
+        self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self) -> None:
         """Run until nothing more can happen."""
@@ -90,35 +90,43 @@ class _Run:
 
     def _later(self, what: Callable[[Ints], None], rows: Ints) -> None:
         if len(rows):
-            self._todo.append((what, rows))
+            self._todo.setdefault(what, []).append(rows)
 
     def _settle(self) -> None:
-        """Find out all that follows from what is known; a queue, since one thing may follow from another for long."""
+        """Find out all that follows from what is known, as much of one kind at a time as there is."""
         while self._todo:
-            what, rows = self._todo.popleft()
-            what(rows)
+            what = next(iter(self._todo))
+            rows = self._todo.pop(what)
+            what(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
     def _start(self, row: Ints) -> None:
         """All that these waited for is known: they take their links."""
         start_s = self._starts_at(row)
         src = self._rows.src[row]
         overhead_s = self._machine.processors.send_overhead_s[src] * self._compute_factor[row]
-        on_cores: Bools = (self._machine.processors.cores[src] != NONE) & (overhead_s > 0)
-        if on_cores.any():
+        on_cores = self._must_share_cores(src, overhead_s)
+        if on_cores is not None:
             link = self._rows.link[row[on_cores]]
             self._slots.begin_overhead(link, row[on_cores], start_s[on_cores], overhead_s[on_cores])
             row, start_s, overhead_s = row[~on_cores], start_s[~on_cores], overhead_s[~on_cores]
         self._send(row, start_s, overhead_s)
 
-    def _send(self, row: Ints, from_s: Floats, lead_s: Floats | float) -> None:
+    def _must_share_cores(self, rank: Ints, work_s: Floats) -> Bools | None:
+        """Which of this work runs on cores that are scarce; None if none does."""
+        if not self._cores_are_scarce:
+            return None
+        on_cores: Bools = (self._machine.processors.cores[rank] != NONE) & (work_s > 0)
+        return on_cores if on_cores.any() else None
+
+    def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
         link, amount = self._rows.link[row], self._bytes[self._rows.chunk[row]]
         shares = self._slots.shares[link]
-        alone_s = from_s + (lead_s + amount / self._links.most[link])
-        self._left_s[row[~shares]] = alone_s[~shares]
-        self._later(self._leave, row[~shares])
-        if shares.any():
-            lead_s = np.broadcast_to(lead_s, len(row))[shares]
-            self._slots.begin_sending(link[shares], row[shares], from_s[shares], lead_s, amount[shares])
+        if np.count_nonzero(shares):
+            self._slots.begin_sending(link[shares], row[shares], from_s[shares], lead_s[shares], amount[shares])
+            row, link = row[~shares], link[~shares]
+            from_s, lead_s, amount = from_s[~shares], lead_s[~shares], amount[~shares]
+        self._left_s[row] = from_s + (lead_s + amount / self._links.most[link])
+        self._later(self._leave, row)
 
     def _leave(self, row: Ints) -> None:
         self._count_down(self._start_waits, self._next_on_link[row], self._start)
@@ -129,13 +137,13 @@ class _Run:
         """They have arrived, it is their turn, and what they write to is free."""
         apply_s = self._is_applied_from(row)
         work_s = self._work_s(row)
-        on_cores: Bools = (self._machine.processors.cores[self._rows.dst[row]] != NONE) & (work_s > 0)
-        if on_cores.any():
-            self._slots.begin_applying(
-                self._rows.dst[row[on_cores]], row[on_cores], apply_s[on_cores], work_s[on_cores]
-            )
-        self._applied_s[row[~on_cores]] = (apply_s + work_s)[~on_cores]
-        self._later(self._be_applied, row[~on_cores])
+        on_cores = self._must_share_cores(self._rows.dst[row], work_s)
+        if on_cores is not None:
+            rank = self._rows.dst[row[on_cores]]
+            self._slots.begin_applying(rank, row[on_cores], apply_s[on_cores], work_s[on_cores])
+            row, apply_s, work_s = row[~on_cores], apply_s[~on_cores], work_s[~on_cores]
+        self._applied_s[row] = apply_s + work_s
+        self._later(self._be_applied, row)
 
     def _work_s(self, row: Ints) -> Floats:
         """What applying these takes on a core of its own."""
@@ -156,19 +164,19 @@ class _Run:
         self._applied_s[row[applied]] = ends_s[applied]
         self._later(self._be_applied, row[applied])
         if overhead.any():
-            self._send(row[overhead], ends_s[overhead], 0.0)
+            self._send(row[overhead], ends_s[overhead], np.zeros(np.count_nonzero(overhead)))
 
     def _count_down(self, waits: Ints, row: Ints, then: Callable[[Ints], None]) -> None:
         """One thing less that each of these (none twice) waits for; do it with those that wait for nothing more."""
         row = row[row != NO_ROW]
-        waits[row] -= 1
-        self._later(then, row[waits[row] == 0])
+        waits[row] = left = waits[row] - 1
+        self._later(then, row[left == 0])
 
 
 def _jitter(machine: Machine, rows: Dependencies) -> tuple[Floats, Floats]:
     """What to multiply latencies and computing with, row by row."""
-    if machine.jitter is None:
-        return np.broadcast_to(1.0, len(rows)), np.broadcast_to(1.0, len(rows))
-    factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
-    latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
+    latency, compute = (np.broadcast_to(np.float64(1.0), len(rows)) for _ in range(2))
+    if machine.jitter is not None and len(rows):
+        factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
+        latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
     return latency, compute

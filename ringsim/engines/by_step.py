@@ -172,7 +172,8 @@ def _turns(numbers: Ints) -> Turns:
     order = np.argsort(numbers, kind="stable")
     first = np.concatenate([[0], np.cumsum(counts)])[numbers[order]]
     turn = np.arange(len(numbers)) - first
-    rows = [order[turn == number] for number in range(int(counts.max()))]
+    by_turn = order[np.argsort(turn, kind="stable")]
+    rows = np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])
     return [(row, numbers[row]) for row in rows]
 
 
