@@ -14,8 +14,7 @@ from ringsim.machine import Machine
 from ringsim.schedule import Ints
 from tests.ringsim.machines import private_machines, shared_machines
 from tests.ringsim.plain_events import COLUMNS, PlainRun
-from tests.ringsim.strategies import schedules
-from tests.ringsim.test_simulate import networks
+from tests.ringsim.strategies import networks, schedules
 
 MAX_RANKS = 4
 
@@ -38,7 +37,7 @@ def assert_engines_agree(schedule: Schedule, machine: Machine, size: int) -> Non
     assert time_steps(schedule, machine, chunk_bytes(schedule, size)) == by_event.time_s
 
 
-@given(schedules(), networks, st.integers(0, 10**6))
+@given(schedules(), networks(), st.integers(0, 10**6))
 def test_engines_agree_on_uniform_networks(schedule: Schedule, network: Network, size: int) -> None:
     """For any schedule."""
     assert_engines_agree(schedule, network.machine(schedule.num_ranks), size)
