@@ -12,7 +12,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     how fast the simulator is, beside SimPy"
-	@echo "make picture   the picture in docs/"
+	@echo "make picture   the pictures in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -43,6 +43,7 @@ bench: $(VENV)/installed-dev
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
+	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report
