@@ -1,5 +1,6 @@
 """Our collectives beside torch.distributed's and raw sockets, on several numbers of local ranks: `make bench`."""
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> None:
 )
 def main(ranks: str, algorithms: tuple[str, ...], quick: bool, output: Path | None) -> None:
     """Measure all targets on each number of ranks, one after the other, and print how far we are."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # as Ctrl-C does: nobody else would end our children
     counts = parse_numbers(ranks, int, 2)
     where = provenance()
     click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")

@@ -3,4 +3,4 @@
 from collectives.benchmark.command import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="benchmark")  # in messages, as it is where they do not come from click

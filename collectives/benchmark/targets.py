@@ -85,7 +85,7 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
 
     results: for each target, what was measured for it, a file for each number of ranks.
     """
-    head = f"{'':<12} {'ranks':>5}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
+    head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
     blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
     for target, files in results:
         theirs = "raw sockets" if target.rival == RAW_SOCKETS else "torch.distributed"
@@ -126,4 +126,4 @@ def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
     mean = statistics.geometric_mean(each.value for each in ratios)
     worst = max(ratios, key=lambda each: each.value)
     where = f"{format_size(worst.size_bytes)} on {worst.num_ranks} ranks"
-    return f"{'':<12} {ranks:>5}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
+    return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
