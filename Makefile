@@ -11,7 +11,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     how fast the simulator is, beside SimPy, and our collectives, beside torch's (half an hour)"
+	@echo "make bench     how fast the simulator is, beside SimPy, and our collectives, beside torch's"
 	@echo "make picture   the picture in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
