@@ -11,7 +11,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     how fast the simulator is, beside SimPy"
+	@echo "make bench     how fast the simulator is, beside SimPy, and our collectives, beside torch's"
 	@echo "make picture   the pictures in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
@@ -40,6 +40,7 @@ lint: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
+	$(BIN)/python scripts/bench_collectives.py
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png

@@ -2,15 +2,16 @@
 
 import json
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from ringsim.atomic_file import atomic_file
+from ringsim.collective_times import CollectiveTimes
 
 FORMAT = "ringsim-measurements"
-VERSION = 1
+VERSION = 2
+OLDER = (1,)  # without collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Probes of one process group of `num_ranks` ranks, and the machine, versions and command behind them."""
+    """What was timed in one process group of `num_ranks` ranks, and the machine, versions and command behind it."""
 
     num_ranks: int
     provenance: dict[str, Any]
-    probes: tuple[Probe, ...]
+    probes: tuple[Probe, ...] = ()
+    collectives: tuple[CollectiveTimes, ...] = ()
 
     def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
         """The probes of a kind, by size."""
@@ -50,18 +52,21 @@ class Measurements:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the name and version of the format."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+        collectives = [each.as_dict() for each in self.collectives]
+        return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`. Raises ValueError for another format or version, or a missing field."""
+        """The opposite of `as_dict`, of older versions too. Raises ValueError, in one line, for anything else."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"not a {FORMAT} file")
-        if data.get("version") != VERSION:
-            raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads version {VERSION}")
+        if data.get("version") not in (*OLDER, VERSION):
+            raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads versions up to {VERSION}")
         try:
             probes = tuple(Probe(**{**probe, "times_s": tuple(probe["times_s"])}) for probe in data["probes"])
-            return cls(data["num_ranks"], data["provenance"], probes)
+            collectives = data["collectives"] if data["version"] == VERSION else ()
+            times = tuple(_read_times(index, each, data["num_ranks"]) for index, each in enumerate(collectives))
+            return cls(data["num_ranks"], data["provenance"], probes, times)
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or unknown: {error}") from error
 
@@ -78,21 +83,18 @@ class Measurements:
             raise ValueError(f"{path}: {error}") from error
 
 
+def _read_times(index: int, data: Any, num_ranks: int) -> CollectiveTimes:
+    try:
+        times = CollectiveTimes.from_dict(data)
+        if times.num_ranks != num_ranks:
+            raise ValueError(f"num_ranks {times.num_ranks}: the file is of {num_ranks} ranks")
+    except ValueError as error:
+        raise ValueError(f"collectives[{index}]: {error}") from error
+    return times
+
+
 def save_json(path: Path, data: Any) -> None:
     """Write `data` as JSON, whole or not at all. Raises ValueError for a number that JSON does not have."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     with atomic_file(path) as file:
         file.write(text.encode())
-
-
-def tenths(times_s: Sequence[float]) -> tuple[float, float]:
-    """The 10th and the 90th percentile: between them lie four runs of five.
-
-    Raises ValueError if there is no time at all.
-    """
-    if not times_s:
-        raise ValueError("no times: at least one is needed")
-    if len(times_s) == 1:
-        return times_s[0], times_s[0]
-    cuts = statistics.quantiles(times_s, n=10, method="inclusive")
-    return cuts[0], cuts[-1]

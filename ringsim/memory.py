@@ -16,12 +16,23 @@ def require_memory(what: str, num_bytes: float) -> None:
         )
 
 
+def require_installed_memory(what: str, num_bytes: float) -> None:
+    """Raise ValueError if `what` does not fit even into an empty machine: all processes there get the same answer."""
+    installed = _pages_bytes("SC_PHYS_PAGES")
+    if num_bytes > installed:
+        raise ValueError(f"{what}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
+
+
 def free_bytes() -> float:
     """Physical memory that is not in use; infinite where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         # Linux counts what it keeps of files apart; it gives that away when asked for more.
         return int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) * 1024
+    return _pages_bytes("SC_AVPHYS_PAGES")
+
+
+def _pages_bytes(name: str) -> float:
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return float("inf")

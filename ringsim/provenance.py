@@ -16,7 +16,7 @@ def provenance() -> dict[str, Any]:
     """What a reader must know to judge a figure, for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(), *sys.argv[1:]]),
         "machine": _processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -24,6 +24,14 @@ def provenance() -> dict[str, Any]:
         "numpy": np.__version__,
         "ringsim": __version__,
     }
+
+
+def _program() -> str:
+    """The script's name, or `-m package` for a package that is run as a program: its file is always __main__.py."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or Path(sys.argv[0]).name != "__main__.py":
+        return Path(sys.argv[0]).name
+    return f"-m {spec.name.removesuffix('.__main__')}"
 
 
 def _processor() -> str:

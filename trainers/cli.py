@@ -6,33 +6,19 @@ Everything a user can get wrong is checked before torch is imported, which takes
 import datetime
 import os
 import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from ringsim.one_line import OneLineCommand
+from ringsim import torchrun
+from ringsim.torchrun import TorchrunCommand, check_writable
 from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Tokens, load_tokens
 
 STRATEGY_NAMES = ("allreduce", "rs_ag", "ring", "ddp")
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+START = "torchrun --nproc-per-node 4 scripts/train_ring.py"
 MAX_TIMEOUT_S = 86400
-GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
-
-
-class _RefusedByOneRank(OneLineCommand):
-    """Only the first rank of a host says what the user got wrong; the others would repeat it word for word."""
-
-    def refuse(self, message: str, command: str | None) -> NoReturn:
-        started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
-        if os.environ.get("LOCAL_RANK", "0") != "0" and not started:
-            # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
-            time.sleep(GRACE_S)
-            sys.exit(2)
-        super().refuse(message, command)
 
 
 def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
@@ -51,7 +37,7 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command(cls=_RefusedByOneRank, name="train_ring.py", context_settings={"show_default": True})
+@click.command(cls=TorchrunCommand, name="train_ring.py", context_settings={"show_default": True})
 @click.option(
     "--data", default="topics", help="topics (Python's own help pages), random, or a file to read bytes from."
 )
@@ -81,38 +67,18 @@ def main(
     """
     train = TrainConfig(*(sizes.pop(name) for name in ("batch_size", "steps", "learning_rate", "seed")))
     model = ModelConfig(**sizes)
-    num_ranks = _num_ranks()
+    num_ranks = torchrun.num_ranks(START)
     tokens = load_tokens(data, model, num_ranks, train.seed)
     _check_writable(output)
     sys.exit(_run(model, train, data, strategies, tokens, timeout, output))
 
 
-def _num_ranks() -> int:
-    missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
-    if missing:
-        raise click.UsageError(
-            f"{missing[0]} is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"
-        )
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
-        if not os.environ[name].isdecimal():
-            raise click.UsageError(f"{name}={os.environ[name]}: must be a whole number; torchrun sets it")
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if rank >= num_ranks:
-        raise click.UsageError(f"RANK={rank}: must be less than WORLD_SIZE={num_ranks}; torchrun sets both")
-    return num_ranks
-
-
 def _check_writable(output: Path) -> None:
     """Find out before the work, not after it, that the results cannot be written."""
-    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
     for name in RESULTS:
         if (output / name).is_dir():
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise click.UsageError(f"--output {output}: cannot be written: {error.strerror}") from error
+    check_writable(f"--output {output}", output)
 
 
 def _run(

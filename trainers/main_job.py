@@ -14,8 +14,9 @@ import torch.distributed as dist
 from collectives.errors import naming_failures
 from collectives.probe import probe
 from ringsim.calibrate import calibrate
-from ringsim.measurements import Measurements, save_json, tenths
+from ringsim.measurements import Measurements, save_json
 from ringsim.network import Network
+from ringsim.spread import tenths
 from trainers.checkpoint import save_checkpoint
 from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Shard, Tokens

@@ -1,0 +1,68 @@
+"""`Contender`: one of those that a cell is timed with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+import collectives
+from collectives.benchmark.buffers import Buffers
+from collectives.benchmark.cell import OPS, Cell
+from ringsim.collective import Collective
+from ringsim.collective_times import TORCH
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A name, and what does the collective once on one rank.
+
+    reduces: False if it only moves bytes, so that there is no result to look at.
+    """
+
+    name: str
+    run: Callable[[Buffers], object]
+    reduces: bool = True
+
+
+# Newer versions of torch have the same under another name, and warn at each call by the old one, which takes time.
+_RENAMED = {"reduce_scatter_tensor": "reduce_scatter_single", "all_gather_into_tensor": "all_gather_single"}
+
+
+def ours(cell: Cell, algorithm: str, group: dist.ProcessGroup) -> Contender:
+    """One of our algorithms."""
+    return Contender(algorithm, _call(collectives, cell, group, algorithm=algorithm))
+
+
+def torchs(cell: Cell, group: dist.ProcessGroup) -> Contender:
+    """torch.distributed's own."""
+    return Contender(TORCH, _call(dist, cell, group))
+
+
+def _call(library: Any, cell: Cell, group: dist.ProcessGroup, **how: str) -> Callable[[Buffers], object]:
+    """The function of `library`, which is `collectives` or `torch.distributed`: their signatures are the same."""
+    op: Any = OPS.get(cell.op)
+    is_root = group.rank() == 0
+    if cell.collective is Collective.REDUCE_SCATTER:
+        scatter = _function(library, "reduce_scatter_tensor")
+        return lambda b: scatter(b.output, b.input, op=op, group=group, **how)
+    if cell.collective is Collective.ALL_GATHER:
+        gather = _function(library, "all_gather_into_tensor")
+        return lambda b: gather(b.output, b.input, group=group, **how)
+    if cell.collective is Collective.BROADCAST:
+        return lambda b: library.broadcast(_copied(b, is_root), group=group, group_src=0, **how)
+    if cell.collective is Collective.REDUCE:
+        return lambda b: library.reduce(_copied(b), group_dst=0, op=op, group=group, **how)
+    return lambda b: library.all_reduce(_copied(b), op=op, group=group, **how)
+
+
+def _function(library: Any, name: str) -> Callable[..., object]:
+    function: Callable[..., object] = getattr(library, _RENAMED[name], None) or getattr(library, name)
+    return function
+
+
+def _copied(buffers: Buffers, copies: bool = True) -> Any:
+    """The output, with the input in it: no library has these collectives out of place, so to copy is part of them."""
+    if copies and buffers.output is not buffers.input:
+        buffers.output.copy_(buffers.input)
+    return buffers.output

@@ -1,0 +1,90 @@
+"""`Plan`: what a benchmark is asked to do, checked before anything begins."""
+
+from dataclasses import dataclass
+
+from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
+from collectives.benchmark.pattern import pattern
+from collectives.call import AUTO
+from collectives.reduction import reduction
+from ringsim.algorithms import build
+from ringsim.collective import Collective
+from ringsim.memory import require_installed_memory
+
+COLLECTIVES = {  # by torch's names for those that work on tensors
+    "all_reduce": Collective.ALL_REDUCE,
+    "reduce_scatter_tensor": Collective.REDUCE_SCATTER,
+    "all_gather_into_tensor": Collective.ALL_GATHER,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
+_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to time, and how often.
+
+    algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
+    sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
+    places: whether in place, one after the other.
+    iterations: None for as many as fit into `cell_time_s`.
+    raw_sockets: whether bare TCP moves the bytes of all_reduce too.
+    """
+
+    collectives: tuple[Collective, ...]
+    algorithms: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    dtype: str = "float32"
+    op: str = "sum"
+    places: tuple[bool, ...] = (False, True)
+    iterations: int | None = None
+    warm_up: int = 2
+    cell_time_s: float = 1.0
+    seed: int = 0
+    raw_sockets: bool = False
+
+    def cells(self, num_ranks: int) -> list[Cell]:
+        """All there is to time, in order. Raises ValueError for a size that is too small."""
+        found = {
+            Cell(collective, elements, self.dtype, self.op if collective.reduces else NO_OP, num_ranks, in_place): None
+            for collective in self.collectives
+            for size in self.sizes_bytes
+            for elements in [elements_of(collective, size, self.dtype, num_ranks)]
+            for in_place in self.places
+        }
+        return list(found)
+
+    def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
+        """Those to time."""
+        return self.algorithms or ("binomial_tree" if collective in _ROOTED else "ring",)
+
+    def check(self, num_ranks: int, ranks_here: int) -> None:
+        """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""
+        for collective in self.collectives:
+            for algorithm in self.algorithms_for(collective):
+                if algorithm != AUTO:
+                    build(collective, algorithm, num_ranks)
+        if any(collective.reduces for collective in self.collectives):
+            reduction(OPS[self.op], torch_dtype(self.dtype))
+        for cell in self.cells(num_ranks)[:1]:
+            pattern(cell, self.seed)
+        if self.raw_sockets and not 1 < num_ranks == ranks_here:
+            raise ValueError(
+                f"--raw-sockets: needs at least 2 ranks, all on this host; {ranks_here} of {num_ranks} are"
+            )
+        largest = max(self.sizes_bytes)
+        # Ranks that got different answers would wait for each other.
+        require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
+
+
+def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """From `begin`, each `factor` times the one before, up to `end`. Raises ValueError for a range that is none."""
+    if not 1 <= begin <= end:
+        raise ValueError(
+            f"sizes from {begin} to {end} B: the first (-b) must be at least 1 and not above the last (-e)"
+        )
+    sizes = [begin]
+    while sizes[-1] * factor <= end:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

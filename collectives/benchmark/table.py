@@ -1,0 +1,115 @@
+"""The table of a benchmark: the columns of nccl-tests, and beside them who it was, the spread and the ratio."""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from collectives.benchmark.cell import torch_dtype
+from ringsim.collective import OWNED, Collective
+from ringsim.collective_times import TORCH, CollectiveTimes
+from ringsim.measurements import Measurements
+from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
+
+_TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
+_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+_NOT_DONE = f"{'N/A':>7} {'N/A':>7} {'N/A':>7} {'N/A':>6}"
+_HEAD = (
+    f"#{'out-of-place':>73} {'in-place':>30}",
+    f"#{'size':>11} {'count':>13} {'type':>9} {'redop':>7} {'root':>7}"
+    + f"  {'time':>7} {'algbw':>7} {'busbw':>7} {'#wrong':>6}" * 2
+    + f"  {'algorithm':<20} {'10%..90% (us)':>17} {'ratio':>6}  {'10%..90% (us)':>17} {'ratio':>6}",
+    f"#{'(B)':>11} {'(elements)':>13} {'':>25}" + f"  {'(us)':>7} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6}" * 2,
+)
+_FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); less than 1 is faster"
+
+Places = dict[bool, CollectiveTimes]
+
+
+def format_table(measurements: Measurements) -> str:
+    """A table for each collective that was timed."""
+    blocks = [f"# {line}" for line in _origin(measurements)]
+    for collective in dict.fromkeys(times.collective for times in measurements.collectives):
+        times = [each for each in measurements.collectives if each.collective is collective]
+        blocks += [
+            "",
+            f"# {collective.value}, {measurements.num_ranks} ranks",
+            *(line.rstrip() for line in _HEAD),
+            *_rows(times),
+            *_means(times),
+        ]
+    return "\n".join([*blocks, _FOOT])
+
+
+def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None:
+    """How long it took in terms of its rival; None if there is none."""
+    return None if rival is None else times.median_s / rival.median_s
+
+
+def rival_of(times: CollectiveTimes, others: Sequence[CollectiveTimes], name: str = TORCH) -> CollectiveTimes | None:
+    """The times of `name` in the same cell."""
+    return next((each for each in others if each.algorithm == name and each.cell == times.cell), None)
+
+
+def _origin(measurements: Measurements) -> Iterator[str]:
+    where: dict[str, Any] = measurements.provenance
+    yield f"{where.get('command', '')}"
+    parts = [where.get("machine"), f"{where.get('cores')} cores", f"torch {where.get('torch')}"]
+    yield ", ".join(map(str, [*parts, f"OMP_NUM_THREADS={where.get('OMP_NUM_THREADS')}", where.get("date")]))
+
+
+def _rows(times: Sequence[CollectiveTimes]) -> Iterator[str]:
+    places: dict[tuple[int, str, str, str], Places] = {}
+    for each in times:
+        key = each.size_bytes, each.dtype, each.op, each.algorithm
+        places.setdefault(key, {})[each.in_place] = each
+    for found in places.values():
+        yield _row(found, times)
+
+
+def _row(places: Places, times: Sequence[CollectiveTimes]) -> str:
+    first = next(iter(places.values()))
+    # As nccl-tests counts: a rank's share where every rank has one.
+    count = first.size_bytes // torch_dtype(first.dtype).itemsize
+    count //= first.num_ranks if first.collective in OWNED else 1
+    root = 0 if first.collective in _ROOTED else -1
+    kind = _TYPES.get(first.dtype, first.dtype)
+    halves = "  ".join(_half(places.get(in_place)) for in_place in (False, True))
+    more = "  ".join(_more(places.get(in_place), times) for in_place in (False, True))
+    left = f"{first.size_bytes:>12} {count:>13} {kind:>9} {first.op:>7} {root:>7}"
+    return f"{left}  {halves}  {first.algorithm:<20} {more}"
+
+
+def _half(times: CollectiveTimes | None) -> str:
+    if times is None:
+        return _NOT_DONE
+    algbw = algbw_bytes_per_s(times.size_bytes, times.median_s) or math.nan
+    busbw = busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s)
+    wrong = "N/A" if times.wrong is None else times.wrong
+    return f"{_us(times.median_s):>7} {algbw / 1e9:>7.2f} {(busbw or 0.0) / 1e9:>7.2f} {wrong:>6}"
+
+
+def _more(times: CollectiveTimes | None, others: Sequence[CollectiveTimes]) -> str:
+    if times is None:
+        return f"{'N/A':>17} {'N/A':>6}"
+    low, high = times.tenths_s
+    quotient = ratio(times, rival_of(times, others))
+    return f"{f'{_us(low)}..{_us(high)}':>17} {'N/A' if quotient is None else f'{quotient:.2f}':>6}"
+
+
+def _us(time_s: float) -> str:
+    """Microseconds in few characters."""
+    time_us = time_s * 1e6
+    return f"{time_us:.2f}" if time_us < 99.995 else f"{time_us:.1f}" if time_us < 9999.95 else f"{time_us:.0f}"
+
+
+def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
+    """For each competitor of torch's, the geometric mean of its ratios."""
+    for algorithm in dict.fromkeys(each.algorithm for each in times if each.algorithm != TORCH):
+        means = []
+        for in_place in (False, True):
+            cells = [each for each in times if (each.algorithm, each.in_place) == (algorithm, in_place)]
+            ratios = [value for each in cells if (value := ratio(each, rival_of(each, times))) is not None]
+            if ratios:
+                means.append(f"{statistics.geometric_mean(ratios):.3f} {'in' if in_place else 'out of'} place")
+        yield f"# {algorithm}: geometric mean of the ratios {', '.join(means) or 'N/A'}"

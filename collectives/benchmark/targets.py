@@ -1,0 +1,129 @@
+"""`Target`: what our collectives are measured by, and the table that says how far they are."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from collectives.benchmark.table import ratio, rival_of
+from ringsim.algorithms import ALGORITHMS
+from ringsim.collective import Collective
+from ringsim.collective_times import RAW_SOCKETS, TORCH, CollectiveTimes
+from ringsim.measurements import Measurements
+from ringsim.units import format_size
+
+BEST = "best of these"
+LARGE = ("-b", "1MiB", "-e", "64MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Some cells, and whose times ours are held against.
+
+    arguments: of the benchmark's command line, for the cells.
+    """
+
+    title: str
+    collective: Collective
+    arguments: tuple[str, ...]
+    quick_arguments: tuple[str, ...]
+    rival: str = TORCH
+
+    def algorithms(self, names: Sequence[str]) -> list[str]:
+        """Those of `names` that the collective has, or that are no built-in at all; the ring if there are none."""
+        elsewhere = {name for _, name in ALGORITHMS}
+        return [name for name in names if (self.collective, name) in ALGORITHMS or name not in elsewhere] or ["ring"]
+
+
+_QUICK_LARGE = ("-b", "1MiB", "-e", "1MiB")
+TARGETS = (
+    Target(
+        "reduce_scatter_tensor float32, 1 MiB to 64 MiB",
+        Collective.REDUCE_SCATTER,
+        ("--collective", "reduce_scatter_tensor", "--out-of-place", *LARGE),
+        _QUICK_LARGE,
+    ),
+    Target(
+        "all_gather_into_tensor float32, 1 MiB to 64 MiB",
+        Collective.ALL_GATHER,
+        ("--collective", "all_gather_into_tensor", "--out-of-place", *LARGE),
+        _QUICK_LARGE,
+    ),
+    Target(
+        "all_reduce float32, 64 B to 64 MiB",
+        Collective.ALL_REDUCE,
+        ("--in-place", "-b", "64", "-e", "64MiB", "-f", "4"),
+        ("-e", "64KiB", "-f", "32"),
+    ),
+    Target(
+        "all_reduce bfloat16, 1 MiB to 64 MiB",
+        Collective.ALL_REDUCE,
+        ("--in-place", "--dtype", "bfloat16", *LARGE),
+        _QUICK_LARGE,
+    ),
+    Target(
+        "all_reduce float32, 64 MiB, against raw sockets",
+        Collective.ALL_REDUCE,
+        ("--in-place", "--raw-sockets", "-b", "64MiB", "-e", "64MiB"),
+        _QUICK_LARGE,
+        rival=RAW_SOCKETS,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How long one algorithm took in one cell, in terms of the rival's time."""
+
+    algorithm: str
+    num_ranks: int
+    size_bytes: int
+    value: float
+
+
+def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
+    """A row for each target, algorithm and number of ranks, and one for all numbers of ranks.
+
+    results: for each target, what was measured for it, a file for each number of ranks.
+    """
+    head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
+    blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
+    for target, files in results:
+        theirs = "raw sockets" if target.rival == RAW_SOCKETS else "torch.distributed"
+        blocks += ["", f"# {target.title}: ours over {theirs}", head, *_rows(ratios_of(target, files))]
+    return "\n".join(blocks)
+
+
+def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
+    """Those of each cell, and of its best algorithm where there are several."""
+    found: list[Ratio] = []
+    for times in (file.collectives for file in files):
+        mine = [each for each in times if each.algorithm not in (TORCH, RAW_SOCKETS)]
+        for cell in dict.fromkeys(each.cell for each in mine):
+            ratios = list(_ratios([each for each in mine if each.cell == cell], times, target.rival))
+            best = min(ratios, key=lambda each: each.value)
+            several = len(ratios) > 1
+            found += [*ratios, *([Ratio(BEST, best.num_ranks, best.size_bytes, best.value)] if several else [])]
+    return found
+
+
+def _ratios(mine: Sequence[CollectiveTimes], times: Sequence[CollectiveTimes], rival: str) -> Iterator[Ratio]:
+    for each in mine:
+        value = ratio(each, rival_of(each, times, rival))
+        if value is None:
+            raise ValueError(f"{each.collective.value} of {each.size_bytes} bytes: no times of {rival} to compare with")
+        yield Ratio(each.algorithm, each.num_ranks, each.size_bytes, value)
+
+
+def _rows(ratios: Sequence[Ratio]) -> Iterator[str]:
+    for num_ranks in [*dict.fromkeys(each.num_ranks for each in ratios), None]:
+        for algorithm in dict.fromkeys(each.algorithm for each in ratios):
+            some = [each for each in ratios if each.algorithm == algorithm and num_ranks in (None, each.num_ranks)]
+            if some:
+                yield _row(algorithm, "all" if num_ranks is None else str(num_ranks), some)
+
+
+def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
+    mean = statistics.geometric_mean(each.value for each in ratios)
+    worst = max(ratios, key=lambda each: each.value)
+    where = f"{format_size(worst.size_bytes)} on {worst.num_ranks} ranks"
+    return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"

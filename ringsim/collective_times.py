@@ -1,0 +1,113 @@
+"""`CollectiveTimes`: how long one collective took, each time that it was done."""
+
+import math
+import statistics
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from ringsim.collective import Collective
+from ringsim.spread import tenths
+
+TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
+RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTimes:
+    """One collective of one size, done many times by one competitor.
+
+    algorithm: one of `ringsim algorithms`, a user's own, TORCH or RAW_SOCKETS.
+    size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
+    dtype, op: by torch's names, such as float32 and sum; op is none where nothing is reduced.
+    in_place: False if the result went to another memory than the input, copying included.
+    wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
+    times_s: of each iteration, the slowest rank's time from its start to its end.
+    positions: of each iteration, how many competitors had their turn in it before.
+    rank_medians_s: of each rank, the median of its own times.
+    """
+
+    collective: Collective
+    algorithm: str
+    size_bytes: int
+    dtype: str
+    op: str
+    num_ranks: int
+    in_place: bool
+    wrong: int | None
+    times_s: tuple[float, ...]
+    positions: tuple[int, ...]
+    rank_medians_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("size_bytes", 1), ("num_ranks", 1), ("wrong", 0)):
+            _check_whole(name, getattr(self, name), minimum)
+        for position in self.positions:
+            _check_whole("positions", position, 0)
+        for name in ("times_s", "rank_medians_s"):
+            _check_times(name, getattr(self, name))
+        if len(self.positions) != len(self.times_s):
+            raise ValueError(f"{len(self.positions)} positions for {len(self.times_s)} times_s: must be as many")
+        if len(self.rank_medians_s) != self.num_ranks:
+            raise ValueError(f"{len(self.rank_medians_s)} rank_medians_s for {self.num_ranks} ranks: one for each")
+
+    @property
+    def median_s(self) -> float:
+        """The middle one, which something else on the machine disturbs least."""
+        return statistics.median(self.times_s)
+
+    @property
+    def tenths_s(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile."""
+        return tenths(self.times_s)
+
+    @property
+    def cell(self) -> tuple[Collective, int, str, str, int, bool]:
+        """What was asked of all competitors alike: times of one cell can be compared."""
+        return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "collective": self.collective.value}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        if not isinstance(data, dict):
+            raise ValueError(f"{type(data).__name__}: must be an object with a field for each quantity")
+        names = [field.name for field in fields(cls)]
+        wrong_names = [name for name in names if name not in data] + [name for name in data if name not in names]
+        if wrong_names:
+            raise ValueError(f"a field is missing or unknown: {wrong_names[0]!r}")
+        read = {name: _read(name, data[name]) for name in names}
+        return cls(**{**read, "collective": Collective(data["collective"])})
+
+
+def _read(name: str, value: Any) -> Any:
+    """A field as JSON has it: lists become tuples, and what is of a wrong type is refused."""
+    wanted = _JSON_TYPES[name]
+    if not isinstance(value, wanted):
+        raise ValueError(f"{name} {value!r}: must be {wanted.__name__}")
+    return tuple(value) if wanted is list else value
+
+
+_JSON_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("collective", "algorithm", "dtype", "op"), str),
+    **dict.fromkeys(("size_bytes", "num_ranks", "wrong"), object),  # looked at when all is read
+    **dict.fromkeys(("times_s", "positions", "rank_medians_s"), list),
+    "in_place": bool,
+}
+
+
+def _check_whole(name: str, value: object, minimum: int) -> None:
+    if value is None and name == "wrong":
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name} {value!r}: must be a whole number, at least {minimum}")
+
+
+def _check_times(name: str, times_s: tuple[float, ...]) -> None:
+    if not times_s:
+        raise ValueError(f"{name}: must hold at least one time")
+    for time_s in times_s:
+        if isinstance(time_s, bool) or not isinstance(time_s, int | float) or not 0 < time_s < math.inf:
+            raise ValueError(f"{name} {time_s!r}: must be seconds, greater than 0")
