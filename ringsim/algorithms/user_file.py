@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
         raise ValueError(
             f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"
         )
-    return made
+    return replace(made, algorithm=f"{Path(file).name}:{function}")  # so that whatever is said of it names the file
 
 
 def _function(algorithm: str, path: Path, name: str) -> Any:

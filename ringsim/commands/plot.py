@@ -1,5 +1,6 @@
 """`ringsim plot`."""
 
+import re
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None
     from ringsim.overview import make_overview  # noqa: PLC0415
     from ringsim.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
 
-    name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}.png"
-    path = output or Path(name)
+    name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}"
+    path = output or Path(re.sub(r"[^\w.-]+", "-", name) + ".png")
     save_overview(make_overview(schedule, network, size), path)
     click.echo(path)

@@ -32,9 +32,9 @@ def in_file(folder: Path, text: str) -> Path:
 
 
 def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
-    """What the function returns is given on as it is, and can be proved."""
+    """What the function returns is named after its file, and can be proved."""
     schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
-    assert str(schedule) == "all_reduce exchange over 2 ranks"
+    assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
     assert verify(schedule) == (1, 2)
 
 
@@ -42,7 +42,7 @@ def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """As in `--algorithm my.py:exchange`."""
     in_file(tmp_path, EXCHANGE)
     monkeypatch.chdir(tmp_path)
-    assert build(Collective.ALL_REDUCE, "my.py:exchange", 2).algorithm == "exchange"
+    assert build(Collective.ALL_REDUCE, "my.py:exchange", 2).algorithm == "my.py:exchange"
 
 
 def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
     path = in_file(tmp_path, EXCHANGE)
     before = path.stat()
     build(Collective.ALL_REDUCE, f"{path}:exchange", 2)
-    path.write_text(EXCHANGE.replace('"exchange"', '"EXCHANGE"'))
+    path.write_text(EXCHANGE.replace("num_ranks, 1, [[", "num_ranks, 7, [["))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert build(Collective.ALL_REDUCE, f"{path}:exchange", 2).algorithm == "EXCHANGE"
+    assert build(Collective.ALL_REDUCE, f"{path}:exchange", 2).num_chunks == 7
 
 
 @pytest.mark.parametrize(
