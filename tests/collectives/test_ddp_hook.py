@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
@@ -50,15 +51,17 @@ def trained(group: dist.ProcessGroup, way: str) -> tuple[list[torch.Tensor], lis
         "bfloat16": HookState(group, wire=torch.bfloat16),
         "float16": HookState(group, wire=torch.float16),
     }
-    ours = wrapped(group_on("ring", group.size())) if way == "backend" else wrapped(group, states[way])
+    ours = wrapped(group, states[way]) if way in states else wrapped(group_on("ring", group.size()))
+    if way == "backend, torch's hook":
+        ours.register_comm_hook(group_on("ring", group.size()), fp16_compress_hook)
     return train(ours, group.rank()), train(wrapped(group), group.rank())
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize("way", ["backend", "hook", "other algorithm", "bfloat16", "float16"])
+@pytest.mark.parametrize("way", ["backend", "backend, torch's hook", "hook", "other algorithm", "bfloat16", "float16"])
 def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
     """As on Gloo but for rounding, and the same bits on all ranks."""
-    tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way else {"rtol": 1e-5, "atol": 1e-6}
+    tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way or "torch" in way else {"rtol": 1e-5, "atol": 1e-6}
     results = ring_ranks.run(trained, way, num_ranks=num_ranks)
     for ours, theirs in results:
         for mine, first, expected in zip(ours, results[0][0], theirs, strict=True):
@@ -79,9 +82,10 @@ def test_the_state_may_be_none(ring_ranks: RankPool) -> None:
     assert all(torch.equal(mine, first) for each in results for mine, first in zip(each, results[0], strict=True))
 
 
-def bytes_sent(group: dist.ProcessGroup, wire: torch.dtype | None) -> int:
+def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> int:
     """How many bytes of gradients this rank hands to `send` in a training step."""
-    module = wrapped(group, HookState(group, wire=wire))
+    ring = group_on("ring", group.size())
+    module = wrapped(ring) if way == "backend" else wrapped(group, HookState(group, wire=wire))
     sent = []
     send = vars(dist.ProcessGroup)["send"]  # as it lies there, to be put back
 
@@ -98,9 +102,10 @@ def bytes_sent(group: dist.ProcessGroup, wire: torch.dtype | None) -> int:
 
 
 def test_a_narrow_wire_halves_the_bytes(ring_ranks: RankPool) -> None:
-    """Not a byte more."""
-    wide = ring_ranks.run(bytes_sent, None)
-    narrow = ring_ranks.run(bytes_sent, torch.bfloat16)
+    """Not a byte more; on our backend as with the hook."""
+    wide = ring_ranks.run(bytes_sent, "hook", None)
+    narrow = ring_ranks.run(bytes_sent, "hook", torch.bfloat16)
+    assert ring_ranks.run(bytes_sent, "backend", None) == wide
     assert sum(wide) == 2 * 3 * 4 * sum(p.numel() for p in model().parameters())  # 2(n-1) shares of n ranks
     assert [2 * each for each in narrow] == wide
 
