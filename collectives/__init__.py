@@ -1,17 +1,23 @@
 """The collectives of torch.distributed, executed from `ringsim` schedules over send and receive."""
 
+from collectives import backend
 from collectives.agreement import MismatchError
+from collectives.backend import BackendOptions
+from collectives.ddp import HookState, ddp_comm_hook
 from collectives.errors import CollectiveError
 from collectives.execute import Event, Executor, execute
 from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
-from collectives.lane import Work, check_calls
+from collectives.lane import check_calls
 from collectives.ledger import Ledger
 from collectives.rooted import barrier, broadcast, reduce
+from collectives.work import Work
 
 __all__ = [
+    "BackendOptions",
     "CollectiveError",
     "Event",
     "Executor",
+    "HookState",
     "Ledger",
     "MismatchError",
     "Work",
@@ -21,8 +27,11 @@ __all__ = [
     "barrier",
     "broadcast",
     "check_calls",
+    "ddp_comm_hook",
     "execute",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
 ]
+
+backend.register()

@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from collectives.auto import chooser_of
 from collectives.execute import Executor, resolve
-from collectives.lane import Lane, Work, lane_of
+from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
+from collectives.work import Work
 from ringsim.algorithms import build
 from ringsim.collective import Collective
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Numbers, Words, check_list, check_share, numbers
-from collectives.lane import Work
 from collectives.reduction import Reduction, reduction
+from collectives.work import Work
 from ringsim.collective import Collective
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp

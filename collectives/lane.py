@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,52 +12,7 @@ from torch._C._distributed_c10d import DebugLevel, get_debug_level
 from collectives.agreement import Agreement
 from collectives.errors import CollectiveError
 from collectives.execute import resolve
-
-
-class Work:
-    """A collective under way, with the methods of torch.distributed's Work.
-
-    The tensors it was given must not be touched before it has completed.
-    """
-
-    def __init__(self, future: "Future[None]", result: list[torch.Tensor]) -> None:
-        self._future = future
-        self._result = result
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`."""
-        self._future.result(timeout.total_seconds() if timeout else None)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
-        return self._future.done()
-
-    def is_success(self) -> bool:
-        """Whether it is over and went well."""
-        return self._future.done() and self._future.exception() is None
-
-    def exception(self) -> BaseException | None:
-        """What made it fail; None if it has not."""
-        return self._future.exception() if self._future.done() else None
-
-    def result(self) -> list[torch.Tensor]:
-        """The tensors that hold the result once it has completed."""
-        return self._result
-
-    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        """A torch Future of `result()`, which may be chained with `then`."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-
-        def pass_on(done: "Future[None]") -> None:
-            error = done.exception()
-            if isinstance(error, Exception):
-                future.set_exception(error)  # type: ignore[arg-type]  # annotated as a result in torch
-            else:
-                future.set_result(self._result)
-
-        self._future.add_done_callback(pass_on)
-        return future
+from collectives.work import Work
 
 
 class Lane:
@@ -98,6 +52,10 @@ class Lane:
         with self._entering:
             return Work(self._submit(call), result)
 
+    def close(self) -> None:
+        """End the thread, when what was given is done; nothing may be given any more."""
+        self._thread.shutdown()
+
     def _submit(self, call: Callable[[], None]) -> "Future[None]":
         self._last = self._thread.submit(self._guarded, call)
         return self._last
@@ -133,3 +91,10 @@ def check_calls(group: dist.ProcessGroup | None = None, on: bool = True) -> None
     """
     group = resolve(group)
     lane_of(group).agreement = Agreement(group) if on and group.size() > 1 else None
+
+
+def close_lane(group: dist.ProcessGroup) -> None:
+    """Wait for what is under way in the lane of `group`, if it has one, and end its thread."""
+    lane = _LANES.pop(group, None)
+    if lane is not None:
+        lane.close()

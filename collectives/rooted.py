@@ -6,8 +6,8 @@ import torch.distributed as dist
 from collectives.call import Call, Words, numbers
 from collectives.execute import resolve
 from collectives.functions import Group, Op, all_reduce
-from collectives.lane import Work
 from collectives.reduction import reduction
+from collectives.work import Work
 from ringsim.collective import Collective
 
 

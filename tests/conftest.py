@@ -18,4 +18,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     """Five ranks on Gloo for the whole session; a case may use only the first few of them."""
     with RankPool(5, tmp_path_factory.mktemp("ranks")) as pool:
         yield pool
-    assert not multiprocessing.active_children(), "a rank outlived its pool"
+        gone = list(pool.processes)
+    assert not any(process in gone for process in multiprocessing.active_children()), "a rank outlived its pool"
+
+
+@pytest.fixture(scope="session")
+def ring_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Four ranks with groups on Gloo and on our own backend."""
+    with RankPool(4, tmp_path_factory.mktemp("ring"), backends=("gloo", "ring")) as pool:
+        yield pool
+        gone = list(pool.processes)
+    assert not any(process in gone for process in multiprocessing.active_children()), "a rank outlived its pool"

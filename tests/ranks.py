@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import multiprocessing
 import os
 import traceback
@@ -18,22 +19,27 @@ class RankError(AssertionError):
 
 
 class RankPool:
-    """`num_ranks` processes in one Gloo process group, waiting for cases.
+    """`num_ranks` processes in one process group, waiting for cases.
 
     peer_timeout_s: the group's timeout, after which a rank gives up waiting for another.
+    backends: the group's, and others for which `group_on` shall have groups.
     """
 
-    def __init__(self, num_ranks: int, directory: Path, peer_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, num_ranks: int, directory: Path, peer_timeout_s: float = 10.0, backends: tuple[str, ...] = ("gloo",)
+    ) -> None:
         self.num_ranks = num_ranks
         self._directory = directory
         self._peer_timeout_s = peer_timeout_s
+        self._backends = backends
         self._starts = 0
         self.processes: list[Any] = []
         self._pipes: list[Connection] = []
 
     def __enter__(self) -> Self:
         self._starts += 1
-        arguments = (self.num_ranks, str(self._directory / f"rendezvous{self._starts}"), self._peer_timeout_s)
+        rendezvous = str(self._directory / f"rendezvous{self._starts}")
+        arguments = (self.num_ranks, rendezvous, self._peer_timeout_s, self._backends)
         context = multiprocessing.get_context("spawn")
         for rank in range(self.num_ranks):
             ours, theirs = context.Pipe()
@@ -101,18 +107,31 @@ class RankPool:
         return [answers[rank][1] for rank in used]
 
 
-def _serve(rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, orders: Connection) -> None:
-    """What a rank's process does: join the group, then one case after the other."""
+_GROUPS: dict[tuple[str, int], Any] = {}  # in a rank's process
+
+
+def group_on(backend: str, num_ranks: int) -> Any:
+    """In a case: the group of the first `num_ranks` ranks on one of the pool's backends."""
+    return _GROUPS[backend, num_ranks]
+
+
+def _serve(
+    rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, backends: tuple[str, ...], orders: Connection
+) -> None:
+    """What a rank's process does: join the groups, then one case after the other."""
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun does with several ranks on a host
     import torch
     import torch.distributed as dist
 
+    import collectives  # noqa: F401  so that torch knows the backend "ring"
+
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=peer_timeout_s)
     dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout
+        backends[0], init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout
     )
-    groups = {n: dist.new_group(list(range(n)), timeout=timeout) for n in range(1, num_ranks + 1)}
+    for backend, n in itertools.product(backends, range(1, num_ranks + 1)):
+        _GROUPS[backend, n] = dist.new_group(list(range(n)), timeout=timeout, backend=backend)
     orders.send((True, None))
     while True:
         try:
@@ -120,7 +139,7 @@ def _serve(rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, or
         except EOFError:
             break
         try:
-            orders.send((True, case(groups[used], *arguments)))
+            orders.send((True, case(_GROUPS[backends[0], used], *arguments)))
         except Exception:  # any failure is the test's to judge
             orders.send((False, traceback.format_exc()))
     os._exit(0)  # no tidy end: after a fault the group may be beyond saying goodbye

@@ -1,0 +1,73 @@
+"""`Work`: a collective under way, to be waited for, asked, or chained, by Python and by torch's own C++ alike."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+class Work(dist.Work):
+    """A Work of torch.distributed's, which it can take wherever it would one of its own.
+
+    The tensors the collective was given must not be touched before it has completed.
+    """
+
+    def __init__(self, future: "Future[None]", result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._future = future
+        self._result = result
+
+    @classmethod
+    def over(cls, result: list[torch.Tensor]) -> "Work":
+        """A collective that is over, and went well."""
+        future: Future[None] = Future()
+        future.set_result(None)
+        return cls(future, result)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`."""
+        # From C++ comes a timeout of 0 where none was given.
+        self._future.result(timeout.total_seconds() if timeout else None)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self._future.done() and self._future.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What made it fail; None if it has not."""
+        return self._future.exception() if self._future.done() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the result once it has completed."""
+        return self._result
+
+    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
+        """A torch Future of `result()`, which may be chained with `then`."""
+        return self.future_of(lambda: self._result)
+
+    def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
+        """A torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
+
+        value: runs in the thread that ended the collective; must not wait for another one.
+        """
+        over: torch.futures.Future[None] = torch.futures.Future()
+
+        def outcome(_: object) -> T:
+            self._future.result()
+            return value()
+
+        # Only what a callback raises is an error to C++, too, which is where DistributedDataParallel waits. What
+        # Future.set_exception is given, C++ takes for the result.
+        chained: torch.futures.Future[T] = over.then(outcome)
+        self._future.add_done_callback(lambda _: over.set_result(None))
+        return chained

@@ -1,0 +1,185 @@
+"""Each call of torch.distributed's once: cases to be run on any process group."""
+
+import datetime
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from tests.collectives.test_execute import data
+
+Group = dist.ProcessGroup
+Tensors = list[torch.Tensor]
+
+
+def own(group: Group, length: int = 12, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Data of the rank's own."""
+    return data(group.rank(), length, dtype)
+
+
+def rooms(group: Group, length: int = 12) -> Tensors:
+    """Empty tensors, one for each rank."""
+    return [torch.zeros(length) for _ in range(group.size())]
+
+
+def all_reduce(group: Group) -> Tensors:
+    """In place; of real and complex numbers, and of the largest."""
+    real, complexes, largest = own(group), own(group, dtype=torch.complex64), own(group)
+    dist.all_reduce(real, group=group)
+    dist.all_reduce(complexes, group=group)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    return [real, complexes, largest]
+
+
+def all_reduce_coalesced(group: Group) -> Tensors:
+    """Three tensors at once, one of them with strides of its own."""
+    tensors = [own(group, 5), own(group, 12).view(3, 4).t(), own(group, 1)]
+    dist.all_reduce_coalesced(tensors, group=group)
+    return tensors
+
+
+def coalescing_manager(group: Group) -> Tensors:
+    """Three kinds of calls, each gathered into one."""
+    reduced, shares = [own(group, 5), own(group, 3)], [torch.zeros(12), torch.zeros(12)]
+    wholes = [torch.zeros(12 * group.size()) for _ in shares]
+    with dist._coalescing_manager(group):
+        for each in reduced:
+            dist.all_reduce(each, group=group)
+    with dist._coalescing_manager(group):
+        for share in shares:
+            dist.reduce_scatter_tensor(share, own(group, 12 * group.size()), group=group)
+    with dist._coalescing_manager(group):
+        for whole in wholes:
+            dist.all_gather_into_tensor(whole, own(group), group=group)
+    return [*reduced, *shares, *wholes]
+
+
+def reduce(group: Group) -> Tensors:
+    """To the last rank; the others' is undefined."""
+    tensor, last = own(group), group.size() - 1
+    dist.reduce(tensor, group=group, group_dst=last)
+    return [tensor] if group.rank() == last else []
+
+
+def broadcast(group: Group) -> Tensors:
+    """From the last rank."""
+    tensor = own(group)
+    dist.broadcast(tensor, group=group, group_src=group.size() - 1)
+    return [tensor]
+
+
+def all_gather(group: Group) -> Tensors:
+    """Into a list."""
+    gathered = rooms(group)
+    dist.all_gather(gathered, own(group), group=group)
+    return gathered
+
+
+def all_gather_into_tensor(group: Group) -> Tensors:
+    """Into one tensor."""
+    whole = torch.zeros(12 * group.size())
+    dist.all_gather_into_tensor(whole, own(group), group=group)
+    return [whole]
+
+
+def reduce_scatter(group: Group) -> Tensors:
+    """From a list."""
+    share = torch.zeros(12)
+    dist.reduce_scatter(share, list(own(group, 12 * group.size()).chunk(group.size())), group=group)
+    return [share]
+
+
+def reduce_scatter_tensor(group: Group) -> Tensors:
+    """From one tensor."""
+    share = torch.zeros(12)
+    dist.reduce_scatter_tensor(share, own(group, 12 * group.size()), group=group)
+    return [share]
+
+
+def functional_collectives(group: Group) -> Tensors:
+    """Those that compiled programs and DTensor use; called from C++."""
+    tensor = own(group, 4 * group.size())
+    results = [
+        functional.all_reduce(tensor, "sum", group),
+        functional.all_gather_tensor(tensor, 0, group),
+        functional.reduce_scatter_tensor(tensor, "sum", 0, group),
+        functional.broadcast(tensor, 0, group),
+    ]
+    return [functional.wait_tensor(each) for each in results]
+
+
+def objects(group: Group) -> Tensors:
+    """Anything that can be pickled."""
+    gathered: list = [None] * group.size()
+    dist.all_gather_object(gathered, {"rank": group.rank()}, group=group)
+    lists = [gathered if group.rank() == 0 else None]
+    dist.broadcast_object_list(lists, group_src=0, group=group)
+    return [torch.tensor([each["rank"] for each in (lists[0] or [])])]
+
+
+def barrier(group: Group) -> Tensors:
+    """Returns on all ranks."""
+    dist.barrier(group)
+    return []
+
+
+def barrier_with_a_timeout(group: Group) -> Tensors:
+    """The same."""
+    dist.barrier(group, timeout=datetime.timedelta(seconds=5))
+    return []
+
+
+def send_and_receive(group: Group) -> Tensors:
+    """Round a ring, batched."""
+    arriving, right, left = torch.zeros(12), (group.rank() + 1) % group.size(), (group.rank() - 1) % group.size()
+    if group.size() > 1:
+        exchange = [
+            dist.P2POp(dist.isend, own(group), group=group, group_peer=right),
+            dist.P2POp(dist.irecv, arriving, group=group, group_peer=left),
+        ]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+    return [arriving]
+
+
+def gather_and_scatter(group: Group) -> Tensors:
+    """To the first rank and back."""
+    first, gathered, back = group.rank() == 0, rooms(group), torch.zeros(12)
+    dist.gather(own(group), gathered if first else None, group=group, group_dst=0)
+    dist.scatter(back, gathered if first else None, group=group, group_src=0)
+    return [back]
+
+
+def all_to_all(group: Group) -> Tensors:
+    """In one tensor, and in lists."""
+    arrived, whole = rooms(group), torch.zeros(12 * group.size())
+    dist.all_to_all_single(whole, own(group, 12 * group.size()), group=group)
+    dist.all_to_all(arrived, list(own(group, 12 * group.size()).chunk(group.size())), group=group)
+    return [whole, *arrived]
+
+
+def sparse_all_reduce(group: Group) -> Tensors:
+    """Of a tensor in coordinates."""
+    tensor = torch.sparse_coo_tensor([[group.rank(), 5]], [1.0, 2.0], (6,))
+    dist.all_reduce(tensor, group=group)
+    return [tensor.to_dense()]
+
+
+# By our schedules, and which collectives they are.
+OURS: dict[Callable[[Group], Tensors], list[str]] = {
+    all_reduce: ["all_reduce"] * 3,
+    all_reduce_coalesced: ["all_reduce"],
+    coalescing_manager: ["all_reduce", *["reduce_scatter"] * 2, *["all_gather"] * 2],
+    reduce: ["reduce"],
+    broadcast: ["broadcast"],
+    all_gather: ["all_gather"],
+    all_gather_into_tensor: ["all_gather"],
+    reduce_scatter: ["reduce_scatter"],
+    reduce_scatter_tensor: ["reduce_scatter"],
+    functional_collectives: ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
+    objects: ["all_gather"] * 2 + ["broadcast"] * 2,
+    barrier: ["all_reduce"],
+}
+# By the Gloo inside.
+GLOOS = [barrier_with_a_timeout, send_and_receive, gather_and_scatter, all_to_all, sparse_all_reduce]

@@ -1,0 +1,192 @@
+"""DistributedDataParallel, unmodified, with our hook and on our backend, against the same on Gloo."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import collectives
+from collectives import HookState, ddp_comm_hook
+from tests.ranks import RankPool, group_on
+
+STEPS = 3
+SMALL_BUCKETS_MB = 0.0001  # a bucket for each parameter or so
+
+
+def model() -> nn.Sequential:
+    """Three layers, the same on all ranks."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 10), nn.Tanh(), nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, 5))
+
+
+def wrapped(group: dist.ProcessGroup, state: HookState | None = None) -> DistributedDataParallel:
+    """The model in DistributedDataParallel, with our hook if there is a state."""
+    module = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=SMALL_BUCKETS_MB)
+    if state is not None:
+        module.register_comm_hook(state, ddp_comm_hook)
+    return module
+
+
+def train(module: nn.Module, rank: int, steps: int = STEPS) -> list[torch.Tensor]:
+    """The parameters after some steps of SGD, each rank on data of its own."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        batch = torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
+        module(batch).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in module.parameters()]
+
+
+def trained(group: dist.ProcessGroup, way: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters trained our way, and on Gloo without us."""
+    states = {
+        "hook": HookState(group),
+        "other algorithm": HookState(group, algorithm="halving_doubling"),
+        "bfloat16": HookState(group, wire=torch.bfloat16),
+        "float16": HookState(group, wire=torch.float16),
+    }
+    ours = wrapped(group, states[way]) if way in states else wrapped(group_on("ring", group.size()))
+    if way == "backend, torch's hook":
+        ours.register_comm_hook(group_on("ring", group.size()), fp16_compress_hook)
+    return train(ours, group.rank()), train(wrapped(group), group.rank())
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("way", ["backend", "backend, torch's hook", "hook", "other algorithm", "bfloat16", "float16"])
+def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
+    """As on Gloo but for rounding, and the same bits on all ranks."""
+    tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way or "torch" in way else {"rtol": 1e-5, "atol": 1e-6}
+    results = ring_ranks.run(trained, way, num_ranks=num_ranks)
+    for ours, theirs in results:
+        for mine, first, expected in zip(ours, results[0][0], theirs, strict=True):
+            assert torch.equal(mine, first)
+            torch.testing.assert_close(mine, expected, **tolerance)
+
+
+def without_a_state(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """The default group's, with None for the state."""
+    module = wrapped(group)
+    module.register_comm_hook(None, ddp_comm_hook)
+    return train(module, group.rank())
+
+
+def test_the_state_may_be_none(ring_ranks: RankPool) -> None:
+    """Then it is the default group and the ring."""
+    results = ring_ranks.run(without_a_state)
+    assert all(torch.equal(mine, first) for each in results for mine, first in zip(each, results[0], strict=True))
+
+
+def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> int:
+    """How many bytes of gradients this rank hands to `send` in a training step."""
+    ring = group_on("ring", group.size())
+    module = wrapped(ring) if way == "backend" else wrapped(group, HookState(group, wire=wire))
+    sent = []
+    send = vars(dist.ProcessGroup)["send"]  # as it lies there, to be put back
+
+    def counting(self: dist.ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        sent.append(tensors[0].nbytes)
+        return send.__get__(self)(tensors, peer, tag)
+
+    dist.ProcessGroup.send = counting  # type: ignore[method-assign]
+    try:
+        train(module, group.rank(), steps=1)
+    finally:
+        dist.ProcessGroup.send = send  # type: ignore[method-assign]
+    return sum(sent)
+
+
+def test_a_narrow_wire_halves_the_bytes(ring_ranks: RankPool) -> None:
+    """Not a byte more; on our backend as with the hook."""
+    wide = ring_ranks.run(bytes_sent, "hook", None)
+    narrow = ring_ranks.run(bytes_sent, "hook", torch.bfloat16)
+    assert ring_ranks.run(bytes_sent, "backend", None) == wide
+    assert sum(wide) == 2 * 3 * 4 * sum(p.numel() for p in model().parameters())  # 2(n-1) shares of n ranks
+    assert [2 * each for each in narrow] == wide
+
+
+def large_gradients(group: dist.ProcessGroup) -> torch.Tensor:
+    """The mean of gradients whose sum float16 cannot hold."""
+    module = DistributedDataParallel(nn.Linear(1, 1, bias=False), process_group=group)
+    module.register_comm_hook(HookState(group, wire=torch.float16), ddp_comm_hook)
+    module(torch.tensor([[40000.0]])).sum().backward()
+    gradient = module.module.weight.grad
+    assert isinstance(gradient, torch.Tensor)
+    return gradient
+
+
+def test_a_float16_wire_does_not_overflow(ring_ranks: RankPool) -> None:
+    """Since gradients are divided before they are added."""
+    assert [each.item() for each in ring_ranks.run(large_gradients)] == [40000.0] * 4
+
+
+def overlapped(group: dist.ProcessGroup) -> list[bool]:
+    """Whether a bucket was reduced while the backward pass stood still before the first layer's gradient, per step."""
+    module = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=SMALL_BUCKETS_MB)
+    reduced = threading.Event()
+    seen = []
+
+    def noting(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future = ddp_comm_hook(state, bucket)
+        future.add_done_callback(lambda _: reduced.set())
+        return future
+
+    module.register_comm_hook(HookState(group), noting)
+    module.module[0].bias.register_hook(lambda _: seen.append(reduced.wait(5)))
+    for step in range(2):
+        if step == 1:  # in the first, torch has yet to find out in which order gradients come
+            reduced.clear()
+        module(torch.randn(4, 7)).sum().backward()
+    return seen
+
+
+def test_buckets_are_reduced_during_the_backward_pass(ring_ranks: RankPool) -> None:
+    """The last layer's bucket is complete before the first layer's gradient is allowed to be."""
+    assert [seen[1] for seen in ring_ranks.run(overlapped)] == [True] * 4
+
+
+def absent_peer(group: dist.ProcessGroup, way: str) -> str:
+    """What rank 0's backward pass raises where rank 1 has none."""
+    ring = way == "backend"
+    module = wrapped(group_on("ring", group.size())) if ring else wrapped(group, HookState(group))
+    if group.rank() == 1:
+        return ""
+    with pytest.raises(RuntimeError) as error:
+        train(module, group.rank())
+    return str(error.value)
+
+
+@pytest.mark.parametrize("way", ["hook", "backend"])
+def test_a_failure_reaches_the_user(tmp_path: Path, way: str) -> None:
+    """The backward pass raises, and says what failed, where, and with whom."""
+    with RankPool(2, tmp_path, peer_timeout_s=2, backends=("gloo", "ring")) as pool:
+        message, _ = pool.run(absent_peer, way, timeout_s=30)
+    assert "CollectiveError: rank 0: all_reduce ring over 2 ranks: step 0: " in message
+    assert "rank 1 failed: " in message
+
+
+def wrong_states(group: dist.ProcessGroup) -> list[str]:
+    """The messages of states that do not fit."""
+    messages = []
+    for state in (HookState(group, algorithm="tree"), HookState(group, wire=torch.int8)):
+        with pytest.raises(ValueError) as error:  # noqa: PT011  the messages are compared below
+            train(wrapped(group, state), group.rank())
+        messages.append(str(error.value))
+    return messages
+
+
+def test_misuse_is_refused(ring_ranks: RankPool) -> None:
+    """In the first backward pass, on every rank, and as a ValueError."""
+    for tree, int8 in ring_ranks.run(wrong_states, num_ranks=2):
+        assert tree.startswith("algorithm 'tree': all_reduce has ")
+        assert int8.startswith("wire torch.int8: only for floating-point tensors")
+
+
+def test_the_hook_is_public() -> None:
+    """By the name that the documentation gives."""
+    assert collectives.ddp_comm_hook is ddp_comm_hook
