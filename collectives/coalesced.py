@@ -32,9 +32,9 @@ def all_reduce_coalesced(
     how, states = reduction(op, tensors[0].dtype), numbers(tensors[0].dtype, accumulate, wire)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
     wholes = [each.detach() for each in tensors]
+    lengths = [each.numel() for each in wholes]
 
     def run() -> None:
-        lengths = [each.numel() for each in wholes]
         state = call.lane.buffer(sum(lengths), states.state)
         parts = [part.view(each.shape) for part, each in zip(state.split(lengths), wholes, strict=True)]
         for part, each in zip(parts, wholes, strict=True):
