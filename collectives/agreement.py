@@ -4,6 +4,7 @@ Without it a mismatch shows as it may: as an error of the transport on some rank
 bytes happen to fit, as a wrong sum.
 """
 
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -22,11 +23,14 @@ class MismatchError(ValueError):
 
 
 class Agreement:
-    """Asks all ranks of a group; takes about as long as the smallest all_gather."""
+    """Asks all ranks of a group; takes about as long as the smallest all_gather.
+
+    Everyone asks everyone, so that everyone can name the rank that says nothing.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank = group.rank()
-        self._executor = Executor(build(Collective.ALL_GATHER, "recursive_doubling", group.size()), group, tag=TAG)
+        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=TAG)
         self._words = torch.zeros(group.size(), LENGTH, dtype=torch.uint8)
 
     def require(self, words: str) -> None:
@@ -34,12 +38,17 @@ class Agreement:
 
         Raises CollectiveError if one says nothing within the group's timeout.
         """
-        own = words.encode()[:LENGTH].ljust(LENGTH)
+        own = _of_length(words.encode()).ljust(LENGTH)
         self._words[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         self._executor.run(self._words)
         said = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in self._words]
         if len(set(said)) > 1:
             raise MismatchError(_differences(said))
+
+
+def _of_length(words: bytes) -> bytes:
+    """`words`, of which a sum stands for what is too long."""
+    return words if len(words) <= LENGTH else words[: LENGTH - 12] + f"... {zlib.crc32(words):08x}".encode()
 
 
 def _differences(said: Sequence[str]) -> str:

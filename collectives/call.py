@@ -10,11 +10,13 @@ import torch.distributed as dist
 from collectives.execute import Executor, resolve
 from collectives.lane import Lane, Work, lane_of
 from collectives.reduction import Reduction
-from ringsim.algorithms import build
+from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
+from ringsim.partition import Cut, gloo_partition, partition
+from ringsim.schedule import Schedule
 
 # One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
-_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int], Executor]] = WeakKeyDictionary()
+_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int, int], Executor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +48,36 @@ class Words:
 
     def of(self, call: "Call") -> str:
         """In a few words."""
-        collective, algorithm, root = call.key
+        collective, algorithm, root, _ = call.key
         rooted = f", root {root}" if collective in (Collective.BROADCAST, Collective.REDUCE) else ""
         of = f"{self.tensor.numel()} elements of {self.tensor.dtype}"
         return f"{self.name} of {of}{self.details}{rooted}, algorithm {algorithm}"
 
 
 class Call:
-    """One collective on one group: where it runs, and its executor."""
+    """One collective on one group: where it runs, and its executor.
 
-    def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
+    size_bytes: of the tensor that is reduced, for the one algorithm that depends on it.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        algorithm: str,
+        group: dist.ProcessGroup | None,
+        root: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
         self.group = resolve(group)
         self.lane: Lane = lane_of(self.group)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
-        self.key = collective, algorithm, root
+        as_gloo = (collective, algorithm) == (Collective.ALL_REDUCE, "gloo_ring")
+        pieces = gloo_segments_per_rank(self.num_ranks, size_bytes) if as_gloo else 0
+        self.key = collective, algorithm, root, pieces
         executors = _EXECUTORS.setdefault(self.group, {})
         if self.key not in executors:
-            executors[self.key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
+            schedule, cut = _plan(collective, algorithm, self.num_ranks, pieces)
+            executors[self.key] = Executor(schedule, self.group, root, cut=cut)
         self._executor = executors[self.key]
 
     def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
@@ -76,16 +91,25 @@ class Call:
 
         words: what all ranks must say alike, if that is to be checked.
         """
+        # That of now, when it is called: by its turn it may be another, but not on all ranks.
+        agreement = self.lane.agreement
 
         def turn() -> None:
-            if self.lane.agreement is not None:
-                self.lane.agreement.require(words.of(self))
+            if agreement is not None:
+                agreement.require(words.of(self))
             work()
 
         if async_op:
             return self.lane.start(turn, result)
         self.lane.run(turn)
         return None
+
+
+def _plan(collective: Collective, algorithm: str, num_ranks: int, gloo_pieces: int) -> tuple[Schedule, Cut]:
+    """The schedule and its cut. gloo_pieces: if not 0, Gloo's own ring, so cut that even the bits are Gloo's."""
+    if gloo_pieces:
+        return gloo_ring_all_reduce(num_ranks, gloo_pieces), gloo_partition
+    return build(collective, algorithm, num_ranks), partition
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
