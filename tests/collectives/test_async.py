@@ -12,13 +12,14 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives.lane import lane_of
 from tests.collectives.test_execute import data
 from tests.ranks import RankPool
 
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Three ranks by themselves: the group that a case is given and the default one are two groups of the same ranks."""
+    """Three ranks of their own: the group that a case is given and the default one are two of the same ranks."""
     with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
         yield pool
 
@@ -88,16 +89,21 @@ def test_calls_end_in_the_order_in_which_they_were_made(trio: RankPool) -> None:
     assert trio.run(ordered, 50, num_ranks=3) == [list(range(50))] * 3
 
 
+def assert_set(gate: threading.Event) -> None:
+    """Return once it is."""
+    assert gate.wait(10)
+
+
 def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Calls made in callbacks: one that waits while others are queued, one that waits for a queued Work."""
     found: list[torch.Tensor] = []
     gate, done = threading.Event(), threading.Event()
+    lane_of(group).start(lambda: assert_set(gate), [])  # holds up the rest until all of it is in the queue
     first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
     later: list[collectives.Work] = []
 
     def chained(future: torch.futures.Future) -> None:
         (tensor,) = future.value()
-        gate.wait(10)  # until another call is in the queue behind
         later[0].wait()
         collectives.all_reduce(tensor, group=group)
         found.append(tensor)
