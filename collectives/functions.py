@@ -7,7 +7,7 @@ later than the group's timeout.
 
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION` or an MSCCL `FILE.xml`.
 accumulate: the dtype in which a rank adds, such as torch.float32 for a bfloat16 tensor. A rank still rounds what it
-sends: an algorithm in which sums are passed on, such as a ring, gains little, "two_shot" all there is to gain.
+sends: an algorithm in which each sum is passed on, such as a ring, gains nothing, "two_shot" all there is to gain.
 wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes.
 """
 
