@@ -139,7 +139,8 @@ def systematic(num_ranks: int) -> list[Case]:
         for turn in range(max(len(algorithms), len(ops(dtype)))):
             op = ops(dtype)[turn % len(ops(dtype))] if collective in REDUCING else "SUM"
             root = (index + turn) % num_ranks if name in {"broadcast", "reduce"} else 0
-            algorithm, layout = algorithms[(turn + index) % len(algorithms)], LAYOUTS[(index + turn) % len(LAYOUTS)]
+            algorithm = algorithms[(turn + index) % len(algorithms)]
+            layout = "conjugated" if dtype.is_complex and turn % 2 else LAYOUTS[(index + turn) % len(LAYOUTS)]
             found.append(Case(name, algorithm, op, dtype, 13 + turn, layout, root, None, None, False, index))
     return found
 
