@@ -12,12 +12,14 @@ from collectives.execute import Executor, resolve
 from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
 from collectives.work import Work
-from ringsim.algorithms import build
+from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
+from ringsim.partition import Cut, gloo_partition, partition
+from ringsim.schedule import Schedule
 
 AUTO = "auto"
 # One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
-_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int], Executor]] = WeakKeyDictionary()
+_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int, int], Executor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +66,26 @@ class Call:
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         if algorithm != AUTO:
-            self._executor(*self.key)  # now, so that a name that there is not is the caller's error
+            self._executor(algorithm, 0)  # now, so that a name that there is not is the caller's error
 
     def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
         """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn."""
-        collective, algorithm, root = self.key
+        collective, algorithm, _ = self.key
+        size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
-            size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
             algorithm = chooser_of(self.group).choose(collective, size_bytes, self.group)
-        executor = self._executor(collective, algorithm, root)
+        executor = self._executor(algorithm, size_bytes)
         executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
 
-    def _executor(self, collective: Collective, algorithm: str, root: int) -> Executor:
+    def _executor(self, algorithm: str, size_bytes: int) -> Executor:
+        collective, _, root = self.key
+        as_gloo = (collective, algorithm) == (Collective.ALL_REDUCE, "gloo_ring")
+        pieces = gloo_segments_per_rank(self.num_ranks, size_bytes) if as_gloo else 0
+        key = collective, algorithm, root, pieces
         executors = _EXECUTORS.setdefault(self.group, {})
-        key = collective, algorithm, root
         if key not in executors:
-            executors[key] = Executor(build(collective, algorithm, self.num_ranks), self.group, root)
+            schedule, cut = _plan(collective, algorithm, self.num_ranks, pieces)
+            executors[key] = Executor(schedule, self.group, root, cut=cut)
         return executors[key]
 
     def perform(
@@ -89,16 +95,25 @@ class Call:
 
         words: what all ranks must say alike, if that is to be checked.
         """
+        # That of now, when it is called: by its turn it may be another, but not on all ranks.
+        agreement = self.lane.agreement
 
         def turn() -> None:
-            if self.lane.agreement is not None:
-                self.lane.agreement.require(words.of(self))
+            if agreement is not None:
+                agreement.require(words.of(self))
             work()
 
         if async_op:
             return self.lane.start(turn, result)
         self.lane.run(turn)
         return None
+
+
+def _plan(collective: Collective, algorithm: str, num_ranks: int, gloo_pieces: int) -> tuple[Schedule, Cut]:
+    """The schedule and its cut. gloo_pieces: if not 0, Gloo's own ring, so cut that even the bits are Gloo's."""
+    if gloo_pieces:
+        return gloo_ring_all_reduce(num_ranks, gloo_pieces), gloo_partition
+    return build(collective, algorithm, num_ranks), partition
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:

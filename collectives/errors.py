@@ -9,7 +9,10 @@ from collectives.ledger import Ledger
 class CollectiveError(RuntimeError):
     """A transfer failed or did not come in time; the message names rank, step, chunk and peer.
 
-    The tensor is left half-reduced and the process group must be taken as broken: destroy it and exit.
+    The tensor is left half-reduced, and the process group is broken: further collectives of it raise at once. Leave by
+    sys.exit with a code other than 0, so that whoever started the ranks ends the others; with Gloo neither that nor
+    dist.destroy_process_group before it waits for a peer. (Where torch's own collectives are under way as well, whose
+    threads may abort a process that takes leave, os._exit is the sure way.)
 
     ledger: how far each of this rank's transfers had got; None if it failed outside of a schedule.
     """

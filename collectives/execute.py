@@ -17,7 +17,7 @@ import torch.distributed as dist
 from collectives.errors import CollectiveError
 from collectives.ledger import Entry, Ledger
 from ringsim.collective import Collective
-from ringsim.partition import partition
+from ringsim.partition import Cut, partition
 from ringsim.program import Receive, Send, rank_program
 from ringsim.schedule import Schedule
 
@@ -54,11 +54,18 @@ def execute(
 
 
 def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`group`, or the default one. Raises ValueError if torch.distributed is not initialised."""
+    """`group`, or the default one. Raises ValueError if there is none, or this rank is not in it."""
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
+        raise ValueError("group: this rank is not in it; only its members call its collectives")
     return group
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory of `tensor` can be sent as it is: elements in order, none to be negated when read."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Executor:
@@ -69,11 +76,14 @@ class Executor:
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
     tag: of the messages; others than those of the collectives need another.
+    cut: where the bounds of the chunks lie.
 
     Raises ValueError if the schedule has another number of ranks than the group.
     """
 
-    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG) -> None:
+    def __init__(
+        self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG, cut: Cut = partition
+    ) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -87,7 +97,7 @@ class Executor:
             (sum(r.lands_apart for r in receives[index:horizon]) for index, horizon in enumerate(self.horizons)),
             default=0,
         )
-        self.tag = tag
+        self.tag, self.cut = tag, cut
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._mirror = torch.empty(0, dtype=torch.uint8)
 
@@ -109,18 +119,17 @@ class Executor:
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
-        tensor: contiguous, on the CPU, of the same length and dtype on every rank; `partition` cuts it into
-        the schedule's chunks.
+        tensor: contiguous, on the CPU, of the same length and dtype on every rank.
         reduce: called with a chunk and what arrived for it; must change the chunk in place.
-        wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends; sums are kept
-        in the dtype of `tensor`.
+        wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
+        too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
 
         Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
         CollectiveError when a peer fails or is later than the group's timeout.
         """
         self._check(tensor)
-        bounds = partition(tensor.numel(), self.schedule.num_chunks).tolist()
+        bounds = self.cut(tensor.numel(), self.schedule.num_chunks).tolist()
         chunks = _cut(tensor.detach().view(-1), bounds)
         wire = wire or tensor.dtype
         mirror = chunks
@@ -135,6 +144,8 @@ class Executor:
     def _check(self, tensor: torch.Tensor) -> None:
         if not tensor.is_contiguous():
             raise ValueError(f"{self.schedule}: the tensor with strides {tensor.stride()} must be contiguous")
+        if not is_plain(tensor):
+            raise ValueError(f"{self.schedule}: the tensor is a conjugated or negated view; resolve_conj, resolve_neg")
         if tensor.device.type != "cpu":
             raise ValueError(
                 f"{self.schedule}: the tensor is on {tensor.device}; only CPU tensors are supported so far"
@@ -239,6 +250,7 @@ class _Run:
             data = self.mirror[send.chunk]
             if data is not self.chunks[send.chunk]:
                 data.copy_(self.chunks[send.chunk])  # rounds; if it is still being sent, it is the same once more
+                self.chunks[send.chunk].copy_(data)  # in an exchange both sides must add the same two
             try:
                 work = self.executor.group.send([data], self.executor.peers[send.peer], self.executor.tag)
             except RuntimeError as error:

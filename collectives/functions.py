@@ -7,7 +7,7 @@ later than the group's timeout.
 
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION` or an MSCCL `FILE.xml`.
 accumulate: the dtype in which a rank adds, such as torch.float32 for a bfloat16 tensor. A rank still rounds what it
-sends: an algorithm in which sums are passed on, such as a ring, gains little, "two_shot" all there is to gain.
+sends: an algorithm in which each sum is passed on, such as a ring, gains nothing, "two_shot" all there is to gain.
 wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes.
 """
 
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Numbers, Words, check_list, check_share, numbers
+from collectives.execute import is_plain
 from collectives.reduction import Reduction, reduction
 from collectives.work import Work
 from ringsim.collective import Collective
@@ -38,16 +39,18 @@ def all_reduce(
     """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits.
 
     op: SUM, AVG (which divides the finished sum), PRODUCT, MIN, MAX, BAND, BOR or BXOR. With the algorithm "direct",
-    whose ranks add in different orders, ranks may differ in the last bit.
+    whose ranks add in different orders, ranks may differ in the last bit. With "gloo_ring" a SUM of real numbers has
+    the very bits of dist.all_reduce on Gloo.
     """
     how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
-    call, words = Call(Collective.ALL_REDUCE, algorithm, group), Words("all_reduce", tensor, f", {how.name}{dtypes}")
+    call = Call(Collective.ALL_REDUCE, algorithm, group)
+    words = Words("all_reduce", tensor, f", {how.name}{dtypes}")
     return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor], words)
 
 
 def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: Numbers) -> None:
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
-    if tensor.is_contiguous() and dtypes.state == tensor.dtype:
+    if is_plain(tensor) and dtypes.state == tensor.dtype:
         state = tensor
     else:
         state = call.lane.buffer(tensor.numel(), dtypes.state).view(tensor.shape)
@@ -144,7 +147,7 @@ def all_gather_into_tensor(
 
     def run() -> None:
         output = output_tensor.detach()
-        whole = output if output.is_contiguous() else call.lane.buffer(output.numel(), output.dtype)
+        whole = output if is_plain(output) else call.lane.buffer(output.numel(), output.dtype)
         _gather(call, whole.view(call.num_ranks, -1), input_tensor.detach())
         if whole is not output:
             output.copy_(whole.view(output.shape))

@@ -1,6 +1,7 @@
 """`Lane`: the collectives of one process group, one after the other, in the order in which they were called."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
@@ -24,10 +25,11 @@ class Lane:
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._running = threading.Lock()
-        self._entering = threading.Lock()
-        self._last: Future[None] | None = None
-        self._broken: CollectiveError | None = None
+        self._thread_id: int | None = None
+        self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._entering = threading.Lock()  # of the queue; held for a moment only
+        self._running = threading.Lock()  # held by whoever carries out a collective
+        self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
         self.agreement: Agreement | None = None
 
@@ -40,57 +42,85 @@ class Lane:
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` after all that was given before, and wait for it."""
         with self._entering:
-            idle = self._last is None or self._last.done()
-            future = None if idle else self._submit(call)
-            if future is None:
-                self._guarded(call)
+            idle = not self._queue and self._running.acquire(blocking=False)
+            future = None if idle else self._enqueue(call)
         if future is not None:
-            future.result()
+            self.wait(future)
+            return
+        try:
+            self._carry_out(call)
+        finally:
+            self._running.release()
 
     def start(self, call: Callable[[], None], result: list[torch.Tensor]) -> Work:
         """Run `call` after all that was given before, without waiting."""
         with self._entering:
-            return Work(self._submit(call), result)
+            return Work(self._enqueue(call), result, self.wait)
 
     def close(self) -> None:
         """End the thread, when what was given is done; nothing may be given any more."""
         self._thread.shutdown()
 
-    def _submit(self, call: Callable[[], None]) -> "Future[None]":
-        self._last = self._thread.submit(self._guarded, call)
-        return self._last
+    def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
+        """Block until `future`, of a call of this lane, is done; raises what made it fail."""
+        if threading.get_ident() == self._thread_id:
+            # A callback of an earlier call, in the lane's own thread, waits for a later one: do it, nobody else can.
+            while not future.done():
+                self._run_next()
+        future.result(timeout_s)
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def _enqueue(self, call: Callable[[], None]) -> "Future[None]":
+        future: Future[None] = Future()
+        self._thread.submit(self._run_in_thread)
+        self._queue.append((call, future))
+        return future
+
+    def _run_in_thread(self) -> None:
+        self._thread_id = threading.get_ident()
+        self._run_next()
+
+    def _run_next(self) -> None:
+        """Carry out what is first in the queue, if anything is left there."""
+        error: BaseException | None = None
         with self._running:
-            if self._broken is not None:
-                raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
+            with self._entering:
+                if not self._queue:
+                    return
+                call, future = self._queue.popleft()
             try:
-                call()
-            except CollectiveError as error:
-                self._broken = error
-                raise
+                self._carry_out(call)
+            except BaseException as raised:  # for whoever waits
+                error = raised
+        # Only now, because what is called back may call collectives.
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def _carry_out(self, call: Callable[[], None]) -> None:
+        if self._broken is not None:
+            raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
+        try:
+            call()
+        except ValueError:  # refused before anything was sent
+            raise
+        except BaseException as error:  # an interrupt, too, leaves the others in the middle
+            self._broken = str(error) or repr(error)
+            raise
 
 
 _LANES: WeakKeyDictionary[dist.ProcessGroup, Lane] = WeakKeyDictionary()
+_MAKING = threading.RLock()  # two threads that call at once must get the same lane
 
 
 def lane_of(group: dist.ProcessGroup) -> Lane:
     """The lane of `group`, which lives as long as the group."""
-    if group not in _LANES:
-        _LANES[group] = Lane(f"collectives-{group.group_name}")
-        if get_debug_level() != DebugLevel.OFF:
-            check_calls(group)
-    return _LANES[group]
-
-
-def check_calls(group: dist.ProcessGroup | None = None, on: bool = True) -> None:
-    """From now on make sure, before every collective of `group`, that all its ranks are about to do the same.
-
-    To be called on every rank alike. On by default with TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. A mismatch raises
-    MismatchError on every rank, with what each was about to do; it costs as much time as a small collective.
-    """
-    group = resolve(group)
-    lane_of(group).agreement = Agreement(group) if on and group.size() > 1 else None
+    with _MAKING:
+        if group not in _LANES:
+            _LANES[group] = Lane(f"collectives-{group.group_name}")
+            if get_debug_level() != DebugLevel.OFF:
+                check_calls(group)
+        return _LANES[group]
 
 
 def close_lane(group: dist.ProcessGroup) -> None:
@@ -98,3 +128,14 @@ def close_lane(group: dist.ProcessGroup) -> None:
     lane = _LANES.pop(group, None)
     if lane is not None:
         lane.close()
+
+
+def check_calls(group: dist.ProcessGroup | None = None, on: bool = True) -> None:
+    """From now on make sure, before every collective of `group`, that all its ranks are about to do the same.
+
+    To be called on every rank alike. On by default with TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. A mismatch raises
+    MismatchError on every rank, with what each was about to do; a rank that calls nothing is named by all others after
+    the group's timeout. It costs as much time as a small collective.
+    """
+    group = resolve(group)
+    lane_of(group).agreement = Agreement(group) if on and group.size() > 1 else None

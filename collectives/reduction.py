@@ -11,13 +11,22 @@ Combine = Callable[[torch.Tensor, torch.Tensor], object]
 
 def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     torch.minimum(chunk, arrived.to(chunk.dtype), out=chunk)
+    _one_zero(chunk)
 
 
 def _maximum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     torch.maximum(chunk, arrived.to(chunk.dtype), out=chunk)
+    _one_zero(chunk)
 
 
-# All in place, and the same bits with the two exchanged: so that an exchange leaves both ranks with the same.
+def _one_zero(chunk: torch.Tensor) -> None:
+    """Make each -0 a +0: which of the two is the smaller depends on which comes first, and on the processor."""
+    if chunk.is_floating_point():
+        chunk.add_(0)
+
+
+# All in place, and the same bits with the two exchanged, so that an exchange leaves both ranks with the same. (Of two
+# NaNs the first wins: they stay NaN, but not the same one.)
 _COMBINE: dict[ReduceOp.RedOpType, Combine] = {
     ReduceOp.SUM: torch.Tensor.add_,
     ReduceOp.AVG: torch.Tensor.add_,

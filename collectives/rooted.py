@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Words, numbers
-from collectives.execute import resolve
-from collectives.functions import Group, Op, all_reduce
+from collectives.execute import is_plain, resolve
+from collectives.functions import Group, Op
 from collectives.reduction import reduction
 from collectives.work import Work
 from ringsim.collective import Collective
@@ -28,7 +28,7 @@ def broadcast(
 
     def run() -> None:
         own = tensor.detach()
-        whole = own if own.is_contiguous() else call.lane.buffer(own.numel(), own.dtype).view(own.shape)
+        whole = own if is_plain(own) else call.lane.buffer(own.numel(), own.dtype).view(own.shape)
         if whole is not own:
             whole.copy_(own)
         call.execute(whole)
@@ -71,8 +71,9 @@ def reduce(
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it."""
+    call, token = Call(Collective.ALL_REDUCE, "recursive_doubling", group), torch.zeros(1)
     # Nobody can have the sum before all have given their part.
-    return all_reduce(torch.zeros(1), group=group, async_op=async_op, algorithm="recursive_doubling")
+    return call.perform(lambda: call.execute(token), async_op, [token], Words("barrier", token))
 
 
 def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:

@@ -9,18 +9,23 @@ import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+WaitFor = Callable[["Future[None]", float | None], object]
 
 
 class Work(dist.Work):
     """A Work of torch.distributed's, which it can take wherever it would one of its own.
 
-    The tensors the collective was given must not be touched before it has completed.
+    The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
+    for it, and before the program ends.
+
+    wait_for: blocks until the future is done, for at most so many seconds, and raises what made it fail.
     """
 
-    def __init__(self, future: "Future[None]", result: list[torch.Tensor]) -> None:
+    def __init__(self, future: "Future[None]", result: list[torch.Tensor], wait_for: WaitFor = Future.result) -> None:
         super().__init__()
         self._future = future
         self._result = result
+        self._wait_for = wait_for
 
     @classmethod
     def over(cls, result: list[torch.Tensor]) -> "Work":
@@ -32,7 +37,7 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`."""
         # From C++ comes a timeout of 0 where none was given.
-        self._future.result(timeout.total_seconds() if timeout else None)
+        self._wait_for(self._future, timeout.total_seconds() if timeout else None)
         return True
 
     def is_completed(self) -> bool:
@@ -52,7 +57,11 @@ class Work(dist.Work):
         return self._result
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        """A torch Future of `result()`, which may be chained with `then`."""
+        """A torch Future of `result()`, which may be chained with `then`.
+
+        What is chained runs in the thread that does the group's asynchronous collectives. It may call collectives and
+        wait for a Work of the same group, but not for a Future of one.
+        """
         return self.future_of(lambda: self._result)
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":

@@ -1,7 +1,11 @@
 """How a tensor is cut into chunks: the one place where sizes meet a schedule."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
+
+Cut = Callable[[int, int], npt.NDArray[np.int64]]  # what `partition` and `gloo_partition` are
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
@@ -20,3 +24,13 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     if num_elements * num_chunks >= 2**63:
         raise ValueError(f"num_elements {num_elements} in {num_chunks} chunks: too many for 64-bit arithmetic")
     return np.arange(num_chunks + 1, dtype=np.int64) * num_elements // num_chunks
+
+
+def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
+    """Bounds as Gloo's all_reduce puts them: chunks of `num_elements / num_chunks` rounded up, while any are left.
+
+    Which chunk an element falls into says in which order its contributions are added; so whoever wants Gloo's own bits
+    must cut as it does. Up to 1 chunk is cut short, those after it are empty. Raises ValueError as `partition` does.
+    """
+    length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
+    return np.minimum(partition(num_chunks * length, num_chunks), num_elements)

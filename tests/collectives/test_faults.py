@@ -1,8 +1,11 @@
 """A peer that dies or stalls: an error on every other rank, in time, that says who waits for whom."""
 
+import datetime
 import os
+import random
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives import CollectiveError, Event, Executor
+from ringsim import Collective, Schedule, build
+from ringsim.program import rank_program
 from tests.ranks import RankPool
 
 PEER_TIMEOUT_S = 3.0
@@ -42,3 +48,127 @@ def test_the_others_are_told(tmp_path: Path, how: signal.Signals) -> None:
         assert "chunk " in last
         assert re.search(r"(receiving chunk \d from|sending chunk \d to) rank \d failed: ", last)
     assert any("rank 1 failed: " in text for _, text in answers.values())
+
+
+class Fuse(list[Event]):
+    """A log that kills its process at the event of that number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def append(self, event: Event) -> None:
+        """Note it, and perhaps do no more."""
+        super().append(event)
+        if len(self) > self._number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+Report = tuple[str, str, str, list[tuple], str, str]
+
+
+def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> Report:
+    """All-reduce until the victim dies: the error, its ledger, and the errors of a call of each kind afterwards."""
+    log = Fuse(fuse if group.rank() == victim else sys.maxsize)
+    tensor = torch.ones(length)
+    executor = Executor(build(Collective.ALL_REDUCE, algorithm, group.size()), group)
+    while group.rank() == victim:
+        executor.run(tensor, log=log)
+    errors = []
+    for again in (async_op, False, True):
+        try:
+            while True:
+                work = collectives.all_reduce(tensor, group=group, algorithm=algorithm, async_op=again)
+                if work is not None:
+                    work.wait()
+        except CollectiveError as error:
+            errors.append(error)
+    first, *later = errors
+    assert first.ledger is not None
+    entries = [tuple(entry) for entry in first.ledger.entries]
+    return str(first), str(first.ledger), first.ledger.table(), entries, *map(str, later)
+
+
+def strike(directory: Path, seed: int) -> None:
+    """Kill a random rank of a few at a random one of its transfers, in its first collectives or a little later."""
+    draw = random.Random(seed)
+    num_ranks = draw.randint(2, 4)
+    algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
+    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
+    with RankPool(num_ranks, directory, peer_timeout_s=1.0) as pool:
+        survivors = [rank for rank in range(num_ranks) if rank != victim]
+        pool.start(struck, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
+        answers = pool.answers(survivors, timeout_s=20)
+        processes = list(pool.processes)
+    assert sorted(answers) == survivors, "a rank hangs"
+    for rank, (good, report) in answers.items():
+        assert good, report
+        assert_told(schedule, rank, report)
+    assert any(f"rank {victim} failed: " in report[0] for _, report in answers.values())
+    assert not any(process.is_alive() for process in processes)
+
+
+def assert_told(schedule: Schedule, rank: int, report: Report) -> None:
+    """Rank, step, chunk, peer and ledger agree with one another and with the schedule."""
+    message, summary, table, entries, *later = report
+    told = re.fullmatch(
+        rf"rank {rank}: {schedule}: step (\d+): (sending|receiving) chunk (\d+) (?:to|from) rank (\d+) failed: .+ "
+        r"\((\d+) of (\d+) sends left, (\d+) of (\d+) receives applied\)",
+        message,
+    )
+    assert told, message
+    assert message.endswith(f"({summary})")
+    step, doing, chunk, peer, left, sends, applied, receives = told.groups()
+    program = rank_program(schedule, rank)
+    assert (int(sends), int(receives)) == (len(program.sends), len(program.receives))
+    states = {(kind, *place): state for kind, *place, state in entries}
+    kind = {"sending": "send", "receiving": "receive"}[doing]
+    assert states[kind, int(step), int(peer), int(chunk)] not in {"left", "applied"}
+    assert int(left) == sum(entry[-1] == "left" for entry in entries)
+    assert int(applied) == sum(entry[-1] == "applied" for entry in entries)
+    assert len(table.splitlines()) == len(entries)
+    assert later == [f"an earlier collective of this group failed: {message}"] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_transfer(tmp_path: Path, seed: int) -> None:
+    """Every survivor says where it was and how far it had got, refuses further calls at once, and none is left."""
+    strike(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 23))
+def test_killed_at_any_transfer_20_times(tmp_path: Path, seed: int) -> None:
+    """The same, more often."""
+    strike(tmp_path, seed)
+
+
+def leaving(rank: int, rendezvous: str, destroy: bool) -> None:
+    """A program that ends with exit code 3 after an error, as rank 1 of three dies."""
+    timeout = datetime.timedelta(seconds=1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=3, timeout=timeout)
+    collectives.all_reduce(torch.ones(1))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [collectives.all_reduce(torch.ones(500_000), async_op=True) for _ in range(3)]
+    try:
+        works[0].wait()
+    except CollectiveError:
+        if destroy:
+            dist.destroy_process_group()
+        sys.exit(3)
+
+
+@pytest.mark.parametrize("destroy", [False, True])
+def test_a_survivor_can_end(tmp_path: Path, destroy: bool) -> None:
+    """With sys.exit, whether or not it destroys its groups before, and with calls still in the queue."""
+    context = torch.multiprocessing.get_context("spawn")
+    rendezvous = str(tmp_path / "rendezvous")
+    processes = [context.Process(target=leaving, args=(rank, rendezvous, destroy)) for rank in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    assert [process.exitcode for process in processes] == [3, -signal.SIGKILL, 3]
