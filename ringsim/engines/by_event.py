@@ -12,7 +12,7 @@ import numpy as np
 from ringsim.dependencies import NONE as NO_ROW
 from ringsim.dependencies import Dependencies, dependencies
 from ringsim.engines.slots import Slots, links_of
-from ringsim.engines.waiting import Bools, Followers, Ints, Leaving, following, how_many, unknown
+from ringsim.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.machine import NONE, Floats, Machine
 from ringsim.schedule import Schedule
 from ringsim.timeline import Timeline
@@ -41,24 +41,41 @@ class _Run:
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
         self._bytes = chunk_bytes.astype(np.float64)
-        self._latency_factor, self._compute_factor = _jitter(machine, rows)
+        self._jitter = _jitter(machine, rows)
         self._start_waits = how_many(rows.ready, rows.before_on_link)
-        self._apply_waits = 1 + how_many(rows.before_at_dst, rows.free)  # 1: it must have arrived
+        self._apply_waits = how_many(rows.before_at_dst, rows.free)
+        self._apply_waits[:-1] += 1  # it must have arrived
         self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
         self._slots = Slots(self._links, machine)
         self._cores_are_scarce = bool((machine.processors.cores != NONE).any())
+        self._tail = self._first_of_tail()
+        self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self) -> None:
         """Run until nothing more can happen."""
-        self._later(self._start, np.flatnonzero(self._start_waits == 0))
+        self._later(self._start, np.flatnonzero(self._start_waits[:-1] == 0))
         self._settle()
         while True:
             slot, ends_s = self._slots.activities.next_ended()
             if not len(slot):
-                return
+                break
             self._end(slot, ends_s)
             self._settle()
+        self._tail = len(self._rows)
+        self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
+        self._settle()
+
+    def _first_of_tail(self) -> int:
+        """The row from which on nothing is shared, nor can anything have to do with what is.
+
+        What comes of these rows is left until the clock has stopped: then it is found out for all at once.
+        """
+        if self._cores_are_scarce:
+            return len(self._rows)
+        shared = np.flatnonzero(self._slots.shares[self._rows.link])
+        last_step = self._rows.step[shared[-1]] if len(shared) else NO_ROW
+        return int(np.searchsorted(self._rows.step, last_step, side="right"))
 
     def timeline(self) -> Timeline:
         """What is known of every transfer."""
@@ -81,7 +98,9 @@ class _Run:
         return np.maximum(ready_s, link_s)
 
     def _arrives_at(self, row: Ints) -> Floats:
-        latency_s = self._links.latency_s[self._rows.link[row]] * self._latency_factor[row]
+        latency_s = self._links.latency_s[self._rows.link[row]]
+        if self._jitter is not None:
+            latency_s = latency_s * self._jitter[0][row]
         return self._left_s[row] + latency_s
 
     def _is_applied_from(self, row: Ints) -> Floats:
@@ -101,9 +120,15 @@ class _Run:
 
     def _start(self, row: Ints) -> None:
         """All that these waited for is known: they take their links."""
+        late = row >= self._tail
+        if np.count_nonzero(late):
+            self._held.append(row[late])
+            row = row[~late]
         start_s = self._starts_at(row)
         src = self._rows.src[row]
-        overhead_s = self._machine.processors.send_overhead_s[src] * self._compute_factor[row]
+        overhead_s = self._machine.processors.send_overhead_s[src]
+        if self._jitter is not None:
+            overhead_s = overhead_s * self._jitter[1][row]
         on_cores = self._must_share_cores(src, overhead_s)
         if on_cores is not None:
             link = self._rows.link[row[on_cores]]
@@ -131,7 +156,8 @@ class _Run:
     def _leave(self, row: Ints) -> None:
         self._count_down(self._start_waits, self._next_on_link[row], self._start)
         self._count_down(self._apply_waits, row, self._apply)
-        self._count_down(self._apply_waits, self._leaving.freed_by(row, self._left_s), self._apply)
+        if self._leaving.needed:
+            self._count_down(self._apply_waits, self._leaving.freed_by(row, self._left_s), self._apply)
 
     def _apply(self, row: Ints) -> None:
         """They have arrived, it is their turn, and what they write to is free."""
@@ -150,7 +176,7 @@ class _Run:
         dst = self._rows.dst[row]
         reduce_s = self._bytes[self._rows.chunk[row]] / self._machine.processors.reduce_bytes_per_s[dst]
         work_s = self._machine.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
-        return work_s * self._compute_factor[row]
+        return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:
         self._count_down(self._apply_waits, self._next_at_dst[row], self._apply)
@@ -167,16 +193,15 @@ class _Run:
             self._send(row[overhead], ends_s[overhead], np.zeros(np.count_nonzero(overhead)))
 
     def _count_down(self, waits: Ints, row: Ints, then: Callable[[Ints], None]) -> None:
-        """One thing less that each of these (none twice) waits for; do it with those that wait for nothing more."""
-        row = row[row != NO_ROW]
+        """One thing less that each of these (none twice but NO_ROW) waits for; do it with those that wait no more."""
         waits[row] = left = waits[row] - 1
+        waits[NO_ROW] = FOR_EVER
         self._later(then, row[left == 0])
 
 
-def _jitter(machine: Machine, rows: Dependencies) -> tuple[Floats, Floats]:
-    """What to multiply latencies and computing with, row by row."""
-    latency, compute = (np.broadcast_to(np.float64(1.0), len(rows)) for _ in range(2))
-    if machine.jitter is not None and len(rows):
-        factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
-        latency, compute = (np.concatenate([pair[i] for pair in factors]) for i in (0, 1))
-    return latency, compute
+def _jitter(machine: Machine, rows: Dependencies) -> Floats | None:
+    """(2, num_rows): what to multiply latencies and computing with, if anything."""
+    if machine.jitter is None or not len(rows):
+        return None
+    factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
+    return np.concatenate(factors, axis=1)

@@ -11,6 +11,9 @@ Ints = npt.NDArray[np.signedinteger]  # row numbers take 32 bits, indices of arr
 Bools = npt.NDArray[np.bool_]
 
 
+FOR_EVER = 100  # more things to wait for than any row has
+
+
 class Followers:
     """Who waits for a row, where many may wait for one."""
 
@@ -36,26 +39,25 @@ class Leaving:
     """For rule 4: until when all that a rank has sent up to some row have left."""
 
     def __init__(self, rows: Dependencies) -> None:
-        self._needed = bool((rows.free != NO_ROW).any())
-        if self._needed:
+        self.needed = bool((rows.free != NO_ROW).any())
+        if self.needed:
             self._freed = Followers(rows.free)
             self._before = rows.before_at_src
             self._until_s = unknown(len(rows))
-            self._waits = 1 + how_many(rows.before_at_src)
+            self._waits = how_many(rows.before_at_src)
+            self._waits[:-1] += 1  # it must have left itself
             self._next = following(rows.before_at_src)
 
     def until_s(self, row: Rows) -> Floats | float:
-        return self._until_s[row] if self._needed else 0.0
+        return self._until_s[row] if self.needed else 0.0
 
     def forget_who_waits(self) -> None:
         """Make room when nobody will ask for more than times."""
-        if self._needed:
+        if self.needed:
             del self._freed, self._before, self._waits, self._next
 
     def freed_by(self, row: Ints, left_s: Floats) -> Ints:
         """Those that wait for no more sends now that these have left."""
-        if not self._needed:
-            return row[:0]
         freed = []
         self._waits[row] -= 1
         while len(row := row[self._waits[row] == 0]):
@@ -75,8 +77,9 @@ def unknown(num_rows: int) -> Floats:
 
 
 def how_many(*columns: Rows) -> Ints:
-    """How many of them name a row."""
-    count: Ints = np.sum([column != NO_ROW for column in columns], axis=0, dtype=np.int8)
+    """(num_rows + 1,): how many of them name a row; the last element is for NO_ROW, which never comes to an end."""
+    count = np.full(len(columns[0]) + 1, FOR_EVER, dtype=np.int8)
+    np.sum([column != NO_ROW for column in columns], axis=0, dtype=np.int8, out=count[:-1])
     return count
 
 
