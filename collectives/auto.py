@@ -66,7 +66,9 @@ _CHOOSERS: WeakKeyDictionary[dist.ProcessGroup, Chooser] = WeakKeyDictionary()
 
 def chooser_of(group: dist.ProcessGroup) -> Chooser:
     """The chooser of `group`, which lives as long as the group."""
-    return _CHOOSERS.setdefault(group, Chooser(group))
+    if group not in _CHOOSERS:
+        _CHOOSERS[group] = Chooser(group)
+    return _CHOOSERS[group]
 
 
 def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:

@@ -19,7 +19,7 @@ from collectives.ledger import Entry, Ledger
 from ringsim.collective import Collective
 from ringsim.partition import Cut, partition
 from ringsim.program import Receive, Send, rank_program
-from ringsim.schedule import Schedule
+from ringsim.schedule import NEVER, Schedule
 
 TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
@@ -197,6 +197,8 @@ class _Run:
 
     def run(self) -> None:
         program = self.executor.program
+        if program.receives:
+            self._post(0, before_sending=True)
         self._send(program.first_sends)
         for index, receive in enumerate(program.receives):
             self._post(index)
@@ -208,8 +210,11 @@ class _Run:
                 sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
                 chunk.copy_(sent)
 
-    def _post(self, applied: int) -> None:
-        """Post the receives up to the horizon of the one to be applied next, as far as they can be."""
+    def _post(self, applied: int, before_sending: bool = False) -> None:
+        """Post the receives up to the horizon of the one to be applied next, as far as they can be.
+
+        before_sending: even the first sends are yet to be issued, so nothing may land where they read.
+        """
         receives = self.executor.program.receives
         for receive in receives[len(self.posted) : self.executor.horizons[applied]]:
             if receive.lands_apart:
@@ -217,6 +222,8 @@ class _Run:
                 slot = self.slots[self.slots_used % len(self.slots)]
                 self.slots_used += 1
                 buffer = slot[: len(self.chunks[receive.chunk])]
+            elif before_sending and receive.sent_in != NEVER:
+                return
             elif applied >= receive.last_user and receive.sent_in < receives[applied].step:
                 # Rule 4. To wait for a send here is safe: it is of an earlier step than anything this rank
                 # has yet to apply, so its receiver needs nothing more from this rank to take it.
