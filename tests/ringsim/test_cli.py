@@ -215,9 +215,9 @@ def test_plot_says_where(tmp_path: Path) -> None:
         ),
         ("sweep --sizes 4:2", "ringsim sweep: Invalid value for '--sizes': '4:2' is not a range: write it as"),
         ("sweep --algorithm ring,tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
-        ("sweep --from no.csv", "ringsim: [Errno 2] No such file or directory: 'no.csv'"),
+        ("sweep --from no.csv", "ringsim: no.csv: No such file or directory"),
         ("sweep --from no.csv --latency 1us", "ringsim sweep: --latency has no effect together with --from"),
-        ("plot --ranks 3 -o /proc/no/such.png", "ringsim: [Errno 2] No such file or directory: "),
+        ("plot --ranks 3 -o /proc/no/such.png", "ringsim: /proc/no/such.png: No such file or directory"),
         ("simulat", "ringsim: No such command 'simulat'."),
     ],
 )
