@@ -119,9 +119,9 @@ class Sweep:
         for cell in self.cells:
             if cell.skipped:
                 names.setdefault((cell.num_ranks, cell.skipped), {})[cell.algorithm] = None
-        every = "all algorithms" if len(self.algorithms) > 1 else self.algorithms[0]
-        who = {place: ", ".join(some) if len(some) < len(self.algorithms) else every for place, some in names.items()}
-        return [f"{some} on {num_ranks} ranks skipped: {why}" for (num_ranks, why), some in who.items()]
+        every = len(self.algorithms)
+        who = {of: "all algorithms" if len(some) == every > 1 else ", ".join(some) for of, some in names.items()}
+        return [f"{who[num_ranks, why]} on {num_ranks} ranks skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -234,10 +234,9 @@ def _build_all(
 
 
 def _build(make: Algorithm, num_ranks: int, max_transfers: float) -> _Built:
-    num_transfers, schedule = estimated_transfers(make, num_ranks), None
-    if num_transfers <= max_transfers:
-        schedule = make(num_ranks)
-        num_transfers = schedule.num_transfers
+    estimate = estimated_transfers(make, num_ranks)
+    schedule = make(num_ranks) if estimate <= max_transfers else None
+    num_transfers = estimate if schedule is None else schedule.num_transfers
     if schedule is None or num_transfers > max_transfers:
         return _Built(skipped=f"{format_count(num_transfers)} transfers, above {format_count(max_transfers)}")
     return _Built(schedule, schedule.num_steps, num_transfers)
