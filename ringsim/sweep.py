@@ -182,7 +182,7 @@ def run_sweep(
                 skipped = built.skipped or without_room.get((name, num_ranks), "")
                 time_s = predict_time(built.schedule, network, size_bytes) if built.schedule and not skipped else None
                 if time_s == math.inf:
-                    time_s, skipped = None, f"never finishes on {name}, where something fails"
+                    time_s, skipped = None, f"never finishes on {name} with {size_bytes:,} bytes, as something fails"
                 place = (collective, name, algorithm, num_ranks, size_bytes)
                 cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, skipped))
                 on_progress(1)
