@@ -23,11 +23,12 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
     Raises ValueError when probes are missing.
     """
-    messages, additions = measurements.of("shift_cpu", in_flight=1), measurements.of("reduce_cpu")
+    messages, elapsed = (measurements.of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.of("reduce_cpu")
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
-    if len(messages) < 2 or not additions:
-        raise ValueError("the measurements have too few shift_cpu and reduce_cpu probes: run the probe again")
+    if len(messages) < 2 or not additions or not elapsed:
+        raise ValueError("the measurements have too few shift, shift_cpu and reduce_cpu probes: run the probe again")
     per_message_s, per_byte_s = fit_line(messages)
     _, reduce_s_per_byte = fit_line(additions)
     processor = Processor(
@@ -36,7 +37,6 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
         reduce_bytes_per_s=_rate(reduce_s_per_byte),
         copy_bytes_per_s=_rate(per_byte_s / 2),
     )
-    elapsed = measurements.of("shift", in_flight=1)
     return _with_waiting(_cluster(Host(cores=num_cores), processor), measurements.num_ranks, elapsed)
 
 

@@ -51,11 +51,12 @@ def inside(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
 
 
 def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
-    """The first path from rank 0 of every latency and bandwidth."""
+    """The first path from rank 0 of every latency, bandwidth and number of resources."""
     dst = np.arange(1, machine.num_ranks)
     paths = machine.paths(np.zeros_like(dst), dst)
     alone = paths.alone_bytes_per_s(machine.resources)
-    _, first = np.unique(np.column_stack([paths.latency_s, alone]), axis=0, return_index=True)
+    num_used = (paths.resource != NONE).sum(axis=1)
+    _, first = np.unique(np.column_stack([paths.latency_s, alone, num_used]), axis=0, return_index=True)
     return [
         {
             "src": 0,
@@ -75,7 +76,9 @@ def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
 def format_inside(found: dict[str, Any]) -> str:
     """What `inside` found, for people."""
     paths = [_path(path) for path in found["paths"]]
-    parts = [f"{found['name']}, {found['num_ranks']} ranks: {found['description']}", found["source"], ""]
+    about = f": {found['description']}" if found["description"] else ""
+    parts = [f"{found['name']}, {found['num_ranks']} ranks{about}"]
+    parts += [found["source"], ""] if found["source"] else [""]
     parts += _aligned([("resource", "number", "capacity", ""), *_alike(found["resources"])])
     parts += ["", *_aligned([("path", "latency", "alone", "uses for a byte"), *paths])]
     return "\n".join(parts)

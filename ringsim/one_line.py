@@ -1,5 +1,6 @@
 """Commands whose user's mistakes end in one line on stderr and exit code 2, never in a traceback."""
 
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -29,13 +30,22 @@ class OneLineCommand(click.Command):
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}", self.name)
         except (click.ClickException, ValueError, OSError, ScheduleError) as error:
-            self.refuse(error.format_message() if isinstance(error, click.ClickException) else str(error), self.name)
+            self.refuse(_message(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
         """Say what is wrong and exit with code 2."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(2)
+
+
+def _message(error: Exception) -> str:
+    """What an error says to a user: which file and what is wrong with it, without the system's number for that."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fspath(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 class OneLineGroup(OneLineCommand, click.Group):

@@ -64,7 +64,7 @@ def describe_order(report: Mapping[str, Any]) -> str:
         busiest = " -> ".join(f"{of['busiest']}, {format_time(of['busy_s'])}" for of in (before, now))
         rows.append(_row("busiest", busiest))
     rows += [_row(f"slow hops {when}", _slow_hops(of)) for when, of in (("before", before), ("now", now))]
-    rows.append(_row("simulated", f"{report['evaluations']} orders"))
+    rows.append(_row("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
     return "\n".join(rows)
 
 

@@ -114,10 +114,14 @@ class Sweep:
         return {place: _winner(cells) for place, cells in rivals.items()}
 
     def skipped(self) -> list[str]:
-        """What was skipped and why, one line for each algorithm and number of ranks."""
-        skipped = (cell for cell in self.cells if cell.skipped)
-        lines = (f"{cell.algorithm} on {cell.num_ranks} ranks skipped: {cell.skipped}" for cell in skipped)
-        return list(dict.fromkeys(lines))
+        """What was skipped and why, one line for each reason and number of ranks."""
+        names: dict[tuple[int, str], dict[str, None]] = {}
+        for cell in self.cells:
+            if cell.skipped:
+                names.setdefault((cell.num_ranks, cell.skipped), {})[cell.algorithm] = None
+        every = len(self.algorithms)
+        who = {of: "all algorithms" if len(some) == every > 1 else ", ".join(some) for of, some in names.items()}
+        return [f"{who[num_ranks, why]} on {num_ranks} ranks skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -162,22 +166,23 @@ def run_sweep(
     """Simulate all combinations; a schedule is built once for all sizes and networks.
 
     on_progress: is told how many cells have been done since it was last told.
-    max_transfers: a schedule that has more, as far as can be estimated without building it, is skipped.
+    max_transfers: a schedule that has more is skipped, unbuilt as far as that can be estimated.
 
-    Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks
-    below 2, or an algorithm can be built for no number of ranks.
+    Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2, or an algorithm can be
+    built, or a network has room, for no number of ranks.
     """
     if not (algorithms and ranks and sizes_bytes and networks):
         raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")
     _refuse_too_small(min(ranks), min(sizes_bytes))
+    without_room = _without_room(networks, sorted(set(ranks)))
     cells: list[Cell] = []
     for algorithm in dict.fromkeys(algorithms):
         for num_ranks, built in _build_all(collective, algorithm, sorted(set(ranks)), max_transfers):
             for (name, network), size_bytes in product(networks.items(), sorted(set(sizes_bytes))):
-                time_s = predict_time(built.schedule, network, size_bytes) if built.schedule else None
-                skipped = built.skipped
+                skipped = built.skipped or without_room.get((name, num_ranks), "")
+                time_s = predict_time(built.schedule, network, size_bytes) if built.schedule and not skipped else None
                 if time_s == math.inf:
-                    time_s, skipped = None, f"never finishes on {name}, where something fails"
+                    time_s, skipped = None, f"never finishes on {name} with {size_bytes:,} bytes, as something fails"
                 place = (collective, name, algorithm, num_ranks, size_bytes)
                 cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, skipped))
                 on_progress(1)
@@ -189,6 +194,19 @@ def _refuse_too_small(num_ranks: int, size_bytes: int) -> None:
         raise ValueError(f"size {size_bytes}: a sweep needs sizes of at least 1 byte")
     if num_ranks < 2:
         raise ValueError(f"num_ranks {num_ranks}: a sweep needs at least 2 ranks, since one alone takes no time")
+
+
+def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
+    """Why a network cannot have so many ranks; ValueError if it can have none of these numbers."""
+    reasons: dict[tuple[str, int], str] = {}
+    for (name, network), num_ranks in product(networks.items(), ranks):
+        try:
+            network.machine(num_ranks)
+        except ValueError as error:
+            reasons[name, num_ranks] = str(error)
+            if all((name, each) in reasons for each in ranks):
+                raise
+    return reasons
 
 
 class _Built(NamedTuple):
@@ -217,10 +235,11 @@ def _build_all(
 
 def _build(make: Algorithm, num_ranks: int, max_transfers: float) -> _Built:
     estimate = estimated_transfers(make, num_ranks)
-    if estimate > max_transfers:
-        return _Built(skipped=f"{format_count(estimate)} transfers, above {format_count(max_transfers)}")
-    schedule = make(num_ranks)
-    return _Built(schedule, schedule.num_steps, schedule.num_transfers)
+    schedule = make(num_ranks) if estimate <= max_transfers else None
+    num_transfers = estimate if schedule is None else schedule.num_transfers
+    if schedule is None or num_transfers > max_transfers:
+        return _Built(skipped=f"{format_count(num_transfers)} transfers, above {format_count(max_transfers)}")
+    return _Built(schedule, schedule.num_steps, num_transfers)
 
 
 def _winner(cells: Sequence[Cell]) -> Winner:

@@ -36,9 +36,10 @@ def rival(sweep: Sweep) -> str:
 
 
 def _format_network(sweep: Sweep, network: str, width: int) -> str:
-    num_algorithms = len(sweep.algorithms)
-    among = "1 algorithm" if num_algorithms == 1 else f"{num_algorithms} algorithms"
-    title = f"{sweep.collective.value}, the fastest of {among}, its time, and how many times as fast as {rival(sweep)}"
+    title = f"{sweep.collective.value} {sweep.algorithms[0]}, its time"
+    if len(sweep.algorithms) > 1:
+        gain = f"how many times as fast as {rival(sweep)}"
+        title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
     about = ", ".join(phrases(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]

@@ -57,7 +57,7 @@ def _bounded(text: str, value: Decimal) -> Decimal:
 
 def format_size(size_bytes: float) -> str:
     """Such as 64 MiB or 1500 B."""
-    for prefix in ("Gi", "Mi", "Ki"):
+    for prefix in ("Ti", "Gi", "Mi", "Ki"):
         if size_bytes >= _PREFIXES[prefix]:
             return f"{size_bytes / _PREFIXES[prefix]:.4g} {prefix}B"
     return f"{size_bytes:g} B"
@@ -65,8 +65,9 @@ def format_size(size_bytes: float) -> str:
 
 def format_rate(bytes_per_s: float) -> str:
     """Such as 1.25 GB/s."""
-    for prefix in ("G", "M", "k"):
-        if bytes_per_s >= _PREFIXES[prefix]:
+    shown = float(f"{bytes_per_s:.3g}")  # 999.9 MB/s is shown as 1 GB/s, not as 1e+03 MB/s
+    for prefix in ("T", "G", "M", "k"):
+        if shown >= _PREFIXES[prefix]:
             return f"{bytes_per_s / _PREFIXES[prefix]:.3g} {prefix}B/s"
     return f"{bytes_per_s:.3g} B/s"
 

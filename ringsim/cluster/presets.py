@@ -33,6 +33,6 @@ def load_network(name_or_path: str | Path) -> Cluster:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None

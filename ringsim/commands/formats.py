@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ringsim.atomic_file import atomic_file
-from ringsim.commands.options import FILE, RATE, schedule_options, size_option
+from ringsim.commands.options import OUTPUT, RATE, schedule_options, size_option
 from ringsim.schedule import Schedule
 from ringsim.verify import verify
 
@@ -14,7 +14,7 @@ from ringsim.verify import verify
 @click.command("export")
 @schedule_options
 @click.option("--format", "form", type=click.Choice(["goal", "msccl"]), required=True, help="GOAL text or MSCCL XML.")
-@click.option("-o", "--output", type=FILE, required=True)
+@click.option("-o", "--output", type=OUTPUT, required=True)
 @size_option
 @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds (goal only); without it no calc is written.")
 def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:

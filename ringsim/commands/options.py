@@ -1,6 +1,7 @@
 """Options that several commands have: which schedule, which network, how many bytes."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -36,6 +37,27 @@ class Quantity(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+class OutputFile(click.Path):
+    """A file to be written: what is in its way is found before the work, not after it.
+
+    suffixes: one of which it must have; any if there are none.
+    """
+
+    def __init__(self, suffixes: Sequence[str] = ()) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self._suffixes and path.suffix.lower() not in self._suffixes:
+            self.fail(f"{path}: must end in {', '.join(filter(None, self._suffixes))}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path}: there is no directory {path.parent}", param, ctx)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            self.fail(f"{path}: the directory {path.parent} cannot be written to", param, ctx)
+        return path
+
+
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
@@ -45,6 +67,8 @@ MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minu
 RANKS = click.IntRange(1, MAX_RANKS)
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 FILE = click.Path(path_type=Path, dir_okay=False)
+OUTPUT = OutputFile()
+PICTURE = OutputFile((".png", ".pdf", ".svg", ""))
 
 Command = Callable[..., None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ringsim.atomic_file import atomic_file
-from ringsim.commands.options import FILE, algorithm_options, json_option, network_options, size_option
+from ringsim.commands.options import OUTPUT, algorithm_options, json_option, network_options, size_option
 from ringsim.machine import AnyNetwork
 from ringsim.order import Order, default_budget, find_order
 from ringsim.order_report import describe_order, report_order
@@ -21,7 +21,7 @@ from ringsim.schedule import Schedule
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the search.")
 @click.option("--budget", type=click.IntRange(1), help="Orders to simulate at most.  [default: some seconds]")
 @json_option
-@click.option("-o", "--output", type=FILE, help="Where to save the JSON object; --order reads it.")
+@click.option("-o", "--output", type=OUTPUT, help="Where to save the JSON object; --order reads it.")
 def order(
     schedule: Schedule,
     network: AnyNetwork,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.commands.options import FILE, network_options, schedule_options, size_option
+from ringsim.commands.options import PICTURE, network_options, schedule_options, size_option
 from ringsim.machine import AnyNetwork
 from ringsim.schedule import Schedule
 
@@ -14,7 +14,7 @@ from ringsim.schedule import Schedule
 @schedule_options
 @network_options
 @size_option
-@click.option("-o", "--output", type=FILE, help="PNG, PDF or SVG, by its suffix.")
+@click.option("-o", "--output", type=PICTURE, help="PNG, PDF or SVG, by its suffix.")
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None) -> None:
     """Draw the lanes of all ranks, the chunk grid, and time against size."""
     from ringsim.overview import make_overview  # noqa: PLC0415

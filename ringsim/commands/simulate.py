@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.commands.options import FILE, json_option, network_options, schedule_options, size_option
+from ringsim.commands.options import OUTPUT, json_option, network_options, schedule_options, size_option
 from ringsim.explanation import explain, why_not_explained
 from ringsim.explanation_table import ranks_as_dicts, ranks_table
 from ringsim.machine import AnyNetwork
@@ -19,7 +19,7 @@ from ringsim.trace import write_trace
 @network_options
 @size_option
 @click.option("--per-rank", is_flag=True, help="Also what each rank did with its time.")
-@click.option("--trace", type=FILE, help="Where to write all transfers, for ui.perfetto.dev.")
+@click.option("--trace", type=OUTPUT, help="Where to write all transfers, for ui.perfetto.dev.")
 @json_option
 def simulate(
     schedule: Schedule, network: AnyNetwork, size: int, per_rank: bool, trace: Path | None, as_json: bool

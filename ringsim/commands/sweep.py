@@ -11,7 +11,16 @@ from click.core import ParameterSource
 
 from ringsim.algorithms import ALGORITHMS
 from ringsim.collective import Collective
-from ringsim.commands.options import COLLECTIVES, FILE, MAX_RANKS, Quantity, json_option, networks_options
+from ringsim.commands.options import (
+    COLLECTIVES,
+    FILE,
+    MAX_RANKS,
+    OUTPUT,
+    PICTURE,
+    Quantity,
+    json_option,
+    networks_options,
+)
 from ringsim.machine import AnyNetwork
 from ringsim.number_list import parse_numbers
 from ringsim.sweep import MAX_TRANSFERS, Sweep, run_sweep
@@ -40,8 +49,8 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--max-transfers", type=click.FloatRange(1), default=MAX_TRANSFERS, help="Skip larger schedules.  [default: 1e7]"
 )
 @click.option("--from", "source", type=FILE, help="A CSV file; simulate nothing.")
-@click.option("--csv", "table", type=FILE, help="Where to save all cells.")
-@click.option("-o", "--output", type=FILE, help="Picture: PNG, PDF or SVG.")
+@click.option("--csv", "table", type=OUTPUT, help="Where to save all cells.")
+@click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
 @json_option
 def sweep(source: Path | None, table: Path | None, output: Path | None, as_json: bool, **run: Any) -> None:
     """Who is fastest, by size and number of ranks: as a table, CSV and a picture."""

@@ -44,9 +44,10 @@ def test_the_elapsed_times_come_out() -> None:
 
 
 def test_missing_probes_are_named() -> None:
-    """And a rank alone needs none."""
-    with pytest.raises(
-        ValueError, match="^the measurements have too few shift_cpu and reduce_cpu probes: run the probe"
-    ):
-        calibrate_host(Measurements(2, {}, ()), 2)
+    """Those of elapsed times too; a rank alone needs none."""
+    all_probes = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 2).probes
+    for missing in ("shift", "shift_cpu", "reduce_cpu"):
+        probes = tuple(probe for probe in all_probes if probe.kind != missing)
+        with pytest.raises(ValueError, match="^the measurements have too few shift, shift_cpu and reduce_cpu probes"):
+            calibrate_host(Measurements(2, {}, probes), 2)
     assert calibrate_host(Measurements(1, {}, ()), 2).spec.host.cores == 2

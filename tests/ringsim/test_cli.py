@@ -215,9 +215,20 @@ def test_plot_says_where(tmp_path: Path) -> None:
         ),
         ("sweep --sizes 4:2", "ringsim sweep: Invalid value for '--sizes': '4:2' is not a range: write it as"),
         ("sweep --algorithm ring,tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
-        ("sweep --from no.csv", "ringsim: [Errno 2] No such file or directory: 'no.csv'"),
+        ("sweep --from no.csv", "ringsim: no.csv: No such file or directory"),
         ("sweep --from no.csv --latency 1us", "ringsim sweep: --latency has no effect together with --from"),
-        ("plot --ranks 3 -o /proc/no/such.png", "ringsim: [Errno 2] No such file or directory: "),
+        (
+            "plot --ranks 3 -o /proc/no/such.png",
+            "ringsim plot: Invalid value for '-o' / '--output': /proc/no/such.png: there is no directory /proc/no",
+        ),
+        (
+            "sweep --csv /no/such.csv",
+            "ringsim sweep: Invalid value for '--csv': /no/such.csv: there is no directory /no",
+        ),
+        (
+            "sweep -o sweep.txt",
+            "ringsim sweep: Invalid value for '-o' / '--output': sweep.txt: must end in .png, .pdf, .svg",
+        ),
         ("simulat", "ringsim: No such command 'simulat'."),
     ],
 )

@@ -37,6 +37,13 @@ def test_the_name_is_the_files_unless_it_says_so() -> None:
     assert read_network('name = "x"\n' + HOST, "some/my.toml").name == "x"
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    """Some editors begin a file with one."""
+    path = tmp_path / "marked.toml"
+    path.write_text(HOST, encoding="utf-8-sig")
+    assert load_network(path).spec.ranks_per_host == 2
+
+
 MISTAKES = [
     ("[host\n", "my.toml: is not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
     ("", "my.toml: neither [host] nor [[hosts]]: say what the hosts are"),

@@ -94,6 +94,15 @@ def test_networks_shows_what_is_in_one() -> None:
     ]
 
 
+def test_paths_that_use_more_are_shown_too() -> None:
+    """From rack to rack a message uses the uplinks, though alone it is as fast as within one."""
+    lines = run("networks", "gbe-racks", "--ranks", "41").splitlines()
+    assert lines[-2:] == [
+        "0 to 1   21 us    125 MB/s  host0.nic0.out, host1.nic0.in",
+        "0 to 40  21 us    125 MB/s  host0.nic0.out, host40.nic0.in, leaf0.up, leaf1.down",
+    ]
+
+
 def test_networks_as_json() -> None:
     """All resources and the kinds of paths, with units in their names."""
     found = json.loads(run("networks", "loopback", "--ranks", "3", "--json"))
@@ -107,7 +116,7 @@ def test_networks_as_json() -> None:
     [
         ("networks dgx-h100 --ranks 9", "ringsim: ringsim/presets/dgx-h100.toml: its hosts have 8 ranks: 9 were asked"),
         ("networks dgx-h1000", "ringsim: network 'dgx-h1000': did you mean dgx-h100? presets are dgx-a100, "),
-        ("networks no/such.toml", "ringsim: [Errno 2] No such file or directory: 'no/such.toml'"),
+        ("networks no/such.toml", "ringsim: no/such.toml: No such file or directory"),
         (
             "simulate --network gbe --latency 1us",
             "ringsim simulate: --network and --latency exclude each other",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.algorithms import build
+from ringsim.cluster import load_network
 from ringsim.collective import Collective
 from ringsim.network import Network
 from ringsim.rates import busbw_bytes_per_s
@@ -92,6 +93,23 @@ def test_an_algorithm_for_some_numbers_of_ranks_is_skipped_for_others(tmp_path: 
     assert sweep.cells[0].skipped == f"algorithm '{path}:even': it raised ValueError: only even numbers"
     assert sweep.cells[1].time_s
     assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
+
+
+def test_max_transfers_holds_for_few_ranks_too() -> None:
+    """Where nothing is estimated, they are counted."""
+    sweep = run_sweep(ALL_REDUCE, ["ring"], [2, 4], [8], {"fast": FAST}, max_transfers=10)
+    assert sweep.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
+
+
+def test_a_network_without_room_is_skipped() -> None:
+    """Said once for all algorithms; the other numbers of ranks are simulated. If there are none, it is a mistake."""
+    networks = {"dgx-h100": load_network("dgx-h100")}
+    sweep = run_sweep(ALL_REDUCE, ["ring", "direct"], [8, 9], [8], networks)
+    assert sweep.winners().keys() == {("dgx-h100", 8, 8)}
+    reason = "its hosts have 8 ranks: 9 were asked for"
+    assert sweep.skipped() == [f"all algorithms on 9 ranks skipped: ringsim/presets/dgx-h100.toml: {reason}"]
+    with pytest.raises(ValueError, match=reason):
+        run_sweep(ALL_REDUCE, ["ring"], [9], [8], networks)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ def test_a_row_for_each_size_and_a_column_for_each_number_of_ranks() -> None:
     ]
 
 
+def test_one_algorithm_has_no_rivals() -> None:
+    """It is named, and compared with nothing."""
+    sweep = run_sweep(Collective.ALL_REDUCE, ["direct"], [4], [1000], NETWORKS)
+    assert format_sweep(sweep).splitlines()[0] == "all_reduce direct, its time"
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_columns_that_do_not_fit_go_below(width: int) -> None:
     """No line is wider than asked for, and no column is lost."""

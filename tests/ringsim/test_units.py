@@ -64,4 +64,11 @@ def test_what_is_printed_can_be_read_again(value: float) -> None:
 
 def test_sizes_are_printed_in_powers_of_1024() -> None:
     """As in the names of what people allocate."""
-    assert [format_size(size) for size in (0, 1500, 2**26, 3 * 2**29)] == ["0 B", "1.465 KiB", "64 MiB", "1.5 GiB"]
+    sizes = (0, 1500, 2**26, 3 * 2**29, 5 * 2**41)
+    assert [format_size(size) for size in sizes] == ["0 B", "1.465 KiB", "64 MiB", "1.5 GiB", "10 TiB"]
+
+
+def test_rates_are_printed_without_exponents() -> None:
+    """Also where rounding makes a thousand of them, and above a terabyte a second."""
+    rates = (0.571, 999.4, 999.9, 999.4e6, 999.97e6, 5e12)
+    assert [format_rate(rate) for rate in rates] == ["0.571 B/s", "999 B/s", "1 kB/s", "999 MB/s", "1 GB/s", "5 TB/s"]
