@@ -5,11 +5,12 @@ from collectives.agreement import MismatchError
 from collectives.backend import BackendOptions
 from collectives.ddp import HookState, ddp_comm_hook
 from collectives.errors import CollectiveError
-from collectives.execute import Event, Executor, execute
+from collectives.execute import Executor, execute
 from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
 from collectives.lane import check_calls
 from collectives.ledger import Ledger
 from collectives.rooted import barrier, broadcast, reduce
+from collectives.run import Event
 from collectives.work import Work
 
 __all__ = [

@@ -11,6 +11,7 @@ from collectives.auto import chooser_of
 from collectives.execute import Executor, resolve
 from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
+from collectives.run import Source
 from collectives.work import Work
 from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
@@ -68,14 +69,20 @@ class Call:
         if algorithm != AUTO:
             self._executor(algorithm, 0)  # now, so that a name that there is not is the caller's error
 
-    def execute(self, tensor: torch.Tensor, how: Reduction | None = None, wire: torch.dtype | None = None) -> None:
+    def execute(
+        self,
+        tensor: torch.Tensor,
+        how: Reduction | None = None,
+        wire: torch.dtype | None = None,
+        source: Source | None = None,
+    ) -> None:
         """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn."""
         collective, algorithm, _ = self.key
         size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
             algorithm = chooser_of(self.group).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
-        executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, wire=wire)
+        executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, source=source, wire=wire)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from collectives.call import Call, Numbers, Words, check_list, check_share, numbers
 from collectives.execute import is_plain
 from collectives.reduction import Reduction, reduction
+from collectives.run import Source
 from collectives.work import Work
 from ringsim.collective import Collective
 
@@ -114,6 +115,9 @@ class _Scatter:
         self.output = output
         self.words = Words("reduce_scatter", output, f" a rank, {self.how.name}{self.dtypes}")
 
+    def _can_be_read_in_place(self, inputs: list[torch.Tensor]) -> bool:
+        return len(inputs) == 1 and is_plain(inputs[0]) and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
+
     def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
         return self.call.perform(
             lambda: self.run([each.detach() for each in inputs]), async_op, [self.output], self.words
@@ -122,9 +126,12 @@ class _Scatter:
     def run(self, inputs: list[torch.Tensor]) -> None:
         call = self.call
         state = call.lane.buffer(self.output.numel() * call.num_ranks, self.dtypes.state)
-        for part, each in zip(state.tensor_split(len(inputs)), inputs, strict=True):
-            part.view(each.shape).copy_(each)
-        call.execute(state, self.how, self.dtypes.wire)
+        if call.num_ranks > 1 and self._can_be_read_in_place(inputs):
+            call.execute(state, self.how, source=Source(inputs[0], self.how.combine_into))
+        else:
+            for part, each in zip(state.tensor_split(len(inputs)), inputs, strict=True):
+                part.view(each.shape).copy_(each)
+            call.execute(state, self.how, self.dtypes.wire)
         share = state.view(call.num_ranks, -1)[call.rank]
         self.how.finish(share, call.num_ranks)
         self.output.detach().copy_(share.view(self.output.shape))
