@@ -46,6 +46,9 @@ def time_steps(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> float
     return engine.time_s
 
 
+Cost = Floats | float  # seconds of each transfer, or of any
+
+
 class StepTimes(NamedTuple):
     """The times of one step's transfers, each of shape (num_transfers,), as in `Timeline`."""
 
@@ -98,10 +101,12 @@ class _Engine:
         if key not in self._patterns:
             if sum(len(known.columns[0]) for known in self._patterns.values()) > MAX_PATTERN_ROWS:
                 self._patterns.clear()
-            self._patterns[key] = _Pattern(step, self._links, self._machine)
+            self._patterns[key] = _Pattern(step, self._links, self._machine, self._bytes)
         return self._patterns[key]
 
     def _costs(self, index: int, step: Step, pattern: "_Pattern") -> "_Costs":
+        if pattern.by_chunk is not None and self._machine.jitter is None:
+            return self._costs_alike(step, pattern, *pattern.by_chunk)
         size = self._bytes if isinstance(self._bytes, float) else self._bytes[step.chunk]
         send_overhead_s, latency_s, receive_overhead_s = (
             pattern.send_overhead_s, pattern.latency_s, pattern.receive_overhead_s
@@ -119,8 +124,13 @@ class _Engine:
             )  # fmt: skip
         return _Costs(send_overhead_s + size / pattern.bytes_per_s, latency_s, apply_s)
 
-
-Cost = Floats | float  # seconds of each transfer, or of any
+    def _costs_alike(self, step: Step, pattern: "_Pattern", send_s: Cost, add_s: Cost) -> "_Costs":
+        """The same where a chunk costs the same wherever it is sent: worked out once for all steps."""
+        adds = only_value(step.reduce)
+        apply_s: Cost = pattern.receive_overhead_s if adds == 0 else _of(add_s, step.chunk)
+        if adds is None:
+            apply_s = np.where(step.reduce, apply_s, pattern.receive_overhead_s)
+        return _Costs(_of(send_s, step.chunk), pattern.latency_s, apply_s)
 
 
 class _Costs(NamedTuple):
@@ -129,6 +139,10 @@ class _Costs(NamedTuple):
     send_s: Cost
     latency_s: Cost
     apply_s: Cost
+
+
+def _of(cost: Cost, chunk: Ints) -> Cost:
+    return cost if isinstance(cost, float) else cost[chunk]
 
 
 def _if_same(values: Floats) -> Floats | float:
@@ -141,9 +155,12 @@ Turns = Sequence[tuple[Index, Index]]  # rows, and what they use: nothing twice 
 
 
 class _Pattern:
-    """Who sends to whom in a step, at what cost, and whose transfers must take turns: the same for many steps."""
+    """Who sends to whom in a step, at what cost, and whose transfers must take turns: the same for many steps.
 
-    def __init__(self, step: Step, links: "_Links", machine: Machine) -> None:
+    by_chunk: if all links and ranks are alike, what sending and adding each chunk takes (one number: any chunk).
+    """
+
+    def __init__(self, step: Step, links: "_Links", machine: Machine, size: Cost) -> None:
         self.columns = step.src, step.dst  # kept, so that their ids stay theirs
         link = links.numbers(step.src, step.dst)
         self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
@@ -154,6 +171,10 @@ class _Pattern:
         self.send_overhead_s = _if_same(processors.send_overhead_s[step.src])
         self.receive_overhead_s = _if_same(processors.receive_overhead_s[step.dst])
         self.reduce_bytes_per_s = _if_same(processors.reduce_bytes_per_s[step.dst])
+        self.by_chunk: tuple[Cost, Cost] | None = None
+        sending, adding = (self.send_overhead_s, self.bytes_per_s), (self.receive_overhead_s, self.reduce_bytes_per_s)
+        if all(isinstance(cost, float) for cost in (*sending, *adding)):
+            self.by_chunk = sending[0] + size / sending[1], adding[0] + size / adding[1]
 
 
 def _index(numbers: Ints) -> Index:
