@@ -47,6 +47,6 @@ def test_the_readme_shows_what_its_second_command_prints() -> None:
 
 def test_the_readme_shows_what_its_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The first thing that a reader tries."""
-    [program] = (text for language, text in blocks("README.md") if language == "python")
+    program = next(text for language, text in blocks("README.md") if language == "python")
     exec(compile(program, "README.md", "exec"), {})
     assert ("", capsys.readouterr().out) in blocks("README.md")
