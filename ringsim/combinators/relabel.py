@@ -40,7 +40,7 @@ class RelabelledSteps(Steps):
 
     def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
         self._steps = steps
-        self._new_rank, self._old_rank = new_rank, np.argsort(new_rank)
+        self._old_rank = np.argsort(new_rank)
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])
 

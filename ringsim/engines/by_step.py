@@ -107,7 +107,7 @@ class _Engine:
     def _costs(self, index: int, step: Step, pattern: "_Pattern") -> "_Costs":
         if pattern.by_chunk is not None and self._machine.jitter is None:
             return self._costs_alike(step, pattern, *pattern.by_chunk)
-        size = self._bytes if isinstance(self._bytes, float) else self._bytes[step.chunk]
+        size = _of(self._bytes, step.chunk)
         send_overhead_s, latency_s, receive_overhead_s = (
             pattern.send_overhead_s, pattern.latency_s, pattern.receive_overhead_s
         )  # fmt: skip
