@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,6 +35,7 @@ class Numbers:
         return "" if self.state == self.wire else f", added in {self.state}, sent in {self.wire}"
 
 
+@lru_cache
 def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> Numbers:
     """For a tensor of `dtype`. Raises ValueError if one of the others is given where nothing is rounded."""
     for name, given in (("accumulate", accumulate), ("wire", wire)):
@@ -44,18 +46,18 @@ def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtyp
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a rank is about to do, for `Agreement`."""
+    """What a rank is about to do, for `Agreement`; put into words only where that is asked for."""
 
     name: str
     tensor: torch.Tensor
-    details: str = ""
+    details: tuple[object, ...] = ()
 
     def of(self, call: "Call") -> str:
         """In a few words."""
         collective, algorithm, root = call.key
         rooted = f", root {root}" if collective in (Collective.BROADCAST, Collective.REDUCE) else ""
         of = f"{self.tensor.numel()} elements of {self.tensor.dtype}"
-        return f"{self.name} of {of}{self.details}{rooted}, algorithm {algorithm}"
+        return f"{self.name} of {of}{''.join(map(str, self.details))}{rooted}, algorithm {algorithm}"
 
 
 class Call:

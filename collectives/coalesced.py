@@ -44,9 +44,7 @@ def all_reduce_coalesced(
         for part, each in zip(parts, wholes, strict=True):
             each.copy_(part)
 
-    words = Words(
-        "all_reduce_coalesced", tensors[0], f", {[each.numel() for each in wholes]} in all, {how.name}{states}"
-    )
+    words = Words("all_reduce_coalesced", tensors[0], (", ", lengths, " in all, ", how.name, states))
     return call.perform(run, async_op, tensors, words)
 
 

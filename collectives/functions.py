@@ -45,7 +45,7 @@ def all_reduce(
     """
     how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
-    words = Words("all_reduce", tensor, f", {how.name}{dtypes}")
+    words = Words("all_reduce", tensor, (", ", how.name, dtypes))
     return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor], words)
 
 
@@ -113,7 +113,7 @@ class _Scatter:
         self.how, self.dtypes = reduction(op, output.dtype), numbers(output.dtype, accumulate, wire)
         self.call = Call(Collective.REDUCE_SCATTER, algorithm, group)
         self.output = output
-        self.words = Words("reduce_scatter", output, f" a rank, {self.how.name}{self.dtypes}")
+        self.words = Words("reduce_scatter", output, (" a rank, ", self.how.name, self.dtypes))
 
     def _can_be_read_in_place(self, inputs: list[torch.Tensor]) -> bool:
         return len(inputs) == 1 and is_plain(inputs[0]) and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
@@ -159,7 +159,7 @@ def all_gather_into_tensor(
         if whole is not output:
             output.copy_(whole.view(output.shape))
 
-    return call.perform(run, async_op, [output_tensor], Words("all_gather", input_tensor, " a rank"))
+    return call.perform(run, async_op, [output_tensor], Words("all_gather", input_tensor, (" a rank",)))
 
 
 def all_gather(
@@ -180,7 +180,7 @@ def all_gather(
         for each, part in zip(tensor_list, whole, strict=True):
             each.detach().copy_(part.view(each.shape))
 
-    return call.perform(run, async_op, tensor_list, Words("all_gather", tensor, " a rank"))
+    return call.perform(run, async_op, tensor_list, Words("all_gather", tensor, (" a rank",)))
 
 
 def _gather(call: Call, whole: torch.Tensor, own: torch.Tensor) -> None:

@@ -1,8 +1,12 @@
 """`Ledger`: how far each of a rank's transfers had got when a collective failed."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from collectives.script import Do, Line
+from ringsim.program import RankProgram
 
 
 class Entry(NamedTuple):
@@ -39,3 +43,26 @@ class Ledger:
             f"{'to' if entry.kind == 'send' else 'from'} rank {entry.peer}: {entry.state}"
             for entry in self.entries
         )
+
+
+_STATES = {Do.POST: "awaited", Do.APPLY: "applied", Do.SEND: "under way", Do.LEAVE: "left"}
+
+
+def ledger_of(program: RankProgram, done: Sequence[Line], peers: Sequence[int]) -> Ledger:
+    """Where the transfers of `program` are once those lines of its script are done.
+
+    peers: whom it calls rank 0, 1, ..., in the group.
+    """
+    receives, sends = ["not begun"] * len(program.receives), ["not begun"] * len(program.sends)
+    for do, index in done:
+        if do in _STATES:
+            (sends if do in (Do.SEND, Do.LEAVE) else receives)[index] = _STATES[do]
+    entries = [
+        Entry("receive", each.step, peers[each.peer], each.chunk, state)
+        for each, state in zip(program.receives, receives, strict=True)
+    ]
+    entries += [
+        Entry("send", each.step, peers[each.peer], each.chunk, state)
+        for each, state in zip(program.sends, sends, strict=True)
+    ]
+    return Ledger(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch.distributed import ReduceOp
@@ -65,6 +66,7 @@ class Reduction:
             tensor.div_(num_ranks)
 
 
+@lru_cache
 def reduction(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
     """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it either."""
     kind = next((each for each in _COMBINE if op == each), None)

@@ -66,7 +66,7 @@ def reduce(
             how.finish(state, call.num_ranks)
             tensor.detach().copy_(state)
 
-    return call.perform(run, async_op, [tensor], Words("reduce", tensor, f", {how.name}{dtypes}"))
+    return call.perform(run, async_op, [tensor], Words("reduce", tensor, (", ", how.name, dtypes)))
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:

@@ -1,7 +1,7 @@
 """`Run`: one execution of a schedule on one rank: what is posted, what is under way, what is applied."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from collectives.errors import CollectiveError
-from collectives.ledger import Entry, Ledger
+from collectives.ledger import ledger_of
+from collectives.mail import Place
+from collectives.script import Do
 from ringsim.collective import Collective
 from ringsim.program import Receive, Send
-from ringsim.schedule import NEVER
 
 if TYPE_CHECKING:
     from collectives.execute import Executor
@@ -42,77 +43,82 @@ class Event(NamedTuple):
     time_s: float
 
 
+class Arrival(NamedTuple):
+    """A receive that is posted: where it lands, and the place if it is one of the mail's."""
+
+    buffer: torch.Tensor
+    work: dist.Work
+    place: Place | None = None
+
+
 @dataclass(slots=True)
 class Run:
-    """One run on one rank: what is posted, what is under way, what is applied.
+    """One run on one rank: it does what the executor's script says, line by line.
 
     chunks: where each chunk is now: at home, or, until it is first written, in the source.
     mirror: what is sent of each chunk: the chunks themselves, or, if they travel in another dtype, tensors of that.
+    slots: places for what is too long for mail and must not land in its chunk.
+    tags: of each chunk's messages; those of the mail are other than the executor's own.
     """
 
     executor: "Executor"
+    group: dist.ProcessGroup
     chunks: list[torch.Tensor]
     homes: list[torch.Tensor]
     mirror: list[torch.Tensor]
-    slots: list[torch.Tensor]
+    slots: Sequence[torch.Tensor]
+    tags: list[int]
     reduce: Reduce
     reduce_into: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object] | None
     log: list[Event] | None
-    posted: list[tuple[dist.Work, torch.Tensor]] = field(default_factory=list)
-    under_way: list[tuple[Send, dist.Work]] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    under_way: list[dist.Work] = field(default_factory=list)
     slots_used: int = 0
-    num_applied: int = 0
-    num_sent: int = 0
+    position: int = 0
 
     def run(self) -> None:
-        program = self.executor.program
-        if program.receives:
-            self._post(0, before_sending=True)
-        self._send(program.first_sends)
-        for index, receive in enumerate(program.receives):
-            self._post(index)
-            self._apply(index, receive)
-            self._send(receive.then_send)
-        self._wait_sends(lambda _: True)
+        doing: dict[Do, Callable[[int], None]] = {
+            Do.POST: self._post,
+            Do.ARRIVE: self._arrive,
+            Do.APPLY: self._apply,
+            Do.FREE: self._free,
+            Do.SEND: self._send,
+            Do.LEAVE: self._leave,
+        }
+        try:
+            for self.position, (do, index) in enumerate(self.executor.script):  # noqa: B020
+                doing[do](index)
+        except RuntimeError as error:
+            do, index = self.executor.script[self.position]
+            if do is Do.APPLY:
+                raise  # that was no transfer
+            raise self._failure(do, index, error) from error
         if self.mirror is not self.chunks and self.executor.schedule.collective in ALIKE:
             for chunk, sent in zip(self.chunks, self.mirror, strict=True):
                 sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
                 chunk.copy_(sent)
 
-    def _post(self, applied: int, before_sending: bool = False) -> None:
-        """Post the receives up to the horizon of the one to be applied next, as far as they can be.
+    def _post(self, index: int) -> None:
+        receive = self.executor.program.receives[index]
+        chunk, peer = receive.chunk, self.executor.peers[receive.peer]
+        sent = self.mirror[chunk]
+        if self.tags[chunk] != self.executor.tag:
+            place = self.executor.mail.expect(self.group, peer, self.tags[chunk])
+            self.arrivals.append(Arrival(place.as_wide_as(sent), place.work, place))
+            return
+        if receive.lands_apart:
+            # The slot is free again: there are as many as such receives are ever posted and not yet applied.
+            buffer = self.slots[self.slots_used % len(self.slots)][: len(sent)]
+            self.slots_used += 1
+        else:
+            buffer = (self.homes if self.mirror is self.chunks else self.mirror)[chunk]
+        self.arrivals.append(Arrival(buffer, self.group.recv([buffer], peer, self.executor.tag)))
 
-        before_sending: even the first sends are yet to be issued, so nothing may land where they read.
-        """
-        receives = self.executor.program.receives
-        for receive in receives[len(self.posted) : self.executor.horizons[applied]]:
-            if receive.lands_apart:
-                # The slot is free again: there are as many as such receives are ever posted and not yet applied.
-                slot = self.slots[self.slots_used % len(self.slots)]
-                self.slots_used += 1
-                buffer = slot[: len(self.chunks[receive.chunk])]
-            elif before_sending and receive.sent_in != NEVER:
-                return
-            elif applied >= receive.last_user and receive.sent_in < receives[applied].step:
-                # Rule 4. To wait for a send here is safe: it is of an earlier step than anything this rank
-                # has yet to apply, so its receiver needs nothing more from this rank to take it.
-                self._wait_sends(lambda send, chunk=receive.chunk: send.chunk == chunk)  # type: ignore[misc]
-                buffer = (self.homes if self.mirror is self.chunks else self.mirror)[receive.chunk]
-            else:
-                return
-            try:
-                work = self.executor.group.recv([buffer], self.executor.peers[receive.peer], self.executor.tag)
-            except RuntimeError as error:
-                raise self._failure(receive, error) from error
-            self.posted.append((work, buffer))
+    def _arrive(self, index: int) -> None:
+        self.arrivals[index].work.wait()
 
-    def _apply(self, index: int, receive: Receive) -> None:
-        work, buffer = self.posted[index]
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._failure(receive, error) from error
-        self._wait_sends(lambda send: send.step <= receive.free_after)  # rule 4
+    def _apply(self, index: int) -> None:
+        receive, buffer = self.executor.program.receives[index], self.arrivals[index].buffer
         chunk, home = self.chunks[receive.chunk], self.homes[receive.chunk]
         if receive.reduce and self.reduce_into is not None and chunk is not home:
             self.reduce_into(home, chunk, buffer)
@@ -121,56 +127,41 @@ class Run:
         elif buffer is not home:
             home.copy_(buffer)
         self.chunks[receive.chunk] = home
-        self.num_applied += 1
         self._record("applied", receive)
 
-    def _send(self, sends: tuple[Send, ...]) -> None:
-        for send in sends:
-            data = self.mirror[send.chunk]
-            if data is not self.chunks[send.chunk]:
-                data.copy_(self.chunks[send.chunk])  # rounds; if it is still being sent, it is the same once more
-                self.chunks[send.chunk].copy_(data)  # in an exchange both sides must add the same two
-            try:
-                work = self.executor.group.send([data], self.executor.peers[send.peer], self.executor.tag)
-            except RuntimeError as error:
-                raise self._failure(send, error) from error
-            self.under_way.append((send, work))
-            self.num_sent += 1
-            self._record("sent", send)
+    def _free(self, index: int) -> None:
+        place = self.arrivals[index].place
+        if place is not None:
+            receive = self.executor.program.receives[index]
+            peer, tag = self.executor.peers[receive.peer], self.tags[receive.chunk]
+            self.executor.mail.renew(self.group, peer, tag, place)
 
-    def _wait_sends(self, wanted: Callable[[Send], bool]) -> None:
-        leaving = [(send, work) for send, work in self.under_way if wanted(send)]
-        for send, work in leaving:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise self._failure(send, error) from error
-        self.under_way = [(send, work) for send, work in self.under_way if not wanted(send)]
+    def _send(self, index: int) -> None:
+        send = self.executor.sends[index]
+        data = self.mirror[send.chunk]
+        if data is not self.chunks[send.chunk]:
+            data.copy_(self.chunks[send.chunk])  # rounds; if it is still being sent, it is the same once more
+            self.chunks[send.chunk].copy_(data)  # in an exchange both sides must add the same two
+        self.under_way.append(self.group.send([data], self.executor.peers[send.peer], self.tags[send.chunk]))
+        self._record("sent", send)
+
+    def _leave(self, index: int) -> None:
+        self.under_way[index].wait()
 
     def _record(self, kind: str, transfer: Send | Receive) -> None:
         if self.log is not None:
             peer = self.executor.peers[transfer.peer]
             self.log.append(Event(kind, transfer.step, peer, transfer.chunk, time.perf_counter()))
 
-    def _failure(self, transfer: Send | Receive, error: RuntimeError) -> CollectiveError:
-        doing, way = ("sending", "to") if isinstance(transfer, Send) else ("receiving", "from")
+    def _failure(self, do: Do, index: int, error: RuntimeError) -> CollectiveError:
+        executor = self.executor
+        is_send = do in (Do.SEND, Do.LEAVE)
+        transfer = executor.sends[index] if is_send else executor.program.receives[index]
+        doing, way = ("sending", "to") if is_send else ("receiving", "from")
         cause = (str(error).strip() or repr(error)).splitlines()[0]
-        ledger = self._ledger()
+        ledger = ledger_of(executor.program, executor.script[: self.position], executor.peers)
         return CollectiveError(
-            f"rank {self.executor.group.rank()}: {self.executor.schedule}: step {transfer.step}: {doing} chunk "
-            f"{transfer.chunk} {way} rank {self.executor.peers[transfer.peer]} failed: {cause} ({ledger})",
+            f"rank {self.group.rank()}: {executor.schedule}: step {transfer.step}: {doing} chunk "
+            f"{transfer.chunk} {way} rank {executor.peers[transfer.peer]} failed: {cause} ({ledger})",
             ledger,
         )
-
-    def _ledger(self) -> Ledger:
-        """How far each of this rank's transfers had got."""
-        program, peers = self.executor.program, self.executor.peers
-        under_way = {send for send, _ in self.under_way}
-        entries = []
-        for index, send in enumerate(program.sends):
-            state = "not begun" if index >= self.num_sent else "under way" if send in under_way else "left"
-            entries.append(Entry("send", send.step, peers[send.peer], send.chunk, state))
-        for index, receive in enumerate(program.receives):
-            state = "applied" if index < self.num_applied else "awaited" if index < len(self.posted) else "not begun"
-            entries.append(Entry("receive", receive.step, peers[receive.peer], receive.chunk, state))
-        return Ledger(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))

@@ -1,0 +1,79 @@
+"""`Mail`: places for short messages, posted before anyone asks for them.
+
+Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and to hear that wakes two
+threads, which takes longer than a short message itself. So for short messages a rank keeps receives posted from call to
+call (MPI calls it the eager protocol). What lands there is added, or copied, from there.
+"""
+
+from collections import defaultdict, deque
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+SMALLEST = 4 * 2**10  # bytes of a place; there is one kind for each power of two
+LARGEST = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
+SPARE = 1  # places posted beyond those being waited for: a peer may be a collective ahead
+KIND_SHIFT = 8  # a message's tag is that of its collective and, above that, the kind of its place
+
+
+class Place:
+    """Where a message lands: `memory`, (bytes,) of uint8; and `work`, the receive that is posted for it."""
+
+    __slots__ = ("_view", "memory", "work")
+
+    def __init__(self, memory: torch.Tensor, work: dist.Work) -> None:
+        self.memory, self.work = memory, work
+        self._view = memory
+
+    def as_wide_as(self, message: torch.Tensor) -> torch.Tensor:
+        """The beginning of the memory as a tensor of the length and dtype of `message`."""
+        view = self._view
+        if view.dtype != message.dtype or view.nbytes != message.nbytes:
+            view = self._view = self.memory[: message.nbytes].view(message.dtype)
+        return view
+
+
+class Mail:
+    """The places of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
+
+    Memory: for each peer that sends, and each power of two up to LARGEST that is used, as many places as are ever
+    waited for at once, and SPARE.
+    """
+
+    def __init__(self) -> None:
+        self._places: defaultdict[tuple[int, int], deque[Place]] = defaultdict(deque)
+
+    def expect(self, group: dist.ProcessGroup, peer: int, tag: int) -> Place:
+        """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
+        places = self._places[peer, tag]
+        while len(places) <= SPARE:
+            memory = torch.empty(SMALLEST << (tag >> KIND_SHIFT) - 1, dtype=torch.uint8)
+            places.append(Place(memory, group.recv([memory], peer, tag)))
+        return places.popleft()
+
+    def renew(self, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
+        """The message in `place` has been read: let another one land there."""
+        place.work = group.recv([place.memory], peer, tag)
+        self._places[peer, tag].append(place)
+
+
+def mail_tag(tag: int, size_bytes: int) -> int:
+    """The tag of a message of `size_bytes` in a collective of `tag`: that itself if the message is too long for mail.
+
+    Both ends work it out from the length of the chunk, so they agree.
+    """
+    if size_bytes > LARGEST:
+        return tag
+    kind = max(size_bytes - 1, SMALLEST - 1).bit_length() - (SMALLEST - 1).bit_length()
+    return tag + (kind + 1 << KIND_SHIFT)
+
+
+_MAIL: WeakKeyDictionary[dist.ProcessGroup, Mail] = WeakKeyDictionary()
+
+
+def mail_of(group: dist.ProcessGroup) -> Mail:
+    """The mail of `group`, which lives as long as the group."""
+    if group not in _MAIL:
+        _MAIL[group] = Mail()
+    return _MAIL[group]
