@@ -26,6 +26,7 @@ CANDIDATES: dict[Collective, tuple[str, ...]] = {
 TAG = 0x54
 PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
 PROBED_MEMORY_BYTES = 16 * 2**20
+PROBED_SIZES = (64, 32 * 2**10, 512 * 2**10)  # and half of the above
 
 
 class Chooser:
@@ -48,7 +49,7 @@ class Chooser:
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
-        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, turns=1)
+        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, turns=2, blocks=4, sizes=PROBED_SIZES)
         one_host = len(set(self._exchange.all(socket.gethostname()))) == 1
         cores = len(os.sched_getaffinity(0))
         self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)

@@ -81,10 +81,10 @@ class _Writer:
             if not receive.lands_apart:
                 if before_sending and receive.sent_in != NEVER:
                     return
-                if applied < receive.last_user or receive.sent_in >= self._receives[applied].step:
+                if applied < receive.last_user or receive.sent_in > self._receives[applied].step:
                     return
-                # Rule 4. To wait for a send here is safe: it is of an earlier step than anything this rank
-                # has yet to apply, so its receiver needs nothing more from this rank to take it.
+                # Rule 4. To wait for a send here is safe: no step before its own is left to apply here, and all
+                # receives of that step are posted, so its receiver needs nothing more from this rank to take it.
                 self._leave([sent for sent in self._under_way if self._sends[sent].chunk == receive.chunk])
             self._add(Do.POST, self._posted)
             self._posted += 1

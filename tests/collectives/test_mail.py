@@ -1,0 +1,74 @@
+"""Short messages, whose receives are posted before the call."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives import mail
+from tests.ranks import RankPool
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "kind"),
+    [(0, 1), (1, 1), (mail.SMALLEST, 1), (mail.SMALLEST + 1, 2), (3 * mail.SMALLEST, 3), (mail.LARGEST + 1, 0)],
+)
+def test_both_ends_know_the_kind_of_place_from_the_size(size_bytes: int, kind: int) -> None:
+    """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
+    tag = mail.mail_tag(0x52, size_bytes)
+    assert (tag & 0xFF, tag >> mail.KIND_SHIFT) == (0x52, kind)
+    assert kind == 0 or size_bytes <= mail.SMALLEST << kind - 1
+    assert kind <= 1 or size_bytes > mail.SMALLEST << kind - 2
+
+
+def places(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
+    """How many places of how many bytes this rank keeps, for each peer and kind."""
+    for kept in mail.mail_of(group)._places.values():
+        yield len(kept), len(kept[0].memory)
+
+
+def called_often(group: dist.ProcessGroup, algorithm: str, length: int) -> tuple[list, list, list]:
+    """The places after a few calls and after many, and the results, each of which rank 0 comes to late."""
+    results = []
+    for turn in range(40):
+        if turn % 10 == 0 and group.rank() == 0:
+            time.sleep(0.02)  # not to wait for a result, but to be late
+        tensor = torch.full((length,), float(turn + group.rank()))
+        collectives.all_reduce(tensor, group=group, algorithm=algorithm)
+        results.append((tensor.min().item(), tensor.max().item()))
+        if turn == 5:
+            early = list(places(group))
+    return early, list(places(group)), results
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "direct"])
+@pytest.mark.parametrize("length", [1, 5000])
+def test_places_are_used_again(ranks: RankPool, algorithm: str, length: int) -> None:
+    """No more of them after many calls than after a few, none larger than twice the message, and results are right."""
+    for early, late, results in ranks.run(called_often, algorithm, length, num_ranks=3):
+        assert early
+        assert late == early
+        assert all(count <= 2 + mail.SPARE + 1 for count, _ in late)
+        assert max(size for _, size in late) <= max(mail.SMALLEST, 2 * 4 * length)
+        assert results == [(3.0 * turn + 3, 3.0 * turn + 3) for turn in range(40)]
+
+
+def of_many_sizes(group: dist.ProcessGroup) -> list[bool]:
+    """All-reduces of lengths round the bounds of the kinds, up and down, while others are under way."""
+    lengths = [edge // 4 + more for edge in (mail.SMALLEST, mail.LARGEST, 2 * mail.LARGEST) for more in (-1, 0, 1)]
+    tensors = [torch.full((length,), float(group.rank() + 1)) for length in [*lengths, *reversed(lengths)]]
+    works = [
+        collectives.all_reduce(each, group=group, algorithm="recursive_doubling", async_op=True) for each in tensors
+    ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    return [bool((each == 3).all()) for each in tensors]
+
+
+def test_messages_of_all_kinds_in_turn(ranks: RankPool) -> None:
+    """Those too long for mail among them."""
+    assert all(map(all, ranks.run(of_many_sizes, num_ranks=2)))
