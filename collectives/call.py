@@ -125,6 +125,17 @@ def _plan(collective: Collective, algorithm: str, num_ranks: int, gloo_pieces: i
     return build(collective, algorithm, num_ranks), partition
 
 
+def check_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if elements of `tensor` share memory, as those of an expanded one do: no result fits there."""
+    if not tensor.is_contiguous() and any(
+        step == 0 for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()}: elements share memory; "
+            "give a tensor that is not expanded, such as its clone"
+        )
+
+
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
     """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
     if small.numel() * num_ranks != large.numel():

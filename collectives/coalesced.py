@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Words, numbers
+from collectives.call import Call, Words, check_writable, numbers
 from collectives.functions import Group, Op, all_gather_into_tensor, reduce_scatter_tensor
 from collectives.reduction import reduction
 from collectives.work import Work
@@ -29,6 +29,8 @@ def all_reduce_coalesced(
     dtypes = {each.dtype for each in tensors}
     if len(dtypes) != 1:
         raise ValueError(f"tensors of {sorted(map(str, dtypes))}: must be at least one, all of one dtype")
+    for index, each in enumerate(tensors):
+        check_writable(f"tensors[{index}]", each)
     how, states = reduction(op, tensors[0].dtype), numbers(tensors[0].dtype, accumulate, wire)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
     wholes = [each.detach() for each in tensors]

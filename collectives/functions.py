@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Numbers, Words, check_list, check_share, numbers
+from collectives.call import Call, Numbers, Words, check_list, check_share, check_writable, numbers
 from collectives.execute import is_plain
 from collectives.reduction import Reduction, reduction
 from collectives.run import Source
@@ -43,6 +43,7 @@ def all_reduce(
     whose ranks add in different orders, ranks may differ in the last bit. With "gloo_ring" a SUM of real numbers has
     the very bits of dist.all_reduce on Gloo.
     """
+    check_writable("tensor", tensor)
     how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
     words = Words("all_reduce", tensor, (", ", how.name, dtypes))
@@ -110,6 +111,7 @@ class _Scatter:
         accumulate: torch.dtype | None = None,
         wire: torch.dtype | None = None,
     ) -> None:
+        check_writable("output", output)
         self.how, self.dtypes = reduction(op, output.dtype), numbers(output.dtype, accumulate, wire)
         self.call = Call(Collective.REDUCE_SCATTER, algorithm, group)
         self.output = output
@@ -150,6 +152,7 @@ def all_gather_into_tensor(
     output_tensor: num_ranks times the elements of `input_tensor`, same dtype.
     """
     call = Call(Collective.ALL_GATHER, algorithm, group)
+    check_writable("output_tensor", output_tensor)
     check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
 
     def run() -> None:
@@ -172,6 +175,8 @@ def all_gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into everyone's `tensor_list`, rank r's into the r-th."""
     call = Call(Collective.ALL_GATHER, algorithm, group)
+    for index, each in enumerate(tensor_list):
+        check_writable(f"tensor_list[{index}]", each)
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
 
     def run() -> None:

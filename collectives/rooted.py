@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Words, numbers
+from collectives.call import Call, Words, check_writable, numbers
 from collectives.execute import is_plain, resolve
 from collectives.functions import Group, Op
 from collectives.reduction import reduction
@@ -24,6 +24,7 @@ def broadcast(
 
     src: a rank of the whole job; `group_src`, instead, one of `group`.
     """
+    check_writable("tensor", tensor)
     call = Call(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
 
     def run() -> None:
@@ -54,6 +55,7 @@ def reduce(
 
     dst: a rank of the whole job; `group_dst`, instead, one of `group`.
     """
+    check_writable("tensor", tensor)
     how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
     root = _root(resolve(group), "dst", dst, group_dst)
     call = Call(Collective.REDUCE, algorithm, group, root)

@@ -105,6 +105,9 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
         lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="tree"),
         lambda: collectives.reduce_scatter_tensor(torch.zeros(2), torch.zeros(5), group=group),
         lambda: collectives.all_gather_into_tensor(torch.zeros(4), torch.zeros(2, dtype=torch.float64), group),
+        lambda: collectives.all_reduce(torch.zeros(1).expand(3), group=group),
+        lambda: collectives.reduce_scatter_tensor(torch.zeros(1).expand(3), torch.zeros(6), group=group),
+        lambda: collectives.all_gather([torch.zeros(2), torch.zeros(1).expand(2)], torch.zeros(2), group),
     ]
     messages = []
     for call in calls:
@@ -117,12 +120,16 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
 def test_misuse_is_refused(ranks: RankPool) -> None:
     """The message names the argument, the value and the rule."""
     known = ", ".join(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE)
+    shared = "and strides (0,): elements share memory; give a tensor that is not expanded, such as its clone"
     assert ranks.run(refusals, num_ranks=2)[1] == [
         "op BAND: needs integers or bool, not torch.float32",
         "op AVG: needs a floating-point or complex tensor, not torch.int64; use SUM",
         f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
+        f"tensor of shape (3,) {shared}",
+        f"output of shape (3,) {shared}",
+        f"tensor_list[1] of shape (2,) {shared}",
     ]
 
 
