@@ -1,0 +1,92 @@
+"""What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
+
+The lines of a rank's script (collectives/script.py) are timed one by one, so what is left is Python before and after.
+"""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.call import AUTO
+from collectives.run import Run
+from ringsim import torchrun
+from ringsim.units import format_size
+
+START = "torchrun --nproc-per-node 2 scripts/where_time_goes.py"
+WORDS = ("post", "send", "arrive", "apply", "free", "leave")
+COLUMNS = ("dist", "ours", *WORDS, "python", "cpu")
+Seconds = dict[str, float]
+
+
+def note_lines(spent: Seconds) -> None:
+    """From now on add to `spent` what each line of a script takes, by its word."""
+    for word in WORDS:
+        method = getattr(Run, f"_{word}")
+
+        def timed(run: Run, index: int, *, method: Callable[[Run, int], None] = method, word: str = word) -> None:
+            begin = time.perf_counter()
+            method(run, index)
+            spent[word] += time.perf_counter() - begin
+
+        setattr(Run, f"_{word}", timed)
+
+
+def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
+    """Of each call: seconds in all, of a core in all threads, and what was noted meanwhile."""
+    calls = []
+    for _ in range(iterations):
+        dist.barrier()
+        spent.clear()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        call()
+        calls.append({"all": time.perf_counter() - begin, "cpu": time.process_time() - begin_cpu, **spent})
+    return calls
+
+
+def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -> Seconds:
+    """The medians of this rank, in seconds, by column."""
+    ours = partial(collectives.all_reduce, tensor, algorithm=algorithm)
+    theirs = partial(dist.all_reduce, tensor)
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(4):  # in turn, so that a slow moment falls on both
+        for call, name in ((theirs, "dist"), (ours, "ours")):
+            tensor.zero_()
+            call()
+            for each in times_of(call, iterations // 4, spent):
+                found[name].append(each["all"])
+                if name == "ours":
+                    words = {word: each.get(word, 0.0) for word in WORDS}
+                    for column, seconds in {**words, "cpu": each["cpu"]}.items():
+                        found[column].append(seconds)
+                    found["python"].append(each["all"] - sum(words.values()))
+    return {column: statistics.median(found[column]) for column in COLUMNS}
+
+
+@click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
+@click.option("--algorithm", default=AUTO, help="Of ours.")
+@click.option("-n", "--iterations", type=click.IntRange(4), default=200, help="Of each size.")
+def main(**options: Any) -> None:
+    """Print where rank 0's time goes in an all_reduce of each size, in microseconds (medians)."""
+    torchrun.num_ranks(START)
+    dist.init_process_group("gloo")
+    spent: Seconds = defaultdict(float)
+    note_lines(spent)
+    lines = [f"{'size':>8}" + "".join(f"{column:>8}" for column in COLUMNS)]
+    for power in range(6, 27, 4):
+        medians = row(torch.zeros(2**power // 4), options["algorithm"], options["iterations"], spent)
+        lines.append(f"{format_size(2**power):>8}" + "".join(f"{1e6 * medians[c]:8.0f}" for c in COLUMNS))
+    if dist.get_rank() == 0:
+        click.echo("\n".join(lines))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
