@@ -37,7 +37,8 @@ def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
     two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
 
-    Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, or no worker.
+    Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
+    or no worker.
     """
     if num_workers < 1:
         raise ValueError(f"num_workers {num_workers}: must be at least 1")
@@ -46,6 +47,8 @@ def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> 
         raise ValueError(f"calls of {sorted(num_ranks)} ranks: a queue is of one process group")
     if not calls:
         return []
+    if calls[0].ready_s < 0:
+        raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
     machine = network.machine(*num_ranks)
     if num_workers == 1 and _is_the_same_at_all_times(machine):

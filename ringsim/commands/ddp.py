@@ -77,7 +77,9 @@ def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
         return StepProfile.load(profile_file)
     if layers_file and not profile_file:
         return load_layers(layers_file)
-    raise click.UsageError("give either --profile or --layers: what a step of one process is", click.get_current_context())
+    raise click.UsageError(
+        "give either --profile or --layers: what a step of one process is", click.get_current_context()
+    )
 
 
 def _config(
@@ -113,5 +115,3 @@ def _predict(
     step = recommend(sweep) if sweep else (given or [default])[0]
     steps = scale(profile, network, scaling, step.config)
     return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps))
-
-

@@ -113,7 +113,7 @@ class Step:
         return {"num_ranks": self.num_ranks, **caps, **_finite(times), **rest}
 
 
-def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()) -> Step:  # noqa: B008  frozen
+def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()) -> Step:
     """A step of `num_ranks` ranks that each do what the profile says.
 
     Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
@@ -200,9 +200,7 @@ def _calls(
 def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
     if not profile.buffer_bytes:
         return 0.0
-    return predict_time(
-        build(Collective.BROADCAST, config.backend.broadcast, num_ranks), network, profile.buffer_bytes
-    )
+    return predict_time(build(Collective.BROADCAST, config.backend.broadcast, num_ranks), network, profile.buffer_bytes)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:
@@ -216,6 +214,4 @@ def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> 
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()
-    }
+    return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}

@@ -132,7 +132,8 @@ class _QueueRun(Run):
         return len(self._rows)  # nothing may be left until the clock has stopped: more begins when a worker is free
 
     def _starts_at(self, row: Ints) -> Floats:
-        return np.maximum(super()._starts_at(row), self.begin_s[self._collective[row]])
+        starts_s: Floats = np.maximum(super()._starts_at(row), self.begin_s[self._collective[row]])
+        return starts_s
 
     def _take_next(self, worker: int, free_s: float) -> None:
         """A worker that is free takes the next collective, and waits for it if it is not ready."""
@@ -167,5 +168,3 @@ class _QueueRun(Run):
         for worker, free_s in zip(timer[timer >= 0].tolist(), ends_s[timer >= 0].tolist(), strict=True):
             self._take_next(worker, free_s)
         super()._end(slot[timer < 0], ends_s[timer < 0])
-
-

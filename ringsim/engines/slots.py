@@ -105,7 +105,7 @@ class Slots:
         self._begin(2 * self._num_links + rank, row, from_s, 0.0, work_s * self._worth[rank])
 
     def begin_waiting(self, timer: int, until_s: float) -> None:
-        """This timer, counted from 0, ends at that moment."""
+        """Of the timers, counted from 0, one that ends at that moment."""
         slot = np.array([self.first_timer + timer])
         self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
 

@@ -58,11 +58,13 @@ def draw_prediction(found: Prediction) -> Figure:
 
 def _write_title(figure: Figure, found: Prediction, height: float) -> None:
     step, config = found.step, found.step.config
-    name = f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
+    name = (
+        f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
+    )
     facts = [
         *phrases(found.network),
         f"{format_size(found.profile.gradient_bytes)} of gradients",
-        f"step {format_time(step.step_s)}",
+        f"step {format_time(step.step_s)}, of which exposed {format_time(step.exposed_s)}",
         f"efficiency {100 * step.efficiency:.1f} %",
     ]
     left = _LEFT / _WIDTH
@@ -87,7 +89,9 @@ def _draw_lanes(axes: Axes, found: Prediction) -> None:
         text = f"{number}: {format_size(bucket.size_bytes)}" if bucket.parameters else "used"
         begin_s, end_s = start_s + bucket.begin_s, start_s + bucket.end_s
         _draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
-        axes.plot([start_s + bucket.ready_s] * 2, [0.5 - _BAR / 8, lane - _BAR / 2], color=GREY, linewidth=0.7, zorder=1)
+        axes.plot(
+            [start_s + bucket.ready_s] * 2, [0.5 - _BAR / 8, lane - _BAR / 2], color=GREY, linewidth=0.7, zorder=1
+        )
 
 
 def _draw_computing(axes: Axes, step: Step) -> None:
@@ -106,10 +110,9 @@ def _draw_computing(axes: Axes, step: Step) -> None:
         text = f"{name} {format_time(time_s)}"
         if name == "exposed" and time_s:
             axes.axvspan(now_s, now_s + time_s, color=VERMILLION, alpha=0.13, linewidth=0, zorder=0)
-            text_colour = VERMILLION
-            _draw_label(axes, 0, now_s, now_s + time_s, text, "", text_colour)
+            _draw_label(axes, 0, now_s, now_s + time_s, text, name, VERMILLION)
         elif time_s:
-            _draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name)
+            _draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
         now_s += time_s
 
 
@@ -166,7 +169,7 @@ def _draw_sweep(axes: Axes, found: Prediction) -> None:
         axes.plot([best], [found.step.step_s], "D", color=VERMILLION, markersize=9, label="recommended", zorder=5)
     for cap, step in zip(caps, steps, strict=True):
         axes.annotate(
-            f"{len(step.buckets)}", (cap, step.step_s), (0, 7), textcoords="offset points", ha="center", fontsize=7.5
+            f"{len(step.buckets)}", (cap, step.step_s), (0, -15), textcoords="offset points", ha="center", fontsize=7.5
         )
     axes.set_xlabel("bucket_cap_mb, MiB; number: buckets", fontsize=9)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
@@ -184,9 +187,7 @@ def _draw_scaling(axes: Axes, found: Prediction) -> None:
     efficiency = [100 * step.efficiency for step in found.scaling]
     axes.plot(ranks, efficiency, "o-", color=BLUE, linewidth=2)
     for count, percent in zip(ranks, efficiency, strict=True):
-        axes.annotate(
-            f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=8
-        )
+        axes.annotate(f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=8)
     axes.set_ylim(0, 110)
     axes.set_ylabel("% of one process alone", fontsize=9)
     axes.set_xlabel("ranks, each with the same work", fontsize=9)
