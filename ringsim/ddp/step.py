@@ -5,7 +5,8 @@ On every rank one thread computes, and workers communicate:
 1. The buffers are broadcast, if there are any; then comes the forward pass.
 2. The backward pass. Each gradient is copied into its bucket, and divided, by the computing thread as soon as it is
    ready, which delays all that come after it.
-3. A bucket is ready with its last gradient, and launched when those before it are. The first worker to be free takes it.
+3. A bucket is ready with its last gradient, and launched when those before it are. The first worker to be free takes
+   it.
 4. After the backward pass the computing thread waits for one bucket after the other, and copies each back.
 5. The optimizer's step.
 
@@ -14,7 +15,7 @@ All ranks are taken to be alike, and communication to take nothing from computin
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ringsim.algorithms import build
@@ -40,7 +41,7 @@ class DdpConfig:
     are bound by memory.
     """
 
-    caps: BucketCaps = BucketCaps()
+    caps: BucketCaps = field(default_factory=BucketCaps)
     backend: Backend = BACKENDS["gloo"]
     phase: Phase = Phase.REBUILT
     wire_dtype: str | None = None
