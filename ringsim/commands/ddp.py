@@ -1,6 +1,7 @@
 """`ringsim ddp`."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ringsim.ddp.buckets import BucketCaps, Phase
 from ringsim.ddp.layers import load_layers
 from ringsim.ddp.profile import ELEMENT_BYTES, StepProfile
 from ringsim.ddp.report import Prediction, recommend
-from ringsim.ddp.step import DdpConfig, predict_step, scale, sweep_caps
+from ringsim.ddp.step import DdpConfig, scale, sweep_caps
 from ringsim.ddp.table import format_prediction
 from ringsim.machine import AnyNetwork
 from ringsim.number_list import parse_numbers
@@ -109,9 +110,11 @@ def _predict(
     profile: StepProfile, network: AnyNetwork, ranks: int, config: DdpConfig, caps: list[int], scaling: list[int]
 ) -> Prediction:
     """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
-    default = predict_step(profile, network, ranks, config)
-    given = sweep_caps(profile, network, ranks, config, [BucketCaps(cap, cap) for cap in caps])
-    sweep = (*given, default) if len(given) > 1 else ()
-    step = recommend(sweep) if sweep else (given or [default])[0]
-    steps = scale(profile, network, scaling, step.config)
+    every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=len(every) + len(scaling), label="simulating", file=sys.stderr, hidden=hidden) as bar:
+        *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
+        sweep = (*given, default) if len(given) > 1 else ()
+        step = recommend(sweep) if sweep else (given or [default])[0]
+        steps = scale(profile, network, scaling, step.config, bar.update)
     return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps))

@@ -1,7 +1,6 @@
 """`read_layers`: a `StepProfile` from a model given as layers, their sizes and times; docs/ddp.md has the format."""
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +73,8 @@ def load_layers(path: Path) -> StepProfile:
 
 def read_layers(text: str, file: str) -> StepProfile:
     """The same from the text; `file` is what error messages call it."""
+    import tomllib  # noqa: PLC0415  most commands read no file
+
     try:
         return _profile(_MODEL.read(tomllib.loads(text), ""), file)
     except tomllib.TOMLDecodeError as error:

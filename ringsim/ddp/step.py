@@ -14,7 +14,7 @@ All ranks are taken to be alike, and communication to take nothing from computin
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -143,16 +143,43 @@ def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     )
 
 
-def scale(profile: StepProfile, network: AnyNetwork, ranks: Sequence[int], config: DdpConfig) -> list[Step]:
-    """The step on each number of ranks, each rank doing the same work (weak scaling)."""
-    return [predict_step(profile, network, num_ranks, config) for num_ranks in ranks]
+def scale(
+    profile: StepProfile,
+    network: AnyNetwork,
+    ranks: Sequence[int],
+    config: DdpConfig,
+    on_step: Callable[[int], object] = lambda _: None,
+) -> list[Step]:
+    """The step on each number of ranks, each rank doing the same work (weak scaling).
+
+    on_step: is told of each step, that it is one more.
+    """
+    steps = []
+    for num_ranks in ranks:
+        steps.append(predict_step(profile, network, num_ranks, config))
+        on_step(1)
+    return steps
 
 
 def sweep_caps(
-    profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig, caps: Sequence[BucketCaps]
+    profile: StepProfile,
+    network: AnyNetwork,
+    num_ranks: int,
+    config: DdpConfig,
+    caps: Sequence[BucketCaps],
+    on_step: Callable[[int], object] = lambda _: None,
 ) -> list[Step]:
-    """The step with each of these caps."""
-    return [predict_step(profile, network, num_ranks, replace(config, caps=each)) for each in caps]
+    """The step with each of these caps; those that make the same buckets are predicted once."""
+    known: dict[tuple[tuple[int, ...], ...], Step] = {}
+    steps = []
+    for each in caps:
+        own = replace(config, caps=each)
+        buckets = tuple(tuple(bucket) for bucket in assign_buckets(profile, each, config.phase))
+        if buckets not in known:
+            known[buckets] = predict_step(profile, network, num_ranks, own)
+        steps.append(replace(known[buckets], config=own))
+        on_step(1)
+    return steps
 
 
 def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:

@@ -64,7 +64,7 @@ def _write_title(figure: Figure, found: Prediction, height: float) -> None:
     facts = [
         *phrases(found.network),
         f"{format_size(found.profile.gradient_bytes)} of gradients",
-        f"step {format_time(step.step_s)}, of which exposed {format_time(step.exposed_s)}",
+        f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
         f"efficiency {100 * step.efficiency:.1f} %",
     ]
     left = _LEFT / _WIDTH
