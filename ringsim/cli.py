@@ -4,6 +4,7 @@ import click
 
 from ringsim import __version__
 from ringsim.commands.algorithms import algorithms, verify
+from ringsim.commands.ddp import ddp
 from ringsim.commands.formats import export, import_
 from ringsim.commands.networks import networks
 from ringsim.commands.order import order
@@ -19,5 +20,5 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-for command in (simulate, plot, sweep, order, algorithms, verify, networks, export, import_):
+for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_):
     main.add_command(command)

@@ -26,11 +26,11 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
     than there is memory for.
     """
-    chunk_bytes = _chunk_bytes(schedule, size_bytes, element_bytes)
+    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
     _require_room(schedule)
     machine = network.machine(schedule.num_ranks)
     run = run_events if shares(schedule, machine) else run_steps
-    return run(schedule, machine, chunk_bytes)
+    return run(schedule, machine, sizes)
 
 
 def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> float:
@@ -38,15 +38,16 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
 
     Infinite if a failure keeps it from finishing.
     """
-    chunk_bytes = _chunk_bytes(schedule, size_bytes, element_bytes)
+    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
     machine = network.machine(schedule.num_ranks)
     if not shares(schedule, machine):
-        return time_steps(schedule, machine, chunk_bytes)
+        return time_steps(schedule, machine, sizes)
     _require_room(schedule)
-    return run_events(schedule, machine, chunk_bytes).time_s
+    return run_events(schedule, machine, sizes).time_s
 
 
-def _chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
+def chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
+    """(num_chunks,): the bytes of each chunk. Raises ValueError for a size that is not whole elements."""
     if element_bytes < 1 or size_bytes % element_bytes:
         raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
     return np.diff(partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes)

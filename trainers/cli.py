@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ringsim import torchrun
+from ringsim.commands.options import OUTPUT
 from ringsim.torchrun import TorchrunCommand, check_writable
 from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Tokens, load_tokens
@@ -53,11 +54,13 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--seed", type=int, default=TrainConfig().seed)
 @click.option("--strategies", callback=_names, default=",".join(STRATEGY_NAMES), help="Which, and in which order.")
 @click.option("--timeout", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer.")
+@click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
 def main(
     data: str,
     strategies: tuple[str, ...],
     timeout: float,
+    profile: Path | None,
     output: Path,
     **sizes: Any,
 ) -> None:
@@ -70,7 +73,7 @@ def main(
     num_ranks = torchrun.num_ranks(START)
     tokens = load_tokens(data, model, num_ranks, train.seed)
     _check_writable(output)
-    sys.exit(_run(model, train, data, strategies, tokens, timeout, output))
+    sys.exit(_run(model, train, data, strategies, tokens, timeout, profile, output))
 
 
 def _check_writable(output: Path) -> None:
@@ -88,6 +91,7 @@ def _run(
     strategies: tuple[str, ...],
     tokens: Tokens,
     timeout_s: float,
+    profile: Path | None,
     output: Path,
 ) -> int:
     import torch.distributed as dist  # noqa: PLC0415
@@ -102,7 +106,7 @@ def _run(
     assert group is not None
     try:
         with _progress(train.steps, group.rank()) as bar:
-            report, runs = run_job(Job(model, train, data, strategies), tokens, group, lambda _: bar.update(1))
+            report, runs = run_job(Job(model, train, data, strategies, profile), tokens, group, lambda _: bar.update(1))
     except (CollectiveError, DivergedError) as error:
         click.echo(str(error), err=True)
         sys.stdout.flush()

@@ -30,6 +30,10 @@ class GradientClock:
         """When the last gradient was ready, on the clock of `time.perf_counter`."""
         return max(self._ready_s.values())
 
+    def since_s(self, begin_s: float) -> list[float]:
+        """How long after `begin_s`, on that clock, each parameter's was ready, in the order of the parameters."""
+        return [self._ready_s[index] - begin_s for index in range(len(self._parameters))]
+
     def before_last_s(self) -> list[float]:
         """How long before the last gradient each parameter's was ready, in the order of the parameters."""
         return [self.last_s - self._ready_s[index] for index in range(len(self._parameters))]

@@ -23,6 +23,7 @@ from trainers.data import Shard, Tokens
 from trainers.gradient_clock import GradientClock
 from trainers.model import next_token_loss
 from trainers.prediction import can_overlap, predict_sync_s
+from trainers.profile import record_profile
 from trainers.training import Run, fingerprint, start_runs, train
 
 PROFILED_STEPS = 5
@@ -35,12 +36,13 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the main job is asked to do."""
+    """What the main job is asked to do. profile: where to save the profile of a step, if anywhere."""
 
     model: ModelConfig
     train: TrainConfig
     data: str
     strategies: tuple[str, ...]
+    profile: Path | None = None
 
 
 def run_job(
@@ -59,6 +61,10 @@ def run_job(
     network = calibrate(measurements)
     leads_s = _gradient_leads(runs[0].model, shard, group)
     predicted = {run.name: predict_sync_s(run.strategy.traffic(leads_s), network) for run in runs}
+    if job.profile:
+        profile = record_profile(runs[0].model, shard, job.train.learning_rate)  # on all ranks, as they compute at once
+        if group.rank() == 0:
+            profile.save(job.profile)
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
     results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]

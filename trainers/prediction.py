@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+from ringsim import work_queue
 from ringsim.algorithms import gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.network import Network
 from ringsim.schedule import Schedule
-from ringsim.simulate import predict_time
+from ringsim.work_queue import time_queue
 
 
 class Call(NamedTuple):
@@ -31,23 +32,24 @@ class Traffic(NamedTuple):
     """All that one synchronisation moves: between the ranks, and within each.
 
     local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
+    num_workers: of the calls, how many can be under way at once.
     """
 
     calls: list[Call]
     local_bytes: int
+    num_workers: int = 1
 
 
 def predict_sync_s(traffic: Traffic, network: Network) -> float:
-    """Seconds from the last gradient's being ready until the calls, one after the other, are done.
+    """Seconds from the last gradient's being ready until the calls, which wait for a worker in their order, are done.
 
     What runs before that moment is hidden by the backward pass and not counted. A local walk is taken to be as
     fast as a reduction: both are bound by memory.
     """
-    end_s = 0.0
-    for index, call in enumerate(traffic.calls):
-        begin_s = -call.lead_s if index == 0 else max(end_s, -call.lead_s)
-        size, element = call.size_bytes, call.element_bytes
-        end_s = begin_s + predict_time(call.schedule, network, size, element_bytes=element)
+    first_s = max((call.lead_s for call in traffic.calls), default=0.0)
+    queue = [work_queue.Call(*call[:3], ready_s=first_s - call.lead_s) for call in traffic.calls]
+    spans = time_queue(queue, network, traffic.num_workers)
+    end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + traffic.local_bytes / network.reduce_bytes_per_s
 
 

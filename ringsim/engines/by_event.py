@@ -11,7 +11,7 @@ import numpy as np
 
 from ringsim.dependencies import NONE as NO_ROW
 from ringsim.dependencies import Dependencies, dependencies
-from ringsim.engines.slots import Slots, links_of
+from ringsim.engines.slots import Links, Slots, ends_of_links, links_of
 from ringsim.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.machine import NONE, Floats, Machine
 from ringsim.schedule import Schedule
@@ -25,18 +25,22 @@ def run_events(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Timel
 
     chunk_bytes: (num_chunks,).
     """
-    run = _Run(schedule, machine, chunk_bytes)
+    rows = dependencies(schedule)
+    run = Run(rows, links_of(*ends_of_links(rows), machine), machine, chunk_bytes)
     run.finish()
     return run.timeline()
 
 
-class _Run:
-    """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0."""
+class Run:
+    """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
-    def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
-        self._schedule, self._machine = schedule, machine
-        self._rows = rows = dependencies(schedule)
-        self._links = links_of(rows, machine)
+    num_timers: of the slots, see `Slots`.
+    """
+
+    def __init__(
+        self, rows: Dependencies, links: Links, machine: Machine, chunk_bytes: Ints, num_timers: int = 0
+    ) -> None:
+        self._rows, self._links, self._machine = rows, links, machine
         self._starters = Followers(rows.ready)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
@@ -46,7 +50,7 @@ class _Run:
         self._apply_waits = how_many(rows.before_at_dst, rows.free)
         self._apply_waits[:-1] += 1  # it must have arrived
         self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
-        self._slots = Slots(self._links, machine)
+        self._slots = Slots(links, machine, num_timers)
         self._cores_are_scarce = bool((machine.processors.cores != NONE).any())
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
@@ -55,6 +59,13 @@ class _Run:
     def finish(self) -> None:
         """Run until nothing more can happen."""
         self._later(self._start, np.flatnonzero(self._start_waits[:-1] == 0))
+        self._run_clock()
+        self._tail = len(self._rows)
+        self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
+        self._settle()
+
+    def _run_clock(self) -> None:
+        """From one moment at which work ends to the next, until there is none."""
         self._settle()
         while True:
             slot, ends_s = self._slots.activities.next_ended()
@@ -62,9 +73,6 @@ class _Run:
                 break
             self._end(slot, ends_s)
             self._settle()
-        self._tail = len(self._rows)
-        self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
-        self._settle()
 
     def _first_of_tail(self) -> int:
         """The row from which on nothing is shared, nor can anything have to do with what is.
@@ -91,7 +99,7 @@ class _Run:
             apply_s[row] = self._is_applied_from(row)
         columns = rows.step, rows.src, rows.dst, rows.chunk, rows.reduce
         times = start_s, self._left_s[:-1], arrived_s, apply_s, self._applied_s[:-1]
-        return Timeline(self._schedule.num_ranks, self._schedule.num_chunks, *columns, *times)
+        return Timeline(self._machine.num_ranks, len(self._bytes), *columns, *times)
 
     def _starts_at(self, row: Ints) -> Floats:
         ready_s, link_s = self._applied_s[self._rows.ready[row]], self._left_s[self._rows.before_on_link[row]]

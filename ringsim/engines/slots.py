@@ -28,10 +28,15 @@ class Links:
     use: Floats
 
 
-def links_of(rows: Dependencies, machine: Machine) -> Links:
-    """The links of all transfers, in the order of their numbers in `rows.link`."""
+def ends_of_links(rows: Dependencies) -> tuple[Ints, Ints]:
+    """The src and dst of the links of all transfers, in the order of their numbers in `rows.link`."""
     first = rows.before_on_link == NO_ROW
-    src, dst = (column[first][np.argsort(rows.link[first])].astype(np.int64) for column in (rows.src, rows.dst))
+    order = np.argsort(rows.link[first])
+    return rows.src[first][order].astype(np.int64), rows.dst[first][order].astype(np.int64)
+
+
+def links_of(src: Ints, dst: Ints, machine: Machine) -> Links:
+    """The links between these pairs of ranks, in their order."""
     paths, capacity = machine.paths(src, dst), machine.resources.capacity
     named = paths.resource != NONE
     shared = named.copy()
@@ -61,30 +66,33 @@ class Slots:
     """Where work that shares something goes on.
 
     A slot for each link; where cores are scarce also one for its overheads, and one for what each rank applies.
+    num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.
     """
 
-    def __init__(self, links: Links, machine: Machine) -> None:
+    def __init__(self, links: Links, machine: Machine, num_timers: int = 0) -> None:
         self._num_links = len(links.src)
         self._link_src = links.src
         # A core's time counts as the bytes that it could have copied: so computing and copying get equal parts of it.
         copies = machine.processors.copy_bytes_per_s
         self._worth = np.where(np.isfinite(copies), copies, 1.0)
         self.shares: Bools = np.any(links.use > 0, axis=0)
-        self.activities = self._all_slots(links, machine)
+        self.activities = self._all_slots(links, machine, num_timers)
+        self.first_timer = self.activities.num_slots - num_timers
         self._row = np.full(self.activities.num_slots, NO_ROW, dtype=np.int64)
 
-    def _all_slots(self, links: Links, machine: Machine) -> Activities:
+    def _all_slots(self, links: Links, machine: Machine, num_timers: int) -> Activities:
         cores = machine.processors.cores
         scarce = bool((cores != NONE).any())
         rank = np.concatenate([links.src, np.arange(machine.num_ranks)]) if scarce else np.empty(0, dtype=np.int64)
         width, first = max(len(links.resource), 1), self._num_links
-        resource = np.zeros((width, first + len(rank)), dtype=np.int64)
+        resource = np.zeros((width, first + len(rank) + num_timers), dtype=np.int64)
         use = np.zeros(resource.shape)
         resource[: len(links.resource), :first] = links.resource
         use[: len(links.use), :first] = links.use
-        resource[0, first:] = cores[rank]
-        use[0, first:] = np.where(cores[rank] != NONE, 1 / self._worth[rank], 0.0)
-        most = np.concatenate([np.minimum(links.most, UNLIMITED), self._worth[rank]])
+        on_cores = slice(first, first + len(rank))
+        resource[0, on_cores] = cores[rank]
+        use[0, on_cores] = np.where(cores[rank] != NONE, 1 / self._worth[rank], 0.0)
+        most = np.concatenate([np.minimum(links.most, UNLIMITED), self._worth[rank], np.ones(num_timers)])
         return Activities(resource, use, most, machine.resources)
 
     def begin_sending(self, link: Rows, row: Ints, from_s: Floats, lead_s: Floats, amount: Floats) -> None:
@@ -95,6 +103,11 @@ class Slots:
 
     def begin_applying(self, rank: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
         self._begin(2 * self._num_links + rank, row, from_s, 0.0, work_s * self._worth[rank])
+
+    def begin_waiting(self, timer: int, until_s: float) -> None:
+        """Of the timers, counted from 0, one that ends at that moment."""
+        slot = np.array([self.first_timer + timer])
+        self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
 
     def _begin(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
         self._row[slot] = row

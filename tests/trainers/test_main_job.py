@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ringsim.ddp.profile import StepProfile
 from trainers.checkpoint import load_checkpoint
 from trainers.report_table import format_report
 
@@ -51,11 +52,13 @@ def children(pid: int) -> list[int]:
 
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
-    done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), ranks=2)
+    profile = tmp_path / "profile.json"
+    done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), "--profile", str(profile), ranks=2)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "new" / "report"
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
     report = json.loads((folder / "report.json").read_text())
+    assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
     assert [result["strategy"] for result in report["strategies"]] == ["allreduce", "rs_ag", "ring", "ddp"]
     for result in report["strategies"]:
         assert result["parameters_identical"]

@@ -9,7 +9,6 @@ from tests.ranks import RankPool
 from trainers.cli import STRATEGY_NAMES
 from trainers.flat import FlatGradients
 from trainers.strategies import STRATEGIES, Ddp
-from trainers.strategies.ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 
 
 def small_model() -> nn.Module:
@@ -89,15 +88,6 @@ def test_traffic_of_each_strategy(ranks: RankPool) -> None:
     assert run["rs_ag"] == [("all_reduce", "gloo_ring", 60, 0.0)] * 2 + [("all_gather", "gloo_ring", 120, 0.0)]
     assert run["ring"] == [("all_reduce", "ring", 116, 0.0)]
     assert run["ddp"] == [("all_reduce", "gloo_ring", 116, 0.0)]
-
-
-def test_buckets_overshoot_and_are_never_split() -> None:
-    """A bucket is closed once it has reached its cap; the first has a smaller one."""
-    assert (FIRST_BUCKET_BYTES, BUCKET_BYTES) == (2**20, 25 * 2**20)
-    half = FIRST_BUCKET_BYTES // 2
-    sizes = [half, 3 * half, half, BUCKET_BYTES, half]
-    assert buckets([4, 2, 0, 1, 3], sizes) == [[4, 2], [0, 1, 3]]
-    assert buckets([1, 0, 3, 2, 4], sizes) == [[1], [0, 3], [2, 4]]
 
 
 def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
