@@ -40,7 +40,7 @@ def receive_rate(connection: socket.socket, size_bytes: int) -> float:
     """Bits of payload per second from the end of the first tenth on: till then the link's burst and TCP's start."""
     buffer, got, begin, counted_from = bytearray(len(PIECE)), 0, 0.0, 0
     while got < size_bytes:
-        received = connection.recv_into(buffer)
+        received = connection.recv_into(buffer, min(len(buffer), size_bytes - got))  # no more: the next follows at once
         if not received:
             raise OSError("the other rank has gone")
         got += received
@@ -49,7 +49,7 @@ def receive_rate(connection: socket.socket, size_bytes: int) -> float:
     return 8 * (got - counted_from) / (time.perf_counter() - begin)
 
 
-@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+@click.command("link_rate", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--size", default="128MB", help="Bytes each way.")
 def main(size: str) -> None:
     """Print what arrives in Mbit/s of payload: one direction, the other, and both at the same time."""
@@ -77,4 +77,4 @@ def report(way: str, bit_per_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="link_rate")  # in messages, as it is where they do not come from click

@@ -32,7 +32,7 @@ def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
     return rates
 
 
-@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+@click.command("testbed", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--hosts", type=int, default=2, help="How many.")
 @click.option("--rate", help="Of each host's link, both ways, as tc writes it: 1gbit.  [default: not limited]")
 @click.option("--host-rate", "host_rates", multiple=True, metavar="HOST=RATE", help="Of one, from 0; repeatable.")
@@ -76,4 +76,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="testbed")  # in messages, as it is where they do not come from click
