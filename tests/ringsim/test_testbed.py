@@ -219,12 +219,12 @@ def test_clean_removes_what_a_killed_testbed_left() -> None:
 
 
 @needs_testbed
-def test_what_cannot_be_made_is_taken_away_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path) -> None:
     """A kernel without tbf: one line says what is missing, in whose words, and by which command."""
     (tmp_path / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
     (tmp_path / "tc").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    code, out, errors = finish(start("--hosts", "1", "--rate", "1gbit", "--", "never.py"))
+    arguments = ("--hosts", "1", "--rate", "1gbit", "--", "never.py")
+    code, out, errors = finish(start(*arguments, PATH=f"{tmp_path}:{os.environ['PATH']}"))
     assert (code, out) == (2, "")
     assert re.fullmatch(
         r"testbed: cannot make a rate limit \(tbf\) here: Error: Specified qdisc kind is unknown. "
