@@ -15,7 +15,9 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def leave(number: int, _: FrameType | None) -> None:
-    """Unwind, so that what was made is taken away, and exit as a shell would say it."""
+    """Unwind, so that what was made is taken away, and exit as a shell would say it; once is enough."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
