@@ -27,7 +27,8 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 held = torch.tensor([10.0 ** dist.get_rank()])
 dist.all_reduce(held)
-print(f"{sys.argv[1:]} rank {dist.get_rank()}: {held.item():.0f}", flush=True)
+# Text and newline in one write: torchrun's ranks are not buffered, and print writes them apart.
+sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {held.item():.0f}\\n")
 dist.destroy_process_group()
 """
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
