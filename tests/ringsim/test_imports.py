@@ -13,6 +13,7 @@ import pytest
         ("import ringsim.cli", ["torch", "matplotlib", "collectives", "trainers"]),
         ("import ringsim.cli; ringsim.cli.main(['--help'], standalone_mode=False)", ["torch", "matplotlib"]),
         ("import ringsim.plots.overview_figure", ["torch"]),
+        ("import ringsim.testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers.cli", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],

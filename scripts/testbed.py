@@ -1,0 +1,81 @@
+"""Hosts of one's own on one machine: `testbed.py --hosts 4 --rate 1gbit -- scripts/train_ring.py` (docs/testbed.md)."""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ringsim.atomic_file import atomic_file
+from ringsim.one_line import OneLineCommand
+from ringsim.testbed import Testbed, clean, network_text
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def leave(number: int, _: FrameType | None) -> None:
+    """Unwind, so that what was made is taken away, and exit as a shell would say it; once is enough."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
+    """2=250mbit by host; the rates are looked at where they are used."""
+    rates: dict[int, str] = {}
+    for text in texts:
+        host, separator, rate = text.partition("=")
+        if not (separator and host.isascii() and host.isdecimal()):
+            raise ValueError(f"--host-rate {text}: write it as HOST=RATE, such as 2=250mbit; hosts count from 0")
+        if int(host) in rates:
+            raise ValueError(f"--host-rate {text}: host {int(host)} has a rate already; give it one")
+        rates[int(host)] = rate
+    return rates
+
+
+@click.command("testbed", cls=OneLineCommand, context_settings={"show_default": True})
+@click.option("--hosts", type=int, default=2, help="How many.")
+@click.option("--rate", help="Of each host's link, both ways, as tc writes it: 1gbit.  [default: not limited]")
+@click.option("--host-rate", "host_rates", multiple=True, metavar="HOST=RATE", help="Of one, from 0; repeatable.")
+@click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, help="Of the torchrun on each host.")
+@click.option(
+    "--network",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the same network to FILE.toml, for ringsim.",
+)
+@click.option("--clean", "cleaning", is_flag=True, help="Only remove what killed testbeds have left behind.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def main(
+    hosts: int,
+    rate: str | None,
+    host_rates: tuple[str, ...],
+    ranks_per_host: int,
+    network: Path | None,
+    cleaning: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND, what torchrun takes as script, on hosts of their own, each in a network namespace; needs root."""
+    if cleaning:
+        click.echo("\n".join(f"removed {name}" for name in clean()) or "nothing left behind")
+        return 0
+    bed = Testbed(hosts, rate, parse_host_rates(host_rates))
+    if network is not None:
+        with atomic_file(network) as file:
+            file.write(network_text(bed.plan, ranks_per_host).encode())
+    if not command:
+        if network is None:
+            raise click.UsageError("no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5")
+        return 0
+    for number in ENDINGS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, leave)
+    with bed:
+        ending = bed.run(command, ranks_per_host)
+    if ending.failed_host is not None:  # said last: it is hard to see in what the ended ones print
+        click.echo(f"testbed: host {ending.failed_host} failed first, exit code {ending.exit_code}", err=True)
+    return ending.exit_code
+
+
+if __name__ == "__main__":
+    main(prog_name="testbed")  # in messages, as it is where they do not come from click
