@@ -1,15 +1,17 @@
 """`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from collectives.errors import naming_failures
 from collectives.execute import Executor, execute
+from collectives.place import Places, places_of
+from collectives.probe_schedules import ping_schedule, shift_schedule
 from collectives.provenance import provenance
 from ringsim.algorithms import build
 from ringsim.collective import Collective
@@ -19,11 +21,25 @@ from ringsim.schedule import Schedule
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
 IN_FLIGHT = 4
 NUM_BLOCKS = 12
-ROUNDS_PER_BLOCK = 8
+ROUNDS_PER_BLOCK = 8  # even, so that what goes out in a ping comes back
 TURNS = 4
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
 Rounds = Callable[[], None]
+
+
+class Experiment(NamedTuple):
+    """One probe to be done.
+
+    ranks: those that have a part in it.
+    """
+
+    kind: str
+    size_bytes: int
+    in_flight: int
+    ranks: Sequence[int]
+    rounds: Rounds
 
 
 def probe(
@@ -34,6 +50,7 @@ def probe(
     turns: int = TURNS,
     blocks: int = NUM_BLOCKS,
     sizes: Sequence[int] = SIZES,
+    pairs: bool = False,
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
@@ -47,38 +64,88 @@ def probe(
     sizes: of messages, as far as the tensor goes.
     memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
     time, because what is still in the caches moves and adds several times faster.
+    pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
     """
-    probed = _sizes(sizes, tensor_bytes)
-    memory_bytes = max(memory_bytes, tensor_bytes, probed[-1])
-    probes = [*_shift_probes(group, probed, memory_bytes), *_reduce_probes(probed, memory_bytes)]
+    sizes = _sizes(sizes, tensor_bytes)
+    memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
-        rounds_in_turn = [[_time_blocks(rounds, blocks) for *_, rounds in probes] for _ in range(turns)]
+        places = places_of(group)
+        probes = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
+        if pairs:
+            probes += [*_pings(group, memory, sizes, places), *_exchanges(group, memory, sizes)]
+            for dtype in REDUCED:
+                probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
+        meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+        rounds_in_turn = [[_time_blocks(each, blocks, meeting) for each in probes] for _ in range(turns)]
         times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
-    times /= group.size()  # ranks take turns at being ahead; over a block all go at the same pace
+    times /= torch.tensor([len(each.ranks) for each in probes])[:, None, None]  # over a block all go at the same pace
     elapsed, of_core = times.transpose(0, 1).flatten(1, 2).unbind(-1)
     results = [
-        Probe(kind + suffix, size_bytes, in_flight, tuple(blocks))
+        Probe(each.kind + suffix, each.size_bytes, each.in_flight, tuple(blocks))
         for suffix, of_probes in (("", elapsed), ("_cpu", of_core))
-        for (kind, size_bytes, in_flight, _), blocks in zip(probes, of_probes.tolist(), strict=True)
+        for each, blocks in zip(probes, of_probes.tolist(), strict=True)
     ]
-    return Measurements(group.size(), provenance(), tuple(results))
+    return Measurements(group.size(), {**provenance(), **places._asdict()}, tuple(results))
 
 
-def _shift_probes(group: dist.ProcessGroup, sizes: list[int], memory_bytes: int) -> list[tuple[str, int, int, Rounds]]:
+def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
+    """Every rank sends to the next in the ring; once more with several messages at a time."""
     if group.size() == 1:
-        return []
-    memory = torch.zeros(memory_bytes, dtype=torch.uint8)
-    return [
-        ("shift", size, in_flight, _shift(group, memory, size, in_flight))
-        for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]
-    ]
+        return
+    for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
+        groups = min(ROUNDS_PER_BLOCK, max(len(memory) // (in_flight * size), 1))
+        ring = range(group.size())
+        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_BLOCK, groups, in_flight)
+        yield Experiment("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
 
 
-def _reduce_probes(sizes: list[int], memory_bytes: int) -> list[tuple[str, int, int, Rounds]]:
-    held = torch.zeros(memory_bytes // 4)
-    return [("reduce", size, 1, _reduce(_spread(held, size // 4), torch.ones(size // 4))) for size in sizes]
+def _pings(
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: Places
+) -> Iterator[Experiment]:
+    """A message there and back between neighbours of different hosts, all of them, and of one host, once."""
+    num_ranks, hosts = group.size(), places.hosts
+    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[(rank + 1) % num_ranks]]
+    within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
+    for rank in sorted(across + within):
+        pair = rank, (rank + 1) % num_ranks
+        schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_BLOCK)
+        for size in sizes:
+            yield Experiment(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
+
+
+def _exchanges(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
+    """One pair of neighbours, and as many pairs as there are, send to each other both ways at once."""
+    for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
+        rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
+        for size in sizes:
+            groups = min(ROUNDS_PER_BLOCK, max(len(memory) // size, 1))
+            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_BLOCK, groups, 1)
+            rounds = _messages(schedule, group, memory, size)
+            yield Experiment(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
+
+
+def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
+    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    executor = Executor(schedule, group)
+    windows = cycle(_spread(memory, schedule.num_chunks * size))
+    return lambda: executor.run(next(windows), reduce=_leave_it)
+
+
+def _leave_it(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Instead of adding, which is probed by itself."""
+
+
+def _additions(
+    num_ranks: int, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
+) -> Iterator[Experiment]:
+    """Every rank adds."""
+    held = memory[: len(memory) // 4 * 4].view(dtype)
+    for size in sizes:
+        length = size // dtype.itemsize
+        rounds = _reduce(_spread(held, length), torch.zeros(length, dtype=dtype))
+        yield Experiment(kind, size, 1, range(num_ranks), rounds)
 
 
 def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
@@ -88,45 +155,24 @@ def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
-    """Sizes of messages up to half the tensor, and that; at least two."""
+    """Those of `sizes` up to half the tensor, and that; at least two."""
     half = tensor_bytes // 2 // sizes[0] * sizes[0]
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
 
 
-def _time_blocks(rounds: Rounds, num_blocks: int) -> list[tuple[float, float]]:
-    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block."""
-    rounds()
+def _time_blocks(experiment: Experiment, num_blocks: int, meeting: Executor) -> list[tuple[float, float]]:
+    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others."""
+    meeting.run(torch.zeros(1))  # the others must not disturb it with the next
+    if meeting.group.rank() not in experiment.ranks:
+        return [(0.0, 0.0)] * num_blocks
+    experiment.rounds()
     times = []
     for _ in range(num_blocks):
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        rounds()
+        experiment.rounds()
         elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
         times.append((elapsed / ROUNDS_PER_BLOCK, of_core / ROUNDS_PER_BLOCK))
     return times
-
-
-def _shift(group: dist.ProcessGroup, memory: torch.Tensor, size: int, in_flight: int) -> Rounds:
-    num_groups = min(ROUNDS_PER_BLOCK, max(len(memory) // (in_flight * size), 1))
-    executor = Executor(_shift_schedule(group.size(), num_groups, in_flight), group)
-    windows = cycle(_spread(memory, num_groups * in_flight * size))
-    return lambda: executor.run(next(windows), reduce=_leave_it)
-
-
-def _leave_it(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """Instead of adding, which is probed by itself."""
-
-
-def _shift_schedule(num_ranks: int, num_groups: int, in_flight: int) -> Schedule:
-    """Rounds in which every rank passes on to the right what has just come from the left, `in_flight` chunks at a time.
-
-    As in a ring, but with as many chunks as there are to be touched, and for as many rounds as make a block.
-    """
-    ranks, one_of = np.arange(num_ranks)[:, None], np.arange(in_flight)
-    columns = (
-        (ranks, (ranks + 1) % num_ranks, (ranks - index) % num_groups * in_flight + one_of, np.True_)
-        for index in range(ROUNDS_PER_BLOCK)
-    )
-    return Schedule.from_columns(Collective.ALL_REDUCE, "shift", num_ranks, num_groups * in_flight, columns)
 
 
 def _reduce(held: Sequence[torch.Tensor], arrived: torch.Tensor) -> Rounds:
