@@ -4,6 +4,8 @@ import click
 
 from ringsim import __version__
 from ringsim.commands.algorithms import algorithms, verify
+from ringsim.commands.calibrate import calibrate
+from ringsim.commands.compare import compare
 from ringsim.commands.formats import export, import_
 from ringsim.commands.networks import networks
 from ringsim.commands.order import order
@@ -19,5 +21,5 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-for command in (simulate, plot, sweep, order, algorithms, verify, networks, export, import_):
+for command in (simulate, plot, sweep, order, algorithms, verify, networks, export, import_, calibrate, compare):
     main.add_command(command)
