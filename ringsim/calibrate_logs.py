@@ -16,6 +16,7 @@ from ringsim.cells import Cell
 from ringsim.cluster import Cluster
 from ringsim.cluster.calibration import CalibratedCells, Calibration
 from ringsim.cluster.spec import Host, Library, Link, Nics, Protocol, Spec
+from ringsim.logs import PT2PT_BANDWIDTH
 from ringsim.machine import Floats
 from ringsim.posterior import Posterior, fit
 from ringsim.protocol_time import TESTS, Asked, Rates, times_s
@@ -36,6 +37,7 @@ _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
 _ANY = 20.0  # of a logarithm: nothing is known before
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
+_STREAM_BYTES = 2**20
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
@@ -70,7 +72,7 @@ def calibrate_logs(cells: Sequence[Cell], name: str, nics: Nics | None = None) -
     nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
     Raises ValueError if too little was measured.
     """
-    used = [cell for cell in cells if cell.collective in TESTS]
+    used = [cell for cell in cells if cell.collective in TESTS and not _counts_messages(cell)]
     if len({(cell.collective, cell.size_bytes, cell.num_ranks) for cell in used}) < 3:
         raise ValueError(
             f"{cells[0].file if cells else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
@@ -84,6 +86,11 @@ def calibrate_logs(cells: Sequence[Cell], name: str, nics: Nics | None = None) -
     cluster = _cluster(name, layout, layout.rates(found.mode), used)
     parameters = _parameters(layout, found, deviation, used)
     return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(found.residuals)))
+
+
+def _counts_messages(cell: Cell) -> bool:
+    """Where small messages follow one another it is their number that takes time, not their bytes."""
+    return cell.collective == PT2PT_BANDWIDTH and cell.size_bytes < _STREAM_BYTES
 
 
 def _calibrated_s(cell: Cell) -> float:

@@ -74,7 +74,9 @@ def _descend(
 ) -> tuple[Floats | None, float, float]:
     """A step that goes down, its cost, and the damping to begin with next time; no step if there is none."""
     while damping < _GIVE_UP:
-        step: Floats = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+        step: Floats = np.asarray(
+            np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64
+        )
         found = cost(at - step)
         if found <= least:
             return step, found, max(damping / 5, 1e-9)

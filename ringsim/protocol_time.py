@@ -8,10 +8,10 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
 
 B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
 the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
-across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has as
-many as the former, with W = S; a single message has one. In the switch each rank's link carries all S bytes to be added
-and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and channels
-change with the size long before the protocol does.
+across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
+as many as the former, with W = S; a single message has one. In the switch each rank's link carries all S bytes to be
+added and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
+channels change with the size long before the protocol does.
 """
 
 import math
@@ -114,12 +114,13 @@ class Asked:
     is_all_reduce: Bools
     is_message: Bools
     is_whole: Bools  # what is passed on is the whole tensor, not a share of it
+    is_stream: Bools  # many messages are on the way, so that only their bytes take time
 
     @classmethod
     def of(cls, questions: Sequence[Question]) -> "Asked":
         columns = [np.array(column, dtype=float) for column in list(zip(*questions, strict=True))[1:]]
         tests = [question.test for question in questions]
-        kinds = (("all_reduce",), MESSAGE_TESTS, (*MESSAGE_TESTS, *CHAIN_TESTS))
+        kinds = (("all_reduce",), MESSAGE_TESTS, (*MESSAGE_TESTS, *CHAIN_TESTS), (PT2PT_BANDWIDTH,))
         return cls(*columns, *(np.array([test in kind for test in tests]) for kind in kinds))
 
 
@@ -163,7 +164,8 @@ def _ring_s(rates: Rates, protocol: Protocol, asked: Asked) -> Floats:
     sent = np.where(asked.is_whole, asked.size, hops * asked.size / asked.ranks)
     start = protocol.start_s * np.where(asked.is_message, rates.library.message_start, 1.0)
     latency = (hops - across) * protocol.link_latency_s + across * protocol.hop_latency_s
-    taken: Floats = start + latency + sent / (protocol.share * _bandwidth(rates, asked))
+    waited = np.where(asked.is_stream, 0.0, start + latency)
+    taken: Floats = waited + sent / (protocol.share * _bandwidth(rates, asked))
     return taken
 
 

@@ -20,7 +20,7 @@ class Gloo:
 
     file: str
     tables: list[Table] = field(default_factory=list)
-    _shape: Shape = field(default_factory=Shape)
+    shape: Shape = field(default_factory=Shape)
     _algorithm: str = ""
     _test: str = ""
     _half: bool = False
@@ -39,7 +39,7 @@ class Gloo:
                 self.finish()
                 self._algorithm, self._test = found[0], _TESTS.get(found[1], found[1])
             self._half |= bool(_HALF.search(line))
-            self._shape.look_at(line)
+            self.shape.look_at(line)
 
     def finish(self) -> None:
         """The rows so far are a table."""
@@ -49,9 +49,9 @@ class Gloo:
                 raise ValueError(
                     f"{where}: the log does not tell Gloo's algorithm: keep the command or the line Algorithm:"
                 )
-            ranks = self._shape.num_ranks()
+            ranks = self.shape.num_ranks()
             rows = [self._whole(row, ranks) for row in self._rows]
-            self.tables.append(Table(self.file, "gloo", self._test, ranks, self._shape.num_nodes(), tuple(rows),
+            self.tables.append(Table(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
                                      environment={"algorithm": self._algorithm}))  # fmt: skip
         self._rows, self._columns = [], []
 

@@ -38,7 +38,7 @@ class NcclTests:
 
     file: str
     tables: list[Table] = field(default_factory=list)
-    _shape: Shape = field(default_factory=Shape)
+    shape: Shape = field(default_factory=Shape)
     _program: str = ""
     _columns: Sequence[str] = ()
     _rows: list["_Printed"] = field(default_factory=list)
@@ -52,7 +52,7 @@ class NcclTests:
             self._program = found[1]
         if "nThread" in line and "nGpus" in line:
             self.finish()
-            self._shape.restart()
+            self.shape.restart()
         elif _HEADER.match(line):
             self.finish()
             self._columns = line.lstrip("# ").split()
@@ -61,7 +61,7 @@ class NcclTests:
         elif "Out of bounds" in line and "FAILED" in line:
             raise ValueError(f"{self.file}: line {number}: {line.lstrip('# ')}: its results were wrong, so its times "
                              "say nothing; run the benchmark again")  # fmt: skip
-        elif not self._shape.look_at(line):
+        elif not self.shape.look_at(line):
             _note(self._environment, line)
 
     def finish(self) -> None:
@@ -86,11 +86,11 @@ class NcclTests:
             raise ValueError(f"{self.file}: line {number}: {error}") from None
 
     def _table(self) -> Table:
-        num_ranks = self._shape.num_ranks()
+        num_ranks = self.shape.num_ranks()
         test = self._program or self._guess(num_ranks)
         rows = [row.as_row(self.file, test, num_ranks) for row in self._rows if row.size > 0]
-        return Table(self.file, "nccl-tests", test, num_ranks, self._shape.num_nodes(), tuple(rows),
-                     tuple(self._shape.devices), dict(self._environment))  # fmt: skip
+        return Table(self.file, "nccl-tests", test, num_ranks, self.shape.num_nodes(), tuple(rows),
+                     tuple(self.shape.devices), dict(self._environment))  # fmt: skip
 
     def _guess(self, num_ranks: int | None) -> str:
         """The test whose law the bandwidths keep, of those that have such columns."""
@@ -102,7 +102,7 @@ class NcclTests:
         if num_ranks is None or ratio is None:
             raise ValueError(
                 f"{self.file}: line {first.line}: cannot tell which of {', '.join(candidates)} this is: keep the line "
-                "with the name of the program, such as all_reduce_perf, in the log; or give --nodes and --ranks-per-node"
+                "with the program's name, such as all_reduce_perf, in the log, and the lines with the ranks"
             )
         return min(candidates, key=lambda test: abs(_factor(test, num_ranks) - ratio))
 
@@ -142,7 +142,7 @@ class _Printed:
         size = self.size
         if test in _PER_RANK and num_ranks and self.count * self.element == size and self._bytes_by_rate(size) > 1.5:
             size *= num_ranks  # printed for one rank, though the rate is of all
-        seconds = 1e-3 if self._bytes_by_rate(size) > 100 else 1e-6  # version 1 has milliseconds
+        seconds = 1e-3 if self._bytes_by_rate(size) < 0.01 else 1e-6  # version 1 has milliseconds
         times = tuple(time * seconds for time, _, _ in self.sides)
         self._check(file, size, seconds)
         return Row(size, times, self.line)

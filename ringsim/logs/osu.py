@@ -15,12 +15,16 @@ _TESTS = {
     "broadcast": "broadcast",
     "bcast": "broadcast",
     "alltoall": "alltoall",
+    "all-to-all": "alltoall",
+    "gather": "gather",
+    "scatter": "scatter",
     "barrier": "barrier",
     "reduce": "reduce",
-    "bi-directional": "pt2pt_bidirectional",
-    "bandwidth": PT2PT_BANDWIDTH,
-    "latency": PT2PT_LATENCY,
 }
+_MESSAGES = (
+    (re.compile(r"(?:mpi|nccl)\S*\s+(?:multi\s+)?latency test", re.IGNORECASE), PT2PT_LATENCY),
+    (re.compile(r"(?:mpi|nccl)\S*\s+(?:multiple\s+)?bandwidth\b.*test", re.IGNORECASE), PT2PT_BANDWIDTH),
+)
 _ROW = re.compile(r"^\d+(?:\s+[\d.eE+-]+)+$")
 _PAIRS = re.compile(r"pairs:\s*(\d+)")
 
@@ -31,7 +35,7 @@ class Osu:
 
     file: str
     tables: list[Table] = field(default_factory=list)
-    _shape: Shape = field(default_factory=Shape)
+    shape: Shape = field(default_factory=Shape)
     _test: str = ""
     _pairs: int = 1
     _rows: list[Row] = field(default_factory=list)
@@ -41,20 +45,20 @@ class Osu:
         """Take one line. Raises ValueError for a row that cannot be right."""
         if TITLE.match(line):
             self.finish()
-            self._test = next(test for word, test in {**_TESTS, "": line}.items() if word in line.lower())
+            self._test = _test(line)
         elif found := _PAIRS.search(line):
             self._pairs = int(found[1])
         elif self._test and _ROW.match(line):
             self._add(number, line)
         else:
-            self._shape.look_at(line)
+            self.shape.look_at(line)
 
     def finish(self) -> None:
         """The rows so far are a table."""
         if self._rows:
             point_to_point = self._test.startswith("pt2pt")
-            ranks = 2 * self._pairs if point_to_point else self._shape.num_ranks()
-            nodes = self._shape.num_nodes() or (2 if point_to_point else None)
+            ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()
+            nodes = self.shape.num_nodes() or (2 if point_to_point else None)
             rows = [_whole(row, self._test, ranks) for row in self._rows]
             self.tables.append(Table(self.file, "osu", self._test, ranks, nodes, tuple(rows)))
         self._rows, self._pairs = [], 1
@@ -69,6 +73,14 @@ class Osu:
         bandwidth = self._test == PT2PT_BANDWIDTH  # MB/s, of all pairs together
         time_s = size * self._pairs / (value * 1e6) if bandwidth else value * 1e-6
         self._rows.append(Row(size, (time_s,), number))
+
+
+def _test(title: str) -> str:
+    """What is timed; of what is not known here, its title."""
+    for pattern, test in _MESSAGES:
+        if pattern.search(title):
+            return test
+    return next((test for word, test in _TESTS.items() if word in title.lower()), title.lstrip("# "))
 
 
 def _whole(row: Row, test: str, num_ranks: int | None) -> Row:

@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ringsim.logs import gloo, nccl_tests, osu
+from ringsim.logs.gloo import Gloo
 from ringsim.logs.lines import read_lines
+from ringsim.logs.nccl_tests import NcclTests
+from ringsim.logs.osu import Osu
+from ringsim.logs.shape import Shape
 from ringsim.logs.table import Table
 
 
@@ -17,14 +20,23 @@ def read_logs(
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
     """
-    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(path)]
+    given = num_nodes * ranks_per_node if num_nodes and ranks_per_node else None
+    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(path, given)]
     _refuse_other_machines(tables)
     return tuple(tables)
 
 
-def read_log(path: Path) -> list[Table]:
-    """The tables of one file as far as it tells; each reader takes the lines it knows."""
-    readers = (nccl_tests.NcclTests(str(path)), osu.Osu(str(path)), gloo.Gloo(str(path)))
+def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
+    """The tables of one file as far as it tells; each reader takes the lines it knows.
+
+    num_ranks: believed where the log does not tell.
+    """
+    file = str(path)
+    readers = (
+        NcclTests(file, shape=Shape(num_ranks)),
+        Osu(file, shape=Shape(num_ranks)),
+        Gloo(file, shape=Shape(num_ranks)),
+    )
     for number, line in read_lines(path):
         for reader in readers:
             reader.look_at(number, line)

@@ -15,9 +15,11 @@ _LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|aprun|srun|benchmark|benchmark_cuda
 class Shape:
     """Filled from one line after another.
 
+    given: the number of ranks by the user's word, where the log does not tell.
     hosts: of each rank, by the benchmark's own list of ranks, which is believed before anything else.
     """
 
+    given: int | None = None
     hosts: dict[int, str] = field(default_factory=dict)
     devices: dict[str, None] = field(default_factory=dict)
     _processes: int | None = None
@@ -47,7 +49,7 @@ class Shape:
 
     def num_ranks(self) -> int | None:
         """None if the log does not tell."""
-        return len(self.hosts) or self._processes
+        return len(self.hosts) or self._processes or self.given
 
     def num_nodes(self) -> int | None:
         """None if the log does not tell."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -116,15 +116,19 @@ def _page(title: str) -> tuple[Figure, Axes]:
 def _legend(axes: Axes, comparison: Comparison, others: list[Line2D]) -> None:
     groups = list(_groups(comparison))
     _set_size_ticks(axes, groups)
-    point = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": DARK_GREY}
+    point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": DARK_GREY}
     others = [
         *others,
         Line2D([], [], **point, markerfacecolor=DARK_GREY, label="measured, held out"),
         Line2D([], [], **point, markerfacecolor=WHITE, label="measured, used in the calibration"),
     ]
-    lines = [Line2D([], [], color=group.colour, linestyle=group.dash, label=group.label) for group in groups]
+    lines = [Line2D([], [], color=group.colour, **_dashed(group), label=group.label) for group in groups]
     axes.legend(handles=[*lines, *others], fontsize=8, framealpha=1, edgecolor=WHITE, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))  # fmt: skip
+
+
+def _dashed(group: _Group) -> dict[str, Any]:
+    return {"linestyle": group.dash}
 
 
 def _set_size_ticks(axes: Axes, groups: Sequence[_Group]) -> None:
