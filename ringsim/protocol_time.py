@@ -33,7 +33,7 @@ RING_TESTS = ("all_reduce", "all_gather", "reduce_scatter")
 CHAIN_TESTS = ("broadcast", "reduce")
 MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
 TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
-_SHARPNESS = 12  # the exponent of a smooth minimum: two equal candidates take 6 % less than each of them
+_SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2.3 % less than each of them
 
 
 class Question(NamedTuple):
@@ -82,8 +82,8 @@ def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float
     rates = rates_of(cluster.spec)
     for question in questions:
         _require_known(cluster, rates, question)
-    candidates = _candidates(rates, Asked.of(questions))
-    times = smooth_minimum([times for _, times in candidates])
+    asked = Asked.of(questions)
+    candidates, times = _candidates(rates, asked), times_s(rates, asked)
     fastest = np.argmin([times for _, times in candidates], axis=0)
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
@@ -125,11 +125,12 @@ class Asked:
 
 
 def times_s(rates: Rates, asked: Asked) -> Floats:
-    """(num_questions,) seconds."""
-    return smooth_minimum([times for _, times in _candidates(rates, asked)])
+    """(num_questions,) seconds; never less than the bytes take on the links at their full bandwidth."""
+    smooth = _smooth_minimum([times for _, times in _candidates(rates, asked)])
+    return np.maximum(smooth, _bytes_s(rates, asked))
 
 
-def smooth_minimum(candidates: Sequence[Floats]) -> Floats:
+def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
     """(num_questions,): a little less than the least where several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
@@ -157,15 +158,31 @@ def _bandwidth(rates: Rates, asked: Asked) -> Floats:
     return chosen
 
 
+def _bytes_s(rates: Rates, asked: Asked) -> Floats:
+    on_links = _sent(asked) / _bandwidth(rates, asked)
+    if not rates.library.switch_share:
+        return on_links
+    in_switch = (1 + 1 / asked.ranks) * asked.size / rates.link_bytes_per_s
+    may: Bools = asked.is_all_reduce & (asked.nodes == 1)
+    return np.where(may, np.minimum(on_links, in_switch), on_links)
+
+
+def _hops(asked: Asked) -> Floats:
+    """Of a ring, one after another."""
+    return np.where(asked.is_message, 1, np.where(asked.is_all_reduce, 2, 1) * (asked.ranks - 1))
+
+
+def _sent(asked: Asked) -> Floats:
+    """The bytes that a rank of a ring sends: `Asked.size` or a share of it on each hop."""
+    return np.where(asked.is_whole, asked.size, _hops(asked) * asked.size / asked.ranks)
+
+
 def _ring_s(rates: Rates, protocol: Protocol, asked: Asked) -> Floats:
-    rounds = np.where(asked.is_all_reduce, 2, 1)
-    hops = np.where(asked.is_message, 1, rounds * (asked.ranks - 1))
-    across = np.where(asked.is_message, asked.nodes > 1, rounds * (asked.nodes - 1))
-    sent = np.where(asked.is_whole, asked.size, hops * asked.size / asked.ranks)
+    across = np.where(asked.is_message, asked.nodes > 1, np.where(asked.is_all_reduce, 2, 1) * (asked.nodes - 1))
     start = protocol.start_s * np.where(asked.is_message, rates.library.message_start, 1.0)
-    latency = (hops - across) * protocol.link_latency_s + across * protocol.hop_latency_s
+    latency = (_hops(asked) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
     waited = np.where(asked.is_stream, 0.0, start + latency)
-    taken: Floats = waited + sent / (protocol.share * _bandwidth(rates, asked))
+    taken: Floats = waited + _sent(asked) / (protocol.share * _bandwidth(rates, asked))
     return taken
 
 

@@ -8,6 +8,6 @@ def parse_share(text: str) -> float:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         raise ValueError(f"{text!r} is not a share: write it as 10% or 0.1") from None
-    if not 0 <= value < float("inf"):
+    if not 0 <= value < float("inf"):  # nor what is no number
         raise ValueError(f"{text!r}: a share must not be negative")
     return value

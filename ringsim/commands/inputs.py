@@ -24,7 +24,10 @@ def parse_nics(text: str) -> Nics:
     count, times, rate = text.rpartition("x")
     if times and not (count.strip().isdecimal() and int(count) >= 1):
         raise ValueError(f"{text!r} is not a number of NICs and their bandwidth: write it as 4x200Gbit/s")
-    return Nics(bandwidth_bytes_per_s=parse_rate(rate), count=int(count) if times else 1)
+    try:
+        return Nics(bandwidth_bytes_per_s=parse_rate(rate), count=int(count) if times else 1)
+    except ValueError as error:
+        raise ValueError(f"{error}; for several NICs as 4x200Gbit/s") from None
 
 
 NICS = Quantity("nics", parse_nics)
