@@ -43,17 +43,17 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
     """`cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
     smallest, largest = elapsed[0], elapsed[-1]
-    missing_s = smallest.median_s - _shift_s(cluster, num_ranks, smallest.size_bytes)
+    missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
     host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
     cluster = _cluster(host, cluster.spec.processor)
-    if _shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
+    if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
     moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
     memory = moved / (largest.median_s - smallest.median_s)
     return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
 
 
-def _shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
+def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
     """The simulated time of a round in which every rank sends `size_bytes` to its right neighbour."""
     ring = ring_all_gather(num_ranks)
     step = ring.steps[0]

@@ -4,6 +4,8 @@ import click
 
 from ringsim import __version__
 from ringsim.commands.algorithms import algorithms, verify
+from ringsim.commands.calibrate import calibrate
+from ringsim.commands.compare import compare
 from ringsim.commands.ddp import ddp
 from ringsim.commands.formats import export, import_
 from ringsim.commands.networks import networks
@@ -20,5 +22,6 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_):
+MEASURED = (calibrate, compare)
+for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
     main.add_command(command)

@@ -1,9 +1,10 @@
 """`Cluster`: a network of hosts, with its name and where its numbers come from."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ringsim.cluster.calibration import Calibration
 from ringsim.cluster.machine import ClusterMachine
 from ringsim.cluster.spec import Spec
 from ringsim.machine import Machine
@@ -15,6 +16,7 @@ class Cluster:
 
     source: a label (vendor figure, NCCL's own model, measured) and a reference.
     file: what it was read from, as it is named in error messages.
+    calibration: the timings it was fitted to; None if it was not.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Cluster:
     description: str = ""
     source: str = ""
     file: str = ""
+    calibration: Calibration | None = None
 
     def machine(self, num_ranks: int) -> Machine:
         """What the engines see of it.
@@ -34,8 +37,9 @@ class Cluster:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields for JSON; an infinite rate becomes None."""
-        fields: dict[str, Any] = _finite(asdict(self))
+        """The fields for JSON, without the calibration's; an infinite rate becomes None."""
+        fields: dict[str, Any] = _finite(asdict(replace(self, calibration=None)))
+        del fields["calibration"]
         return fields
 
 

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ringsim.cluster import spec
+from ringsim.cluster.calibration import CalibratedCells, Calibration
 from ringsim.cluster.cluster import Cluster
 from ringsim.cluster.fabric import neighbours, reach
 from ringsim.cluster.tables import NETWORK, refusal
@@ -33,7 +34,15 @@ def read_network(text: str, file: str) -> Cluster:
 
 def _cluster(fields: Fields, file: str) -> Cluster:
     about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
-    return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file)
+    calibration = _calibration(fields.pop("calibration", {}))
+    return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file, calibration=calibration)
+
+
+def _calibration(fields: Fields) -> Calibration | None:
+    if not fields:
+        return None
+    cells = tuple(CalibratedCells(**cells) for cells in fields.get("cells", []))
+    return Calibration(fields.get("files", ()), cells)
 
 
 def _spec(fields: Fields) -> spec.Spec:
@@ -50,6 +59,8 @@ def _spec(fields: Fields) -> spec.Spec:
     made["slow_links"] = _slow_links(fields.get("slow_links", []))
     made["failures"] = _failures(fields.get("failures", []))
     made["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
+    made["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
+    made["library"] = spec.Library(**fields.get("library", {}))
     return spec.Spec(**made)
 
 

@@ -80,6 +80,37 @@ class Processor:
 
 
 @dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way in which a library sends its collectives; it takes the one by which a collective is over first.
+
+    start_s: once per collective. link_latency_s, hop_latency_s: from rank to rank within a host, and from host to host;
+    tree_...: the same on a tree. share: of the bandwidths of links and NICs.
+    """
+
+    name: str
+    start_s: float = 0.0
+    link_latency_s: float = 0.0
+    hop_latency_s: float = 0.0
+    tree_link_latency_s: float = 0.0
+    tree_hop_latency_s: float = 0.0
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What a collective library chooses from, beside its protocols.
+
+    tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
+    switch_share: likewise within a host whose switch adds; None: it does not.
+    message_start: how many times `start_s` a single message takes.
+    """
+
+    tree_share: float | None = None
+    switch_share: float | None = None
+    message_start: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SlowRank:
     """A straggler: its overheads, reductions and copies take `slowdown` times as long."""
 
@@ -111,6 +142,7 @@ class Spec:
     """The hosts of a network, how they hang together, and what is wrong with them.
 
     host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
+    protocols, library: of a collective library, for `ringsim.protocol_time`; the engines know nothing of them.
     placed_hosts: if there are any, these are the hosts, and the three fields above say nothing.
     cables: if there are any, they connect the hosts, and `switch` says nothing.
     """
@@ -126,6 +158,8 @@ class Spec:
     slow_links: tuple[SlowLink, ...] = ()
     failures: tuple[Failure, ...] = ()
     jitter: Jitter | None = None
+    protocols: tuple[Protocol, ...] = ()
+    library: Library = Library()
 
     @property
     def max_ranks(self) -> int | None:

@@ -125,6 +125,34 @@ _JITTER = Table(
         "compute": Key("compute", values.fraction),
     }
 )
+_PROTOCOL = Table(
+    {
+        "name": Key("name", values.name, True),
+        "start": Key("start_s", values.time),
+        "link_latency": Key("link_latency_s", values.time),
+        "hop_latency": Key("hop_latency_s", values.time),
+        "tree_link_latency": Key("tree_link_latency_s", values.time),
+        "tree_hop_latency": Key("tree_hop_latency_s", values.time),
+        "share": Key("share", values.positive),
+    }
+)
+_LIBRARY = Table(
+    {
+        "tree_share": Key("tree_share", values.positive),
+        "switch_share": Key("switch_share", values.positive),
+        "message_start": Key("message_start", values.positive),
+    }
+)
+_CALIBRATED = Table(
+    {
+        "collective": Key("collective", values.name, True),
+        "algorithm": Key("algorithm", values.text, True),
+        "ranks": Key("num_ranks", values.count, True),
+        "hosts": Key("num_hosts", values.count, True),
+        "sizes": Key("sizes_bytes", values.sizes, True),
+    }
+)
+_CALIBRATION = Table({"from": Key("files", values.texts), "cells": Key("cells", _CALIBRATED, many=True)})
 NETWORK = Table(
     {
         "name": Key("name", values.text),
@@ -139,5 +167,8 @@ NETWORK = Table(
         "slow_link": Key("slow_links", _SLOW_LINK, many=True),
         "jitter": Key("jitter", _JITTER),
         "failure": Key("failures", _FAILURE, many=True),
+        "protocol": Key("protocols", _PROTOCOL, many=True),
+        "library": Key("library", _LIBRARY),
+        "calibration": Key("calibration", _CALIBRATION),
     }
 )

@@ -60,6 +60,20 @@ def ranks(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def sizes(value: Any) -> tuple[int, ...]:
+    """A list of bytes."""
+    if not isinstance(value, list) or not all(_is_whole(item) and item > 0 for item in value):
+        raise ValueError(": must be a list of sizes in bytes, such as [1024, 4096]")
+    return tuple(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A list of texts."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(': must be a list of texts, such as ["a", "b"]')
+    return tuple(value)
+
+
 def positive(value: Any) -> float:
     """A finite number above 0."""
     if not _is_number(value) or not value > 0:

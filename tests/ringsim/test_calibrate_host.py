@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim.calibrate_host import _shift_s, calibrate_host
+from ringsim.calibrate_host import calibrate_host, shift_s
 from ringsim.cluster import Cluster
 from ringsim.cluster.spec import Host, Link, Processor, Spec
 from ringsim.measurements import Measurements, Probe
@@ -15,7 +15,7 @@ def measured_on(cluster: Cluster, num_ranks: int) -> Measurements:
     """What probes would measure on `cluster`."""
     processor = cluster.spec.processor
     overheads = processor.send_overhead_s + processor.receive_overhead_s
-    probes = [Probe("shift", size, 1, (_shift_s(cluster, num_ranks, size),)) for size in SIZES]
+    probes = [Probe("shift", size, 1, (shift_s(cluster, num_ranks, size),)) for size in SIZES]
     probes += [Probe("shift_cpu", size, 1, (overheads + 2 * size / processor.copy_bytes_per_s,)) for size in SIZES]
     probes += [Probe("reduce_cpu", size, 1, (size / processor.reduce_bytes_per_s,)) for size in SIZES]
     return Measurements(num_ranks, {}, tuple(probes))
@@ -40,7 +40,7 @@ def test_the_elapsed_times_come_out() -> None:
     found = calibrate_host(measurements, 2)
     elapsed = measurements.of("shift")
     for probe in (elapsed[0], elapsed[-1]):
-        assert _shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
+        assert shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
 
 
 def test_missing_probes_are_named() -> None:

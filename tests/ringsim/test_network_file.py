@@ -61,7 +61,7 @@ MISTAKES = [
     (
         HOST + "[zebra]\n",
         "my.toml: zebra: unknown key; known here are name, description, source, host, hosts, links, switch, rank, "
-        "slow_rank, slow_link, jitter, failure",
+        "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
     (
         HOST + '[host.nic]\nbandwidth = "-3GB/s"\n',
@@ -170,7 +170,7 @@ MISTAKES = [
     (
         '"a\\nb" = 1\n[host.nic]\n',
         'my.toml: "a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
-        "slow_rank, slow_link, jitter, failure",
+        "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
     ("x = " + 9999 * "[", "my.toml: is nested too deeply"),
     (HOST + '[[failure]]\nat = "1s"\n', "my.toml: failure[0]: give either link or rank"),

@@ -1,0 +1,69 @@
+"""`ringsim compare`."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import click
+
+from ringsim.atomic_file import atomic_file
+from ringsim.cluster import load_network
+from ringsim.commands.inputs import Timings, timings_options
+from ringsim.commands.options import Quantity, json_option
+from ringsim.compare import Comparison, compare_logs, compare_measurements
+from ringsim.compare_table import comparison_csv, format_comparison
+from ringsim.share import parse_share
+
+SHARE = Quantity("share", parse_share)
+ABOVE = 1  # the exit code when --fail-above is exceeded
+
+
+@click.command()
+@timings_options
+@click.option("--network", "name", required=True, help="See ringsim networks; or FILE.toml, which calibrate writes.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A directory for the pictures, the table and all cells as CSV and JSON.",
+)
+@click.option("--fail-above", type=SHARE, help="Exit with 1 if the median |error| of held-out cells is more: 10%.")
+@json_option
+def compare(timings: Timings, name: str, output: Path | None, fail_above: float | None, as_json: bool) -> None:
+    """Predict what FILES (measurements, or logs as for calibrate) hold, and lay it beside what was measured."""
+    cluster = load_network(name)
+    if not timings.measurements:
+        comparison = compare_logs(timings.cells, cluster)
+    else:
+        comparison = compare_measurements(timings.cells, cluster)
+    text = format_comparison(comparison)
+    click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
+    if output:
+        _report(comparison, text, output)
+    if fail_above is not None and _median_error(comparison) > fail_above:
+        sys.exit(ABOVE)
+
+
+def _median_error(comparison: Comparison) -> float:
+    """Of the cells held out; of all, if none are."""
+    cells = comparison.held_out() or [each for each in comparison.cells if each.error is not None]
+    if not cells:
+        raise ValueError("--fail-above: nothing was predicted")
+    return statistics.median(abs(each.error or 0.0) for each in cells)
+
+
+def _report(comparison: Comparison, text: str, output: Path) -> None:
+    from ringsim.plots.compare_figure import save_errors, save_times  # noqa: PLC0415  takes most of a second
+
+    output.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(comparison.as_dict(), indent=1, allow_nan=False) + "\n"
+    for name, content in (
+        ("compare.txt", text + "\n"),
+        ("compare.csv", comparison_csv(comparison)),
+        ("compare.json", data),
+    ):
+        with atomic_file(output / name) as file:
+            file.write(content.encode())
+    save_times(comparison, output / "times.png")
+    save_errors(comparison, output / "errors.png")

@@ -1,0 +1,71 @@
+"""Logs as benchmarks would print them on a cluster whose rates are known."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ringsim.cluster.spec import Library, Protocol
+from ringsim.protocol_time import Asked, Question, Rates, times_s
+
+LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
+SIZES = tuple(4**exponent for exponent in range(5, 16))
+TRUE = Rates(
+    link_bytes_per_s=200e9,
+    nic_bytes_per_s=24e9,
+    num_nics=1,
+    protocols=(
+        Protocol("LL", 7e-6, 0.7e-6, 4e-6, 0.7e-6, 7e-6, 0.2),
+        Protocol("LL128", 15e-6, 1.7e-6, 9e-6, 1.1e-6, 19e-6, 0.9),
+        Protocol("Simple", 9e-6, 3.7e-6, 20e-6, 4.4e-6, 20e-6, 1.0),
+    ),
+    library=Library(tree_share=0.9),
+)
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+}
+
+
+def nccl_log(
+    test: str,
+    num_ranks: int,
+    num_nodes: int = 1,
+    *,
+    sizes: Sequence[int] = SIZES,
+    noise: float = 0.0,
+    seed: int = 0,
+    device: str = "NVIDIA A100",
+    rates: Rates = TRUE,
+) -> str:
+    """The log of one run of nccl-tests, with `noise` on each time."""
+    random = np.random.default_rng(seed)
+    lines = ["# nThread 1 nGpus 1 minBytes 1 maxBytes 2 step: 2(factor) warmup iters: 5 iters: 20 validation: 1"]
+    per_node = num_ranks // num_nodes
+    lines += [
+        f"#  Rank {rank:2} Group  0 Pid 99 on  node{rank // per_node} device {rank % per_node:2} [0000:1b:00] {device}"
+        for rank in range(num_ranks)
+    ]
+    lines += [
+        "#                                                              out-of-place                       in-place",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw "
+        "#wrong",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+    ]
+    for size in sizes:
+        asked = Asked.of([Question(test, size, num_ranks, num_nodes)])
+        times = times_s(rates, asked)[0] * np.exp(noise * random.standard_normal(2))
+        lines.append(nccl_row(test, size, num_ranks, times.tolist()))
+    return "\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.0", "#"]) + "\n"
+
+
+def nccl_row(test: str, size: int, num_ranks: int, times_s: Sequence[float], wrong: str = "0") -> str:
+    """One row: out of place, then in place."""
+    count = size // 4 // (1 if test == "all_reduce" else num_ranks)
+    op = "none" if test == "all_gather" else "sum"
+    sides = ""
+    for time_s in times_s:
+        algbw = size / time_s / 1e9
+        sides += f" {time_s * 1e6:8.2f} {algbw:7.2f} {algbw * _FACTORS[test](num_ranks):7.2f} {wrong:>6}"
+    return f"{size:12} {count:13}     float    {op:>4}      -1{sides}"
