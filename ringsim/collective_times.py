@@ -21,7 +21,10 @@ class CollectiveTimes:
     dtype, op: by torch's names, such as float32 and sum; op is none where nothing is reduced.
     in_place: False if the result went to another memory than the input, copying included.
     wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
-    times_s: of each iteration, the slowest rank's time from its start to its end.
+    calls: how many of them one after the other make an iteration.
+    times_s: of each iteration, the slowest rank's time from its start to its end, over `calls`.
+    late_s: of each iteration, how much later the last rank began than the first, over `calls`: for so long ranks may
+    have waited for others and not for the collective. Only right where all ranks have one clock, as on one machine.
     positions: of each iteration, how many competitors had their turn in it before.
     rank_medians_s: of each rank, the median of its own times.
     """
@@ -34,19 +37,23 @@ class CollectiveTimes:
     num_ranks: int
     in_place: bool
     wrong: int | None
+    calls: int
     times_s: tuple[float, ...]
+    late_s: tuple[float, ...]
     positions: tuple[int, ...]
     rank_medians_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name, minimum in (("size_bytes", 1), ("num_ranks", 1), ("wrong", 0)):
+        for name, minimum in (("size_bytes", 1), ("num_ranks", 1), ("wrong", 0), ("calls", 1)):
             _check_whole(name, getattr(self, name), minimum)
         for position in self.positions:
             _check_whole("positions", position, 0)
         for name in ("times_s", "rank_medians_s"):
             _check_times(name, getattr(self, name))
-        if len(self.positions) != len(self.times_s):
-            raise ValueError(f"{len(self.positions)} positions for {len(self.times_s)} times_s: must be as many")
+        _check_times("late_s", self.late_s, may_be_zero=True)
+        for name in ("positions", "late_s"):
+            if len(getattr(self, name)) != len(self.times_s):
+                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.times_s)} times_s: must be as many")
         if len(self.rank_medians_s) != self.num_ranks:
             raise ValueError(f"{len(self.rank_medians_s)} rank_medians_s for {self.num_ranks} ranks: one for each")
 
@@ -92,8 +99,8 @@ def _read(name: str, value: Any) -> Any:
 
 _JSON_TYPES: dict[str, Any] = {
     **dict.fromkeys(("collective", "algorithm", "dtype", "op"), str),
-    **dict.fromkeys(("size_bytes", "num_ranks", "wrong"), object),  # looked at when all is read
-    **dict.fromkeys(("times_s", "positions", "rank_medians_s"), list),
+    **dict.fromkeys(("size_bytes", "num_ranks", "wrong", "calls"), object),  # looked at when all is read
+    **dict.fromkeys(("times_s", "late_s", "positions", "rank_medians_s"), list),
     "in_place": bool,
 }
 
@@ -105,9 +112,10 @@ def _check_whole(name: str, value: object, minimum: int) -> None:
         raise ValueError(f"{name} {value!r}: must be a whole number, at least {minimum}")
 
 
-def _check_times(name: str, times_s: tuple[float, ...]) -> None:
+def _check_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
     if not times_s:
         raise ValueError(f"{name}: must hold at least one time")
     for time_s in times_s:
-        if isinstance(time_s, bool) or not isinstance(time_s, int | float) or not 0 < time_s < math.inf:
-            raise ValueError(f"{name} {time_s!r}: must be seconds, greater than 0")
+        is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
+        if not is_number or not 0 <= time_s < math.inf or (time_s == 0 and not may_be_zero):
+            raise ValueError(f"{name} {time_s!r}: must be seconds, {'at least' if may_be_zero else 'greater than'} 0")

@@ -10,8 +10,8 @@ from ringsim.atomic_file import atomic_file
 from ringsim.collective_times import CollectiveTimes
 
 FORMAT = "ringsim-measurements"
-VERSION = 2
-OLDER = (1,)  # without collectives
+VERSION = 3
+OLDER = (1, 2)  # without collectives; with one call in an iteration, and no word on who was late
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,11 @@ class Measurements:
             raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads versions up to {VERSION}")
         try:
             probes = tuple(Probe(**{**probe, "times_s": tuple(probe["times_s"])}) for probe in data["probes"])
-            collectives = data["collectives"] if data["version"] == VERSION else ()
-            times = tuple(_read_times(index, each, data["num_ranks"]) for index, each in enumerate(collectives))
+            collectives = data["collectives"] if data["version"] > 1 else ()
+            times = tuple(
+                _read_times(index, _of_today(each, data["version"]), data["num_ranks"])
+                for index, each in enumerate(collectives)
+            )
             return cls(data["num_ranks"], data["provenance"], probes, times)
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or unknown: {error}") from error
@@ -83,6 +86,13 @@ class Measurements:
             return cls.from_dict(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _of_today(data: Any, version: int) -> Any:
+    """A collective's times as this version would have written them."""
+    if version == VERSION or not isinstance(data, dict) or not isinstance(data.get("times_s"), list):
+        return data
+    return {**data, "calls": 1, "late_s": [0.0] * len(data["times_s"])}
 
 
 def _read_times(index: int, data: Any, num_ranks: int) -> CollectiveTimes:

@@ -73,6 +73,11 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     type=click.IntRange(1),
     help="Of each cell of the table.  [default: what fits the time, at least 5]",
 )
+@click.option(
+    "--calls",
+    type=click.IntRange(1, 1000),
+    help="In a row, in each iteration; their mean counts.  [default: what takes 5 ms, at most 20]",
+)
 @click.option("--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Without -n, for a cell.")
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=2, help="Iterations that are not counted.")
 @click.option("--in-place/--out-of-place", default=None, help="Only this half of the table.  [default: both]")

@@ -29,6 +29,7 @@ class Plan:
     sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
     places: whether in place, one after the other.
     iterations: None for as many as fit into `cell_time_s`.
+    calls: in a row, in each iteration; None for as many as take a few milliseconds.
     raw_sockets: whether bare TCP moves the bytes of all_reduce too.
     """
 
@@ -39,6 +40,7 @@ class Plan:
     op: str = "sum"
     places: tuple[bool, ...] = (False, True)
     iterations: int | None = None
+    calls: int | None = None
     warm_up: int = 2
     cell_time_s: float = 1.0
     seed: int = 0

@@ -16,6 +16,8 @@ from collectives.errors import naming_failures
 from ringsim.collective_times import CollectiveTimes
 
 TRIED = 3  # rounds, to find out how many fit
+IN_A_ROW_S = 5e-3  # a turn should take as long, so that who leaves the barrier last does not decide what it takes
+MAX_IN_A_ROW = 20
 MIN_ITERATIONS = 5
 MAX_ITERATIONS = 1000
 
@@ -26,19 +28,24 @@ def measure(
     """The times of each contender, the same on every rank; collective.
 
     In each iteration every contender has a turn, another one first each time, so that a slow moment of the machine
-    falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch.
-    Raises CollectiveError when a peer fails.
+    falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
+    in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
     """
     with naming_failures(f"rank {group.rank()}: {cell} failed"):
         data = pattern(cell, plan.seed)
         buffers = Buffers.of(data, group.rank())
         wrong = [_count_wrong(contender, data, buffers, group) for contender in contenders]
         for turn in range(plan.warm_up):
-            _one_round(turn, contenders, buffers, group)
-        count = plan.iterations or _agree(plan.cell_time_s, lambda: _one_round(0, contenders, buffers, group), group)
-        own = torch.tensor([_one_round(turn, contenders, buffers, group) for turn in range(count)], dtype=torch.float64)
-        times = _gather(own, group)
-    return tuple(_summary(cell, c.name, wrong[i], times[:, :, i], i, len(contenders)) for i, c in enumerate(contenders))
+            _one_round(turn, contenders, buffers, group, 1)
+        calls, count = _agree(plan, lambda: _one_round(0, contenders, buffers, group, 1), len(contenders), group)
+        own = torch.tensor(
+            [_one_round(turn, contenders, buffers, group, calls) for turn in range(count)], dtype=torch.float64
+        )
+        ends = _gather(own, group)  # (ranks, iterations, contenders, start or end)
+    return tuple(
+        _summary(cell, contender.name, wrong[index], ends[:, :, index], calls, index, len(contenders))
+        for index, contender in enumerate(contenders)
+    )
 
 
 def _count_wrong(contender: Contender, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int | None:
@@ -56,42 +63,55 @@ def first_in(turn: int, num_contenders: int) -> int:
     return turn % num_contenders
 
 
-def _one_round(turn: int, contenders: Sequence[Contender], buffers: Buffers, group: dist.ProcessGroup) -> list[float]:
-    """Seconds that each contender took on this rank."""
-    times = [0.0] * len(contenders)
+def _one_round(
+    turn: int, contenders: Sequence[Contender], buffers: Buffers, group: dist.ProcessGroup, calls: int
+) -> list[tuple[float, float]]:
+    """When each contender began and ended its calls on this rank, in seconds on its clock."""
+    times = [(0.0, 0.0)] * len(contenders)
     first = first_in(turn, len(contenders))
     for index in [*range(first, len(contenders)), *range(first)]:
         buffers.refill()
         dist.barrier(group=group)
         begin = time.perf_counter()
-        contenders[index].run(buffers)
-        times[index] = time.perf_counter() - begin
+        for _ in range(calls):
+            contenders[index].run(buffers)
+        times[index] = begin, time.perf_counter()
     return times
 
 
-def _agree(cell_time_s: float, one_round: Callable[[], object], group: dist.ProcessGroup) -> int:
-    """How many iterations fit, as rank 0 finds from a few: all must do as many."""
+def _agree(
+    plan: Plan, one_round: Callable[[], object], num_contenders: int, group: dist.ProcessGroup
+) -> tuple[int, int]:
+    """How many calls in a row, and how many iterations fit, as rank 0 finds from a few: all must do as many."""
+    if plan.calls and plan.iterations:
+        return plan.calls, plan.iterations
     rounds_s = []
     for _ in range(TRIED):
         begin = time.perf_counter()
         one_round()
         rounds_s.append(time.perf_counter() - begin)
-    count = torch.tensor(min(max(int(cell_time_s / statistics.median(rounds_s)), MIN_ITERATIONS), MAX_ITERATIONS))
-    dist.broadcast(count, group=group, group_src=0)
-    return int(count)
+    round_s = statistics.median(rounds_s)
+    calls = plan.calls or min(max(round(IN_A_ROW_S * num_contenders / round_s), 1), MAX_IN_A_ROW)
+    count = plan.iterations or min(max(int(plan.cell_time_s / (calls * round_s)), MIN_ITERATIONS), MAX_ITERATIONS)
+    agreed = torch.tensor([calls, count])
+    dist.broadcast(agreed, group=group, group_src=0)
+    calls, count = agreed.tolist()
+    return calls, count
 
 
 def _gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """own: (iterations, contenders). Returns (ranks, iterations, contenders)."""
+    """own: (...). Returns (ranks, ...)."""
     gathered = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(gathered, own, group=group)
     return torch.stack(gathered)
 
 
 def _summary(
-    cell: Cell, name: str, wrong: int | None, times: torch.Tensor, index: int, num_contenders: int
+    cell: Cell, name: str, wrong: int | None, ends: torch.Tensor, calls: int, index: int, num_contenders: int
 ) -> CollectiveTimes:
-    """times: (ranks, iterations)."""
+    """ends: (ranks, iterations, start or end)."""
+    starts = ends[:, :, 0]
+    times = (ends[:, :, 1] - starts) / calls
     return CollectiveTimes(
         collective=cell.collective,
         algorithm=name,
@@ -101,7 +121,9 @@ def _summary(
         num_ranks=cell.num_ranks,
         in_place=cell.in_place,
         wrong=wrong,
+        calls=calls,
         times_s=tuple(times.amax(dim=0).tolist()),
+        late_s=tuple(((starts.amax(dim=0) - starts.amin(dim=0)) / calls).tolist()),
         positions=tuple((index - first_in(turn, num_contenders)) % num_contenders for turn in range(times.shape[1])),
         rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
     )

@@ -12,12 +12,12 @@ from collectives.benchmark.contender import Contender, ours, torchs
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.pattern import pattern
 from collectives.benchmark.plan import Plan, growing_sizes
-from collectives.benchmark.runner import measure
+from collectives.benchmark.runner import MAX_IN_A_ROW, measure
 from ringsim.collective import Collective
 from ringsim.collective_times import CollectiveTimes
 from tests.ranks import RankPool
 
-SMALL = Plan(tuple(Collective), (), (64, 1000), iterations=2, warm_up=1)
+SMALL = Plan(tuple(Collective), (), (64, 1000), iterations=2, calls=1, warm_up=1)
 CELL = Cell(Collective.ALL_REDUCE, 250, "float32", "sum", 2, in_place=False)
 
 
@@ -117,6 +117,15 @@ def test_the_slowest_rank_counts(ranks: RankPool) -> None:
     for times in ranks.run(three_in_turn, num_ranks=2)[0][0]:
         assert times.median_s >= max(times.rank_medians_s)
         assert len(times.rank_medians_s) == 2
+
+
+def test_calls_in_a_row(ranks: RankPool) -> None:
+    """Small ones several, as many as asked for or as fit, and what one takes is what counts."""
+    plan = replace(SMALL, collectives=(Collective.ALL_REDUCE,), algorithms=("ring",))
+    for calls, expected in ((None, range(2, MAX_IN_A_ROW + 1)), (7, [7])):
+        (result, *_) = ranks.run(planned, replace(plan, calls=calls), num_ranks=2)
+        assert all(times.calls in expected for times in result)
+        assert all(0 <= late < 1 for times in result for late in times.late_s)
 
 
 def test_iterations_fit_the_time(ranks: RankPool) -> None:

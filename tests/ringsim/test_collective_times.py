@@ -20,7 +20,9 @@ TIMES = CollectiveTimes(
     num_ranks=2,
     in_place=False,
     wrong=0,
+    calls=1,
     times_s=(3e-3, 1e-3, 2e-3),
+    late_s=(0.0, 0.0, 1e-3),
     positions=(0, 1, 0),
     rank_medians_s=(1e-3, 2e-3),
 )
@@ -56,6 +58,16 @@ def test_files_without_collectives_are_read(tmp_path: Path) -> None:
     assert [probe.size_bytes for probe in measurements.probes] == [64]
 
 
+def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
+    """Those of version 2, where nobody said who was late."""
+    data = Measurements(2, {"machine": "made up"}, collectives=(TIMES,)).as_dict()
+    data["version"] = 2
+    for times in data["collectives"]:
+        del times["calls"], times["late_s"]
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    assert Measurements.load(tmp_path / "old.json").collectives == (replace(TIMES, late_s=(0.0, 0.0, 0.0)),)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -66,6 +78,8 @@ def test_files_without_collectives_are_read(tmp_path: Path) -> None:
         ({"times_s": [1e-3, -1e-3, 2e-3]}, "times_s -0.001: must be seconds, greater than 0"),
         ({"times_s": [1e-3, "2", 2e-3]}, "times_s '2': must be seconds, greater than 0"),
         ({"times_s": []}, "times_s: must hold at least one time"),
+        ({"late_s": [0, 1e-3, -1e-3]}, "late_s -0.001: must be seconds, at least 0"),
+        ({"calls": 0}, "calls 0: must be a whole number, at least 1"),
         ({"positions": [0, 1]}, "2 positions for 3 times_s: must be as many"),
         ({"positions": [0, 1.5, 0]}, "positions 1.5: must be a whole number, at least 0"),
         ({"size_bytes": 0}, "size_bytes 0: must be a whole number, at least 1"),

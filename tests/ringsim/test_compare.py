@@ -54,8 +54,8 @@ def measurements(tmp_path: Path) -> Path:
         "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
     }
     times = [
-        CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0,
-                        (predict_time(schedule, HOST, size),) * 3, (0, 0, 0), (1e-3,) * num_ranks)
+        CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
+                        (predict_time(schedule, HOST, size),) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
         for name, schedule in schedules.items()
     ]  # fmt: skip
     path = tmp_path / "measurements.json"
