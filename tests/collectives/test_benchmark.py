@@ -120,9 +120,9 @@ def test_the_slowest_rank_counts(ranks: RankPool) -> None:
 
 
 def test_calls_in_a_row(ranks: RankPool) -> None:
-    """Small ones several, as many as asked for or as fit, and what one takes is what counts."""
+    """As many as asked for, or as take a few milliseconds; the mean counts."""
     plan = replace(SMALL, collectives=(Collective.ALL_REDUCE,), algorithms=("ring",))
-    for calls, expected in ((None, range(2, MAX_IN_A_ROW + 1)), (7, [7])):
+    for calls, expected in ((None, range(1, MAX_IN_A_ROW + 1)), (7, [7])):
         (result, *_) = ranks.run(planned, replace(plan, calls=calls), num_ranks=2)
         assert all(times.calls in expected for times in result)
         assert all(0 <= late < 1 for times in result for late in times.late_s)
