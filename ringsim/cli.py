@@ -8,6 +8,7 @@ from ringsim.commands.calibrate import calibrate
 from ringsim.commands.compare import compare
 from ringsim.commands.ddp import ddp
 from ringsim.commands.formats import export, import_
+from ringsim.commands.measure import measure
 from ringsim.commands.networks import networks
 from ringsim.commands.order import order
 from ringsim.commands.plot import plot
@@ -22,6 +23,6 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-MEASURED = (calibrate, compare)
+MEASURED = (measure, calibrate, compare)
 for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
     main.add_command(command)

@@ -82,6 +82,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=2, help="Iterations that are not counted.")
 @click.option("--in-place/--out-of-place", default=None, help="Only this half of the table.  [default: both]")
 @click.option("--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes over bare TCP, nothing added up.")
+@click.option("--probes", is_flag=True, help="First probe messages and additions, for ringsim calibrate.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the data.")
 @click.option("--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="To wait for a peer.")
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration there, as JSON.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch.distributed as dist
 
@@ -10,10 +11,14 @@ from collectives.benchmark.contender import Contender, ours, torchs
 from collectives.benchmark.plan import Plan
 from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.runner import measure
+from collectives.place import places_of
+from collectives.probe import probe
 from collectives.provenance import provenance
 from ringsim.collective import Collective
 from ringsim.collective_times import CollectiveTimes
 from ringsim.measurements import Measurements
+
+PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
 
 
 def run_plan(
@@ -24,6 +29,7 @@ def run_plan(
     progress: called after each cell. Raises ValueError for what the plan asks and cannot be had, CollectiveError when
     a peer fails or is later than `timeout_s`.
     """
+    probed = _probed(plan, group)
     found: list[CollectiveTimes] = []
     sockets: AbstractContextManager[Contender | None] = (
         raw_sockets(group, timeout_s) if plan.raw_sockets else nullcontext()
@@ -32,7 +38,15 @@ def run_plan(
         for cell in plan.cells(group.size()):
             found += measure(cell, _contenders(cell, plan, group, raw), plan, group)
             progress()
-    return Measurements(group.size(), provenance(), collectives=tuple(found))
+    return replace(probed, collectives=tuple(found))
+
+
+def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:
+    """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
+    if not plan.probes:
+        return Measurements(group.size(), provenance() | places_of(group)._asdict())
+    largest = max(plan.sizes_bytes)
+    return probe(group, min(largest, PROBED_BYTES), largest, pairs=True)
 
 
 def _contenders(cell: Cell, plan: Plan, group: dist.ProcessGroup, raw: Contender | None) -> list[Contender]:

@@ -31,6 +31,7 @@ class Plan:
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     raw_sockets: whether bare TCP moves the bytes of all_reduce too.
+    probes: whether to probe the group first, for `ringsim calibrate`.
     """
 
     collectives: tuple[Collective, ...]
@@ -45,6 +46,7 @@ class Plan:
     cell_time_s: float = 1.0
     seed: int = 0
     raw_sockets: bool = False
+    probes: bool = False
 
     def cells(self, num_ranks: int) -> list[Cell]:
         """All there is to time, in order. Raises ValueError for a size that is too small."""
