@@ -5,7 +5,7 @@ nothing here makes the CPU wait; it is the current stream that does.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -35,8 +35,8 @@ class BatchedRun(Run):
             meet(self.group, self.homes[0].device)
         Run.run(self)
 
-    def _doing(self) -> dict[Do, Callable[[int], None]]:
-        return Run._doing(self) | {Do.LAUNCH: self._launch}
+    def _doing(self) -> Sequence[Callable[[int], None]]:
+        return *Run._doing(self), self._launch
 
     def _post(self, index: int) -> None:
         receive = self.executor.program.receives[index]

@@ -13,7 +13,7 @@ from collectives.execute import Executor, is_plain, resolve
 from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
 from collectives.run import Source
-from collectives.transport import CPU, Transport
+from collectives.transport import CPU, STAGED, Transport
 from collectives.work import Work
 from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
@@ -82,11 +82,11 @@ class Call:
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether `execute` can run on `tensor` itself, rather than on a copy in a `buffer`."""
-        return is_plain(tensor) and self.transport is not Transport.STAGED
+        return self.transport is not STAGED and is_plain(tensor)
 
     def buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         """(length,): the lane's room for a copy of what is on the device of `tensor`, where `execute` can take it."""
-        if self.transport is Transport.STAGED:
+        if self.transport is STAGED:
             return self.lane.buffer(length, dtype, CPU, pinned=True)
         return self.lane.buffer(length, dtype, tensor.device)
 
@@ -153,7 +153,7 @@ class Call:
         def crossed() -> None:
             crossing.carry_out(turn)
 
-        if async_op and self.transport is Transport.STAGED:
+        if async_op and self.transport is STAGED:
             return self.lane.start(crossed, result, crossing)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
         # own, in the same order, which a second thread would spoil.

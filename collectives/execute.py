@@ -19,7 +19,7 @@ from collectives.mail import mail_of, mail_tag
 from collectives.room import room
 from collectives.run import Event, Reduce, Run, Source
 from collectives.script import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
-from collectives.transport import Transport, transports_of
+from collectives.transport import POSTED, STAGED, Transport, transports_of
 from ringsim.partition import Cut, partition
 from ringsim.program import rank_program
 from ringsim.schedule import Schedule
@@ -154,7 +154,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        if transport is Transport.STAGED:
+        if transport is STAGED:
             self._run_staged(tensor, reduce, source, wire, log)
         else:
             self._run(tensor, transport, reduce, source, wire, log)
@@ -170,7 +170,7 @@ class Executor:
         self._staging = room(self._staging, tensor.numel(), tensor.dtype, pinned=True)
         host = self._staging[: tensor.numel()]
         host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
-        self._run(host, Transport.POSTED, reduce, None, wire, log)
+        self._run(host, POSTED, reduce, None, wire, log)
         tensor.detach().view(-1).copy_(host)
 
     def _run(
@@ -182,7 +182,7 @@ class Executor:
         wire: torch.dtype | None,
         log: list[Event] | None,
     ) -> None:
-        plan = self._posted if transport is Transport.POSTED else self._batched
+        plan = self._posted if transport is POSTED else self._batched
         wire = wire or tensor.dtype
         layout = self._layout(tensor.numel(), wire.itemsize, plan)
         homes = _cut(tensor, layout.lengths)

@@ -13,7 +13,8 @@ wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half 
 CUDA tensors: on a group whose backend for them is NCCL each step's messages are launched as one group; on Gloo, or the
 backend "ring", they go through pinned memory of the host, which is kept: of each dtype as much as the longest tensor.
 A collective begins after what the current stream was asked to do before the call; when the call returns, or that of
-`Work.wait`, the current stream then waits for it, and on NCCL the CPU does not.
+`Work.wait`, the current stream then waits for it, and on NCCL the CPU does not; a peer that fails is then found by
+NCCL's own watchdog, and there is no CollectiveError.
 """
 
 from typing import Any

@@ -43,9 +43,10 @@ class Lane:
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
         """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
-        if key not in self._buffers or len(self._buffers[key]) < length:
-            self._buffers[key] = fresh(length, dtype, device, pinned)
-        return self._buffers[key][:length]
+        kept = self._buffers.get(key)
+        if kept is None or len(kept) < length:
+            kept = self._buffers[key] = fresh(length, dtype, device, pinned)
+        return kept[:length]
 
     def crossing(self, tensors: Sequence[torch.Tensor]) -> Crossing:
         """For a call that is made now with these CUDA tensors, all on one device."""

@@ -18,6 +18,10 @@ class Transport(Enum):
     STAGED = "as POSTED, from and to pinned memory of the host"  # a CUDA tensor on Gloo, which sends none
 
 
+# By themselves, because each call asks, and Python 3.11 takes long to find a member of an Enum.
+POSTED, BATCHED, STAGED = Transport
+
+
 class Transports:
     """Those of one group, found when first asked for.
 
@@ -47,11 +51,11 @@ def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"the tensor is on {device}: must be on the CPU or on a CUDA device")
     if _backend_name(group, device) != GLOO:
-        return Transport.BATCHED
+        return BATCHED
     if device.type == "cpu":
-        return Transport.POSTED
+        return POSTED
     _backend_name(group, CPU)  # which does the sending
-    return Transport.STAGED
+    return STAGED
 
 
 def has_backend(group: dist.ProcessGroup, device: torch.device) -> bool:
