@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from collectives.exchange import Exchange
 from collectives.probe import probe
+from collectives.transport import CPU, has_backend
 from ringsim.algorithms import build
 from ringsim.calibrate import calibrate
 from ringsim.calibrate_host import calibrate_host
@@ -69,6 +70,15 @@ def chooser_of(group: dist.ProcessGroup) -> Chooser:
     if group not in _CHOOSERS:
         _CHOOSERS[group] = Chooser(group)
     return _CHOOSERS[group]
+
+
+def require_network(group: dist.ProcessGroup) -> None:
+    """Raise ValueError if `group` can neither be probed nor was told its network."""
+    if group not in _CHOOSERS and group.size() > 1 and not has_backend(group, CPU):
+        raise ValueError(
+            "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
+            "algorithm, or calibrate and call collectives.auto.use_network(network, group) first"
+        )
 
 
 def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:

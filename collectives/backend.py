@@ -4,7 +4,8 @@
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
 What is not written here goes to Gloo as it would without us: sending and receiving, gather, scatter, all_to_all, sparse
-tensors, a barrier with a timeout of its own.
+tensors, a barrier with a timeout of its own. CUDA tensors go through memory of the host; what goes to Gloo takes them
+only as far as Gloo does.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from collectives.lane import close_lane
 from collectives.work import Work
 
 NAME = "ring"
+DEVICES = ["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class RingGroup(dist.ProcessGroup):
         gloo._set_sequence_number_for_group()
         # What a Python group does not override torch looks up here; and so do our own sends and receives.
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        for device in DEVICES:
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         return NAME
@@ -79,10 +82,10 @@ class RingGroup(dist.ProcessGroup):
         opts = opts or dist.AllreduceOptions()
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        how = self.options.reducing(self.options.all_reduce, tensors[0])
+        how, later = self.options.reducing(self.options.all_reduce, tensors[0]), _later(opts, tensors[0])
         if len(tensors) > 1:
-            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, opts.asyncOp, **how), tensors)
-        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, opts.asyncOp, **how), tensors)
+            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, later, **how), tensors)
+        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, later, **how), tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
@@ -90,13 +93,14 @@ class RingGroup(dist.ProcessGroup):
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceOptions()
         how = self.options.reducing(self.options.reduce, tensors[0])
-        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, opts.asyncOp, opts.rootRank, **how)
+        later = _later(opts, tensors[0])
+        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, later, opts.rootRank, **how)
         return _work(work, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
-        algorithm = self.options.broadcast
-        work = rooted.broadcast(tensors[0], None, self, opts.asyncOp, opts.rootRank, algorithm=algorithm)
+        algorithm, later = self.options.broadcast, _later(opts, tensors[0])
+        work = rooted.broadcast(tensors[0], None, self, later, opts.rootRank, algorithm=algorithm)
         return _work(work, tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
@@ -107,14 +111,14 @@ class RingGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or AllgatherOptions()
-        algorithm = self.options.all_gather
-        work = functions.all_gather(outputs[0], inputs[0], self, opts.asyncOp, algorithm=algorithm)
+        algorithm, later = self.options.all_gather, _later(opts, inputs[0])
+        work = functions.all_gather(outputs[0], inputs[0], self, later, algorithm=algorithm)
         return _work(work, outputs[0])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         opts = opts or AllgatherOptions()
-        algorithm = self.options.all_gather
-        work = functions.all_gather_into_tensor(output, input, self, opts.asyncOp, algorithm=algorithm)
+        algorithm, later = self.options.all_gather, _later(opts, input)
+        work = functions.all_gather_into_tensor(output, input, self, later, algorithm=algorithm)
         return _work(work, [output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
@@ -124,13 +128,14 @@ class RingGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceScatterOptions()
         how = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, opts.asyncOp, **how)
+        later = _later(opts, outputs[0])
+        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, later, **how)
         return _work(work, outputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         opts = opts or dist.ReduceScatterOptions()
         how = self.options.reducing(self.options.reduce_scatter, output)
-        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp, **how)
+        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _later(opts, output), **how)
         return _work(work, [output])
 
     def reduce_scatter_single_coalesced(
@@ -145,6 +150,11 @@ class RingGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+
+def _later(opts: Any, tensor: Tensor) -> bool:
+    """Whether not to wait in the call itself: where it is a stream that waits, the Work must tell it for what."""
+    return bool(opts.asyncOp) or tensor.is_cuda
 
 
 def _work(work: Work | None, result: list[Tensor]) -> Work:
@@ -170,4 +180,4 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 
 def register() -> None:
     """Make the name "ring" known to torch.distributed; `import collectives` does."""
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)

@@ -1,6 +1,6 @@
 """What all calls have in common: whose turn it is, which executor runs them, and what must fit together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from collectives.auto import chooser_of
-from collectives.execute import Executor, resolve
+from collectives.auto import chooser_of, require_network
+from collectives.execute import Executor, is_plain, resolve
 from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
 from collectives.run import Source
+from collectives.transport import CPU, STAGED, Transport
 from collectives.work import Work
 from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
@@ -61,15 +62,33 @@ class Words:
 
 
 class Call:
-    """One collective on one group: where it runs, and its executor."""
+    """One collective on one group: where it runs, and its executor.
+
+    transport: of its tensors, once it is to be performed.
+    """
+
+    transport: Transport
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
         self.lane: Lane = lane_of(self.group)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
+        # Now, so that what cannot be is the caller's error.
         if algorithm != AUTO:
-            self._executor(algorithm, 0)  # now, so that a name that there is not is the caller's error
+            self._executor(algorithm, 0)
+        else:
+            require_network(self.group)
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether `execute` can run on `tensor` itself, rather than on a copy in a `buffer`."""
+        return self.transport is not STAGED and is_plain(tensor)
+
+    def buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+        """(length,): the lane's room for a copy of what is on the device of `tensor`, where `execute` can take it."""
+        if self.transport is STAGED:
+            return self.lane.buffer(length, dtype, CPU, pinned=True)
+        return self.lane.buffer(length, dtype, tensor.device)
 
     def execute(
         self,
@@ -98,12 +117,19 @@ class Call:
         return executors[key]
 
     def perform(
-        self, work: Callable[[], None], async_op: bool, result: list[torch.Tensor], words: Words
+        self,
+        work: Callable[[], None],
+        async_op: bool,
+        result: list[torch.Tensor],
+        words: Words,
+        inputs: Sequence[torch.Tensor] = (),
     ) -> Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
         words: what all ranks must say alike, if that is to be checked.
+        inputs: the tensors that it was given beside those of the result.
         """
+        self.transport = self.lane.transports.of(words.tensor)
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
         agreement = self.lane.agreement
 
@@ -112,9 +138,29 @@ class Call:
                 agreement.require(words.of(self))
             work()
 
+        if words.tensor.is_cuda:
+            return self._perform_on_cuda(turn, async_op, result, [words.tensor, *result, *inputs])
         if async_op:
             return self.lane.start(turn, result)
         self.lane.run(turn)
+        return None
+
+    def _perform_on_cuda(
+        self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], tensors: list[torch.Tensor]
+    ) -> Work | None:
+        crossing = self.lane.crossing(tensors)
+
+        def crossed() -> None:
+            crossing.carry_out(turn)
+
+        if async_op and self.transport is STAGED:
+            return self.lane.start(crossed, result, crossing)
+        # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
+        # own, in the same order, which a second thread would spoil.
+        self.lane.run(crossed)
+        if async_op:
+            return Work.over(result, crossing)
+        crossing.join()
         return None
 
 
@@ -145,6 +191,8 @@ def check_share(small_name: str, small: torch.Tensor, large_name: str, large: to
         )
     if small.dtype != large.dtype:
         raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
+    if small.device != large.device:
+        raise ValueError(f"{large_name} is on {large.device} and {small_name} on {small.device}: must be on the same")
 
 
 def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
@@ -156,4 +204,8 @@ def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: t
             raise ValueError(
                 f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
                 f"{tensor.dtype}: both must be the same"
+            )
+        if each.device != tensor.device:
+            raise ValueError(
+                f"{list_name}[{index}] is on {each.device} and {name} on {tensor.device}: must be on the same"
             )

@@ -24,20 +24,22 @@ def all_reduce_coalesced(
 ) -> Work | None:
     """Reduce each of `tensors` over all ranks, in place, as one long tensor: so many latencies less.
 
-    tensors: at least one, all of one dtype. Raises ValueError otherwise.
+    tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
     """
     dtypes = {each.dtype for each in tensors}
     if len(dtypes) != 1:
         raise ValueError(f"tensors of {sorted(map(str, dtypes))}: must be at least one, all of one dtype")
     for index, each in enumerate(tensors):
         check_writable(f"tensors[{index}]", each)
+    if len({each.device for each in tensors}) != 1:
+        raise ValueError(f"tensors on {sorted({str(each.device) for each in tensors})}: must all be on the same device")
     how, states = reduction(op, tensors[0].dtype), numbers(tensors[0].dtype, accumulate, wire)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
     wholes = [each.detach() for each in tensors]
     lengths = [each.numel() for each in wholes]
 
     def run() -> None:
-        state = call.lane.buffer(sum(lengths), states.state)
+        state = call.buffer(sum(lengths), states.state, wholes[0])
         parts = [part.view(each.shape) for part, each in zip(state.split(lengths), wholes, strict=True)]
         for part, each in zip(parts, wholes, strict=True):
             part.copy_(each)

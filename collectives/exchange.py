@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.execute import Executor
+from collectives.transport import home_of
 from ringsim.algorithms import build
 from ringsim.collective import Collective
 
@@ -22,13 +23,15 @@ class Exchange:
         self._rank = group.rank()
         self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
         self._words = torch.zeros(group.size(), LENGTH, dtype=torch.uint8)
+        self._home = home_of(group)
 
     def all(self, words: str) -> list[str]:
         """What every rank says, by rank. Raises CollectiveError if one says nothing within the group's timeout."""
         own = _of_length(words.encode()).ljust(LENGTH)
         self._words[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        self._executor.run(self._words)
-        return [bytes(row.tolist()).decode(errors="replace").rstrip() for row in self._words]
+        all_words = self._words.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(all_words)
+        return [bytes(row).decode(errors="replace").rstrip() for row in all_words.tolist()]
 
 
 def _of_length(words: bytes) -> bytes:

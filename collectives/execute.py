@@ -1,21 +1,25 @@
 """`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
 
-Each rank runs its own part (`RankProgram`) in one thread, from a script. Receives are posted ahead, because Gloo's send
-is a rendezvous: it writes at once only if the receiver has already said where to. Those of short messages are posted
-even before the call (`Mail`).
+Each rank runs its own part (`RankProgram`) in one thread, from a script. On Gloo receives are posted ahead, because its
+send is a rendezvous: it writes at once only if the receiver has already said where to. Those of short messages are
+posted even before the call (`Mail`). Elsewhere, on NCCL, each step is launched as one group (`BatchedRun`).
 """
 
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from collectives.batched_run import BatchedRun
 from collectives.mail import mail_of, mail_tag
+from collectives.room import room
 from collectives.run import Event, Reduce, Run, Source
-from collectives.script import num_apart, script_of
+from collectives.script import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
+from collectives.transport import POSTED, STAGED, Transport, transports_of
 from ringsim.partition import Cut, partition
 from ringsim.program import rank_program
 from ringsim.schedule import Schedule
@@ -53,6 +57,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+class Plan(NamedTuple):
+    """How a rank carries out its program on a transport.
+
+    num_slots: places for what arrives and must not land in its chunk.
+    """
+
+    run: type[Run]
+    script: tuple[Line, ...]
+    num_slots: int
+
+
 class Layout(NamedTuple):
     """How a tensor is cut.
 
@@ -68,9 +83,10 @@ class Layout(NamedTuple):
 class Executor:
     """One schedule on one process group, to be run any number of times; keeps what every run needs.
 
-    Memory: `num_slots` of the longest chunks for what arrives to be added (as many as one step brings to this rank, and
-    at least three where there are as many), unless they are short enough for the group's mail; kept between runs,
-    because fresh memory costs more than the sending.
+    Memory: the longest chunk, a few times, for what arrives to be added (as many as one step brings to this rank, and
+    on Gloo at least three where there are as many), unless it is short enough for the group's mail; for a CUDA tensor
+    on Gloo also its length in pinned memory of the host. Kept between runs, because fresh memory costs more than the
+    sending.
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
     tag: of the messages; others than those of the collectives need another. Less than 256.
@@ -88,15 +104,21 @@ class Executor:
         self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
         self.program = rank_program(schedule, (group.rank() - root) % group.size())
         self.sends = self.program.sends
-        self.script = script_of(self.program)
-        self.num_slots = num_apart(self.program)
         # Whom the schedule calls rank i, in the group: with another root than 0, all are moved along by as much.
         self.peers = [(rank + root) % group.size() for rank in range(group.size())]
         self.mail = mail_of(group)
         self.tag, self.cut = tag, cut
-        self._layouts: dict[tuple[int, int], Layout] = {}
-        self._scratch = torch.empty(0, dtype=torch.uint8)
-        self._mirror = torch.empty(0, dtype=torch.uint8)
+        self._transports = transports_of(group)
+        self._layouts: dict[tuple[int, int, bool], Layout] = {}
+        self._scratch = self._mirror = self._staging = torch.empty(0, dtype=torch.uint8)
+
+    @cached_property
+    def _posted(self) -> Plan:
+        return Plan(Run, script_of(self.program), num_apart(self.program))
+
+    @cached_property
+    def _batched(self) -> Plan:
+        return Plan(BatchedRun, batched_script_of(self.program), num_apart_in_a_step(self.program))
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -117,7 +139,8 @@ class Executor:
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
-        tensor: contiguous, on the CPU, of the same length and dtype on every rank.
+        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. On CUDA the run
+        belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
         reduce: called with a chunk and what arrived for it; must change the chunk in place.
         source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
         chunks mean anything that this rank has written. Not together with `wire`.
@@ -128,46 +151,73 @@ class Executor:
         Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
         CollectiveError when a peer fails or is later than the group's timeout.
         """
-        if not is_plain(tensor) or not tensor.is_cpu:
+        if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
+        transport = self._transports.of(tensor)
+        if transport is STAGED:
+            self._run_staged(tensor, reduce, source, wire, log)
+        else:
+            self._run(tensor, transport, reduce, source, wire, log)
+
+    def _run_staged(
+        self,
+        tensor: torch.Tensor,
+        reduce: Reduce,
+        source: Source | None,
+        wire: torch.dtype | None,
+        log: list[Event] | None,
+    ) -> None:
+        self._staging = room(self._staging, tensor.numel(), tensor.dtype, pinned=True)
+        host = self._staging[: tensor.numel()]
+        host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
+        self._run(host, POSTED, reduce, None, wire, log)
+        tensor.detach().view(-1).copy_(host)
+
+    def _run(
+        self,
+        tensor: torch.Tensor,
+        transport: Transport,
+        reduce: Reduce,
+        source: Source | None,
+        wire: torch.dtype | None,
+        log: list[Event] | None,
+    ) -> None:
+        plan = self._posted if transport is POSTED else self._batched
         wire = wire or tensor.dtype
-        layout = self._layout(tensor.numel(), wire.itemsize)
+        layout = self._layout(tensor.numel(), wire.itemsize, plan)
         homes = _cut(tensor, layout.lengths)
         chunks = _cut(source.tensor, layout.lengths) if source else homes.copy()
         mirror = chunks
         if wire != tensor.dtype:
-            self._mirror = _room(self._mirror, tensor.numel(), wire)
+            self._mirror = room(self._mirror, tensor.numel(), wire, tensor.device)
             mirror = _cut(self._mirror[: tensor.numel()], layout.lengths)
         slots: Sequence[torch.Tensor] = ()
         if layout.longest_slot:
-            self._scratch = _room(self._scratch, self.num_slots * layout.longest_slot, wire)
-            slots = self._scratch.split(layout.longest_slot)
+            length = plan.num_slots * layout.longest_slot
+            self._scratch = room(self._scratch, length, wire, tensor.device)
+            slots = self._scratch[:length].split(layout.longest_slot)  # of what is kept the rest may be half a slot
         reduce_into = source.reduce_into if source else None
-        Run(self, self.group, chunks, homes, mirror, slots, layout.tags, reduce, reduce_into, log).run()
+        plan.run(
+            self, self.group, plan.script, chunks, homes, mirror, slots, layout.tags, reduce, reduce_into, log
+        ).run()
 
-    def _layout(self, num_elements: int, bytes_each: int) -> Layout:
+    def _layout(self, num_elements: int, bytes_each: int, plan: Plan) -> Layout:
         """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""
-        key = num_elements, bytes_each
+        by_mail = plan.run is Run  # only Gloo lets receives stay posted between calls
+        key = num_elements, bytes_each, by_mail
         if key not in self._layouts:
             lengths = np.diff(self.cut(num_elements, self.schedule.num_chunks)).tolist()
-            tags = [mail_tag(self.tag, length * bytes_each) for length in lengths]
-            longest = max((length for length, tag in zip(lengths, tags, strict=True) if tag == self.tag), default=0)
-            self._layouts[key] = Layout(lengths, tags, longest if self.num_slots else 0)
+            tags = [mail_tag(self.tag, length * bytes_each) if by_mail else self.tag for length in lengths]
+            unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if tag == self.tag]
+            self._layouts[key] = Layout(lengths, tags, max(unmailed, default=0) if plan.num_slots else 0)
         return self._layouts[key]
 
 
 def _refusal(tensor: torch.Tensor) -> str:
     if not tensor.is_contiguous():
         return f"the tensor with strides {tensor.stride()} must be contiguous"
-    if not is_plain(tensor):
-        return "the tensor is a conjugated or negated view; resolve_conj, resolve_neg"
-    return f"the tensor is on {tensor.device}; only CPU tensors are supported so far"
+    return "the tensor is a conjugated or negated view; resolve_conj, resolve_neg"
 
 
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
     return list(tensor.detach().view(-1).split_with_sizes(lengths))
-
-
-def _room(kept: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
-    """`kept` if it will do: fresh memory costs more than the sending."""
-    return kept if kept.dtype == dtype and len(kept) >= length else torch.empty(length, dtype=dtype)

@@ -1,14 +1,20 @@
 """The collectives in which all ranks are alike, with torch.distributed's own signatures.
 
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
-on the CPU. With `async_op=True` a call returns a `Work` at once; calls of one group are done in the order in which
-they were made. All raise ValueError for an argument that does not fit, and CollectiveError when a peer fails or is
-later than the group's timeout.
+all on the CPU or all on one CUDA device. With `async_op=True` a call returns a `Work` at once; calls of one group are
+done in the order in which they were made. All raise ValueError for an argument that does not fit, and CollectiveError
+when a peer fails or is later than the group's timeout.
 
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION` or an MSCCL `FILE.xml`.
 accumulate: the dtype in which a rank adds, such as torch.float32 for a bfloat16 tensor. A rank still rounds what it
 sends: an algorithm in which each sum is passed on, such as a ring, gains nothing, "two_shot" all there is to gain.
 wire: the dtype that travels, such as torch.bfloat16 for a float32 tensor: half the bytes.
+
+CUDA tensors: on a group whose backend for them is NCCL each step's messages are launched as one group; on Gloo, or the
+backend "ring", they go through pinned memory of the host, which is kept: of each dtype as much as the longest tensor.
+A collective begins after what the current stream was asked to do before the call; when the call returns, or that of
+`Work.wait`, the current stream then waits for it, and on NCCL the CPU does not; a peer that fails is then found by
+NCCL's own watchdog, and there is no CollectiveError.
 """
 
 from typing import Any
@@ -17,7 +23,6 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Numbers, Words, check_list, check_share, check_writable, numbers
-from collectives.execute import is_plain
 from collectives.reduction import Reduction, reduction
 from collectives.run import Source
 from collectives.work import Work
@@ -52,10 +57,10 @@ def all_reduce(
 
 def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: Numbers) -> None:
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
-    if is_plain(tensor) and dtypes.state == tensor.dtype:
+    if call.takes(tensor) and dtypes.state == tensor.dtype:
         state = tensor
     else:
-        state = call.lane.buffer(tensor.numel(), dtypes.state).view(tensor.shape)
+        state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
         state.copy_(tensor)
     call.execute(state, how, dtypes.wire)
     how.finish(state, call.num_ranks)
@@ -118,16 +123,17 @@ class _Scatter:
         self.words = Words("reduce_scatter", output, (" a rank, ", self.how.name, self.dtypes))
 
     def _can_be_read_in_place(self, inputs: list[torch.Tensor]) -> bool:
-        return len(inputs) == 1 and is_plain(inputs[0]) and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
+        plain = len(inputs) == 1 and self.call.takes(inputs[0])
+        return plain and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
 
     def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
         return self.call.perform(
-            lambda: self.run([each.detach() for each in inputs]), async_op, [self.output], self.words
+            lambda: self.run([each.detach() for each in inputs]), async_op, [self.output], self.words, inputs
         )
 
     def run(self, inputs: list[torch.Tensor]) -> None:
         call = self.call
-        state = call.lane.buffer(self.output.numel() * call.num_ranks, self.dtypes.state)
+        state = call.buffer(self.output.numel() * call.num_ranks, self.dtypes.state, self.output)
         if call.num_ranks > 1 and self._can_be_read_in_place(inputs):
             call.execute(state, self.how, source=Source(inputs[0], self.how.combine_into))
         else:
@@ -157,7 +163,7 @@ def all_gather_into_tensor(
 
     def run() -> None:
         output = output_tensor.detach()
-        whole = output if is_plain(output) else call.lane.buffer(output.numel(), output.dtype)
+        whole = output if call.takes(output) else call.buffer(output.numel(), output.dtype, output)
         _gather(call, whole.view(call.num_ranks, -1), input_tensor.detach())
         if whole is not output:
             output.copy_(whole.view(output.shape))
@@ -180,7 +186,7 @@ def all_gather(
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
 
     def run() -> None:
-        whole = call.lane.buffer(tensor.numel() * call.num_ranks, tensor.dtype).view(call.num_ranks, -1)
+        whole = call.buffer(tensor.numel() * call.num_ranks, tensor.dtype, tensor).view(call.num_ranks, -1)
         _gather(call, whole, tensor.detach())
         for each, part in zip(tensor_list, whole, strict=True):
             each.detach().copy_(part.view(each.shape))

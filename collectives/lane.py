@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,9 @@ from torch._C._distributed_c10d import DebugLevel, get_debug_level
 from collectives.agreement import Agreement
 from collectives.errors import CollectiveError
 from collectives.execute import resolve
+from collectives.room import fresh
+from collectives.stream import Crossing
+from collectives.transport import CPU, Transports, transports_of
 from collectives.work import Work
 
 
@@ -21,23 +24,37 @@ class Lane:
 
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
     After a failure, when nobody knows what the others have done, everything else fails too.
+
+    Memory: of each dtype, device and kind as much as the longest tensor for which a `buffer` was needed.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, transports: Transports) -> None:
+        self.transports = transports
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._entering = threading.Lock()  # of the queue; held for a moment only
         self._running = threading.Lock()  # held by whoever carries out a collective
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
-        self._buffers: dict[torch.dtype, torch.Tensor] = {}
+        self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
+        self._sides: dict[torch.device, torch.cuda.Stream] = {}
         self.agreement: Agreement | None = None
 
-    def buffer(self, length: int, dtype: torch.dtype) -> torch.Tensor:
+    def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
         """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
-        if dtype not in self._buffers or len(self._buffers[dtype]) < length:
-            self._buffers[dtype] = torch.empty(length, dtype=dtype)
-        return self._buffers[dtype][:length]
+        key = dtype, device.index, pinned  # the CPU's index is None
+        kept = self._buffers.get(key)
+        if kept is None or len(kept) < length:
+            kept = self._buffers[key] = fresh(length, dtype, device, pinned)
+        return kept[:length]
+
+    def crossing(self, tensors: Sequence[torch.Tensor]) -> Crossing:
+        """For a call that is made now with these CUDA tensors, all on one device."""
+        device = tensors[0].device
+        with self._entering:
+            if device not in self._sides:
+                self._sides[device] = torch.cuda.Stream(device)
+        return Crossing(self._sides[device], tensors)
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` after all that was given before, and wait for it."""
@@ -52,10 +69,10 @@ class Lane:
         finally:
             self._running.release()
 
-    def start(self, call: Callable[[], None], result: list[torch.Tensor]) -> Work:
+    def start(self, call: Callable[[], None], result: list[torch.Tensor], crossing: Crossing | None = None) -> Work:
         """Run `call` after all that was given before, without waiting."""
         with self._entering:
-            return Work(self._enqueue(call), result, self.wait)
+            return Work(self._enqueue(call), result, self.wait, crossing)
 
     def close(self) -> None:
         """End the thread, when what was given is done; nothing may be given any more."""
@@ -117,7 +134,7 @@ def lane_of(group: dist.ProcessGroup) -> Lane:
     """The lane of `group`, which lives as long as the group."""
     with _MAKING:
         if group not in _LANES:
-            _LANES[group] = Lane(f"collectives-{group.group_name}")
+            _LANES[group] = Lane(f"collectives-{group.group_name}", transports_of(group))
             if get_debug_level() != DebugLevel.OFF:
                 check_calls(group)
         return _LANES[group]

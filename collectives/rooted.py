@@ -4,9 +4,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Words, check_writable, numbers
-from collectives.execute import is_plain, resolve
+from collectives.execute import resolve
 from collectives.functions import Group, Op
 from collectives.reduction import reduction
+from collectives.transport import home_of
 from collectives.work import Work
 from ringsim.collective import Collective
 
@@ -29,7 +30,7 @@ def broadcast(
 
     def run() -> None:
         own = tensor.detach()
-        whole = own if is_plain(own) else call.lane.buffer(own.numel(), own.dtype).view(own.shape)
+        whole = own if call.takes(own) else call.buffer(own.numel(), own.dtype, own).view(own.shape)
         if whole is not own:
             whole.copy_(own)
         call.execute(whole)
@@ -61,7 +62,7 @@ def reduce(
     call = Call(Collective.REDUCE, algorithm, group, root)
 
     def run() -> None:
-        state = call.lane.buffer(tensor.numel(), dtypes.state).view(tensor.shape)
+        state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
         state.copy_(tensor.detach())
         call.execute(state, how, dtypes.wire)
         if call.rank == root:
@@ -72,10 +73,19 @@ def reduce(
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
-    """Wait until every rank of `group` has called it."""
-    call, token = Call(Collective.ALL_REDUCE, "recursive_doubling", group), torch.zeros(1)
-    # Nobody can have the sum before all have given their part.
-    return call.perform(lambda: call.execute(token), async_op, [token], Words("barrier", token))
+    """Wait until every rank of `group` has called it.
+
+    On a group without a backend for the CPU it is the current CUDA stream that is waited for, too.
+    """
+    call = Call(Collective.ALL_REDUCE, "recursive_doubling", group)
+    token = torch.zeros(1, device=home_of(call.group))
+
+    def run() -> None:
+        call.execute(token)  # nobody can have the sum before all have given their part
+        if token.is_cuda:
+            torch.cuda.current_stream(token.device).synchronize()
+
+    return call.perform(run, async_op, [token], Words("barrier", token))
 
 
 def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from collectives.errors import CollectiveError
 from collectives.ledger import ledger_of
 from collectives.mail import Place
-from collectives.script import Do
+from collectives.script import Do, Line
 from ringsim.collective import Collective
 from ringsim.program import Receive, Send
 
@@ -44,16 +44,19 @@ class Event(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A receive that is posted: where it lands, and the place if it is one of the mail's."""
+    """A receive that is posted: where it lands, and the place if it is one of the mail's.
+
+    work: to wait for; None if it is one of a batch.
+    """
 
     buffer: torch.Tensor
-    work: dist.Work
+    work: dist.Work | None = None
     place: Place | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """One run on one rank: it does what the executor's script says, line by line.
+    """One run on one rank: it does what the script says, line by line.
 
     chunks: where each chunk is now: at home, or, until it is first written, in the source.
     mirror: what is sent of each chunk: the chunks themselves, or, if they travel in another dtype, tensors of that.
@@ -63,6 +66,7 @@ class Run:
 
     executor: "Executor"
     group: dist.ProcessGroup
+    script: tuple[Line, ...]
     chunks: list[torch.Tensor]
     homes: list[torch.Tensor]
     mirror: list[torch.Tensor]
@@ -77,19 +81,12 @@ class Run:
     position: int = 0
 
     def run(self) -> None:
-        doing: dict[Do, Callable[[int], None]] = {
-            Do.POST: self._post,
-            Do.ARRIVE: self._arrive,
-            Do.APPLY: self._apply,
-            Do.FREE: self._free,
-            Do.SEND: self._send,
-            Do.LEAVE: self._leave,
-        }
+        doing = self._doing()
         try:
-            for self.position, (do, index) in enumerate(self.executor.script):  # noqa: B020
+            for self.position, (do, index) in enumerate(self.script):  # noqa: B020
                 doing[do](index)
         except RuntimeError as error:
-            do, index = self.executor.script[self.position]
+            do, index = self.script[self.position]
             if do is Do.APPLY:
                 raise  # that was no transfer
             raise self._failure(do, index, error) from error
@@ -98,24 +95,33 @@ class Run:
                 sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
                 chunk.copy_(sent)
 
+    def _doing(self) -> Sequence[Callable[[int], None]]:
+        """What each word of a script means, by its number; to look that up in a dict takes Python 3.11 longer."""
+        return self._post, self._arrive, self._apply, self._free, self._send, self._leave
+
     def _post(self, index: int) -> None:
         receive = self.executor.program.receives[index]
         chunk, peer = receive.chunk, self.executor.peers[receive.peer]
-        sent = self.mirror[chunk]
         if self.tags[chunk] != self.executor.tag:
             place = self.executor.mail.expect(self.group, peer, self.tags[chunk])
-            self.arrivals.append(Arrival(place.as_wide_as(sent), place.work, place))
+            self.arrivals.append(Arrival(place.as_wide_as(self.mirror[chunk]), place.work, place))
             return
-        if receive.lands_apart:
-            # The slot is free again: there are as many as such receives are ever posted and not yet applied.
-            buffer = self.slots[self.slots_used % len(self.slots)][: len(sent)]
-            self.slots_used += 1
-        else:
-            buffer = (self.homes if self.mirror is self.chunks else self.mirror)[chunk]
+        buffer = self._landing(receive)
         self.arrivals.append(Arrival(buffer, self.group.recv([buffer], peer, self.executor.tag)))
 
+    def _landing(self, receive: Receive) -> torch.Tensor:
+        """Where what does not come by mail lands."""
+        chunk = receive.chunk
+        if not receive.lands_apart:
+            return (self.homes if self.mirror is self.chunks else self.mirror)[chunk]
+        # The slot is free again: there are as many as such receives are ever posted and not yet applied.
+        self.slots_used += 1
+        return self.slots[self.slots_used % len(self.slots)][: len(self.mirror[chunk])]
+
     def _arrive(self, index: int) -> None:
-        self.arrivals[index].work.wait()
+        work = self.arrivals[index].work
+        assert work is not None
+        work.wait()
 
     def _apply(self, index: int) -> None:
         receive, buffer = self.executor.program.receives[index], self.arrivals[index].buffer
@@ -138,12 +144,17 @@ class Run:
 
     def _send(self, index: int) -> None:
         send = self.executor.sends[index]
-        data = self.mirror[send.chunk]
-        if data is not self.chunks[send.chunk]:
-            data.copy_(self.chunks[send.chunk])  # rounds; if it is still being sent, it is the same once more
-            self.chunks[send.chunk].copy_(data)  # in an exchange both sides must add the same two
+        data = self._message(send)
         self.under_way.append(self.group.send([data], self.executor.peers[send.peer], self.tags[send.chunk]))
         self._record("sent", send)
+
+    def _message(self, send: Send) -> torch.Tensor:
+        """What is sent: the chunk, or what it is in the dtype that travels."""
+        data, chunk = self.mirror[send.chunk], self.chunks[send.chunk]
+        if data is not chunk:
+            data.copy_(chunk)  # rounds; if it is still being sent, it is the same once more
+            chunk.copy_(data)  # in an exchange both sides must add the same two
+        return data
 
     def _leave(self, index: int) -> None:
         self.under_way[index].wait()
@@ -159,7 +170,7 @@ class Run:
         transfer = executor.sends[index] if is_send else executor.program.receives[index]
         doing, way = ("sending", "to") if is_send else ("receiving", "from")
         cause = (str(error).strip() or repr(error)).splitlines()[0]
-        ledger = ledger_of(executor.program, executor.script[: self.position], executor.peers)
+        ledger = ledger_of(executor.program, self.script[: self.position], executor.peers)
         return CollectiveError(
             f"rank {self.group.rank()}: {executor.schedule}: step {transfer.step}: {doing} chunk "
             f"{transfer.chunk} {way} rank {executor.peers[transfer.peer]} failed: {cause} ({ledger})",

@@ -3,6 +3,7 @@
 What it waits for hangs on the schedule alone, never on when things happen, so it is worked out once for all runs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -22,12 +23,13 @@ class Do(IntEnum):
     FREE = 3  # what it landed in may be used again
     SEND = 4
     LEAVE = 5  # wait until it has left
+    LAUNCH = 6  # in a batched script: all that was said to be posted and sent
 
 
 class Line(NamedTuple):
     """One thing to do.
 
-    which: of the receive in `RankProgram.receives`, or of the send in `RankProgram.sends`.
+    which: of the receive in `RankProgram.receives`, or of the send in `RankProgram.sends`; of LAUNCH, the step.
     """
 
     do: Do
@@ -37,6 +39,34 @@ class Line(NamedTuple):
 def script_of(program: RankProgram) -> tuple[Line, ...]:
     """Everything a rank does, in order: each receive and send once with each word that is said of it."""
     return tuple(_Writer(program).lines)
+
+
+def batched_script_of(program: RankProgram) -> tuple[Line, ...]:
+    """The same, step by step: all receives and sends of a step are launched together, and then waited for together.
+
+    A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; and what is sent is what
+    the chunks held before the step, as the rule asks.
+    """
+    receives: dict[int, list[int]] = {}
+    sends: dict[int, list[int]] = {}
+    for index, receive in enumerate(program.receives):
+        receives.setdefault(receive.step, []).append(index)
+    for index, send in enumerate(program.sends):
+        sends.setdefault(send.step, []).append(index)
+    lines = []
+    for step in sorted({*receives, *sends}):
+        lines += [Line(Do.POST, index) for index in receives.get(step, [])]
+        lines += [Line(Do.SEND, index) for index in sends.get(step, [])]
+        lines.append(Line(Do.LAUNCH, step))
+        lines += [Line(Do.ARRIVE, index) for index in receives.get(step, [])]
+        lines += [Line(Do.LEAVE, index) for index in sends.get(step, [])]
+        lines += [Line(Do.APPLY, index) for index in receives.get(step, [])]
+    return tuple(lines)
+
+
+def num_apart_in_a_step(program: RankProgram) -> int:
+    """How many receives of a step land apart, at most."""
+    return max(Counter(receive.step for receive in program.receives if receive.lands_apart).values(), default=0)
 
 
 def num_apart(program: RankProgram) -> int:

@@ -253,7 +253,7 @@ def test_misuse_is_refused(ring_ranks: RankPool) -> None:
             [
                 "op BAND: needs integers or bool, not torch.float32",
                 "tensor_list has 1 tensors: must have one for each of 2 ranks",
-                "all_reduce ring over 2 ranks: the tensor is on meta; only CPU tensors are supported so far",
+                "the tensor is on meta: must be on the CPU or on a CUDA device",
             ]
         ]
         * 2

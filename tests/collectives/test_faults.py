@@ -15,8 +15,10 @@ import torch.distributed as dist
 
 import collectives
 from collectives import CollectiveError, Event, Executor
+from collectives.transport import Transport
 from ringsim import Collective, Schedule, build
 from ringsim.program import rank_program
+from tests.collectives.travel import travelling
 from tests.ranks import RankPool
 
 PEER_TIMEOUT_S = 3.0
@@ -142,6 +144,37 @@ def test_killed_at_any_transfer(tmp_path: Path, seed: int) -> None:
 def test_killed_at_any_transfer_20_times(tmp_path: Path, seed: int) -> None:
     """The same, more often."""
     strike(tmp_path, seed)
+
+
+def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
+    """What an executor says whose steps are launched as groups, as on NCCL, when the victim dies."""
+    executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
+    log = Fuse(fuse if group.rank() == victim else sys.maxsize)
+    with travelling(group, Transport.BATCHED):
+        try:
+            while True:
+                executor.run(torch.ones(1000), log=log)
+        except CollectiveError as error:
+            return str(error), str(error.ledger), len(getattr(error.ledger, "entries", ()))
+
+
+@pytest.mark.parametrize("fuse", [0, 7, 20])
+def test_killed_in_a_batched_run(tmp_path: Path, fuse: int) -> None:
+    """The survivors are told rank, step and peers, and how far they had got."""
+    schedule = build(Collective.ALL_REDUCE, "ring", 3)
+    with RankPool(3, tmp_path, peer_timeout_s=1.0) as pool:
+        pool.start(struck_in_batches, 1, fuse)
+        answers = pool.answers([0, 2], timeout_s=20)
+    assert sorted(answers) == [0, 2], "a rank hangs"
+    for rank, (good, report) in answers.items():
+        assert good, report
+        message, summary, num_transfers = report
+        one = r"(sending|receiving) chunk \d (to|from) rank \d"
+        several = r"sending to and receiving from ranks \d(, \d)*"
+        assert re.fullmatch(rf"rank {rank}: {schedule}: step \d: ({one}|{several}) failed: .+ \(.+\)", message), message
+        assert message.endswith(f"({summary})")
+        program = rank_program(schedule, rank)
+        assert num_transfers == len(program.sends) + len(program.receives)
 
 
 def leaving(rank: int, rendezvous: str, destroy: bool) -> None:

@@ -7,9 +7,11 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from collectives.transport import Transport
 from ringsim import Collective
 from ringsim.algorithms import ALGORITHMS
 from tests.collectives.case import COLLECTIVE_OF, REDUCING, Case, expected, ours, theirs
+from tests.collectives.travel import travelling
 from tests.ranks import RankPool
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -54,9 +56,10 @@ def batches(draw: st.DrawFn, max_length: int) -> tuple[int, list[Case]]:
     return num_ranks, draw(st.lists(cases(num_ranks, max_length), min_size=10, max_size=60))
 
 
-def carried_out(group: dist.ProcessGroup, batch: list[Case]) -> list[tuple[bytes, bytes]]:
+def carried_out(group: dist.ProcessGroup, transport: Transport, batch: list[Case]) -> list[tuple[bytes, bytes]]:
     """Our result and torch's, of each."""
-    return [(ours(case, group), theirs(case, group)) for case in batch]
+    with travelling(group, transport):
+        return [(ours(case, group), theirs(case, group)) for case in batch]
 
 
 def assert_right(case: Case, results: list[tuple[bytes, bytes]]) -> None:
@@ -100,9 +103,9 @@ def allowed(case: Case, rank: int, num_ranks: int) -> np.ndarray:
     return (2 * (num_ranks + 1) * (coarsest * scale + tiniest)).numpy()
 
 
-def check(ranks: RankPool, num_ranks: int, batch: list[Case]) -> None:
+def check(ranks: RankPool, num_ranks: int, batch: list[Case], transport: Transport = Transport.POSTED) -> None:
     """Carry out the batch and judge each case."""
-    by_rank = ranks.run(carried_out, batch, num_ranks=num_ranks)
+    by_rank = ranks.run(carried_out, transport, batch, num_ranks=num_ranks)
     for case, *results in zip(batch, *by_rank, strict=True):
         assert_right(case, results)
 
@@ -115,11 +118,12 @@ COMMON = {
 }
 
 
-@settings(max_examples=30, **COMMON)
+@pytest.mark.parametrize("transport", list(Transport))
+@settings(max_examples=10, **COMMON)
 @given(batches(max_length=300))
-def test_any_call(ranks: RankPool, batch: tuple[int, list[Case]]) -> None:
+def test_any_call(ranks: RankPool, transport: Transport, batch: tuple[int, list[Case]]) -> None:
     """Bit for bit the replay, alike on all ranks, inputs and neighbours in memory untouched, torch's own values."""
-    check(ranks, *batch)
+    check(ranks, *batch, transport)
 
 
 @pytest.mark.slow

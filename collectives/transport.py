@@ -1,0 +1,89 @@
+"""`Transport`: how the messages of a tensor travel, which its device and the group's backend for that device decide."""
+
+from enum import Enum
+from weakref import WeakKeyDictionary, ref
+
+import torch
+import torch.distributed as dist
+
+CPU = torch.device("cpu")
+GLOO = "gloo"
+
+
+class Transport(Enum):
+    """A way for messages to travel."""
+
+    POSTED = "each by itself, to where a receive is posted ahead"  # a tensor of the CPU on Gloo
+    BATCHED = "all that a rank sends and receives in a step as one group"  # NCCL, where two by themselves can deadlock
+    STAGED = "as POSTED, from and to pinned memory of the host"  # a CUDA tensor on Gloo, which sends none
+
+
+# By themselves, because each call asks, and Python 3.11 takes long to find a member of an Enum.
+POSTED, BATCHED, STAGED = Transport
+
+
+class Transports:
+    """Those of one group, found when first asked for.
+
+    on_cpu: that of the CPU's tensors, by far the most often asked for; None until it is.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.on_cpu: Transport | None = None
+        self._group = ref(group)  # so that the group can go
+        self._found: dict[torch.device, Transport] = {}
+
+    def of(self, tensor: torch.Tensor) -> Transport:
+        """That of `tensor`. Raises ValueError if the group cannot send from where it is."""
+        return (self.on_cpu if tensor.is_cpu else self._found.get(tensor.device)) or self._find(tensor.device)
+
+    def _find(self, device: torch.device) -> Transport:
+        group = self._group()
+        if group is None:
+            raise ValueError("the process group has been destroyed")
+        self._found[device] = found = find_transport(group, device)
+        self.on_cpu = self._found.get(CPU)
+        return found
+
+
+def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
+    """That of tensors on `device`. Raises ValueError if the group cannot send from there."""
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"the tensor is on {device}: must be on the CPU or on a CUDA device")
+    if _backend_name(group, device) != GLOO:
+        return BATCHED
+    if device.type == "cpu":
+        return POSTED
+    _backend_name(group, CPU)  # which does the sending
+    return STAGED
+
+
+def has_backend(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Whether `group` has one for tensors on `device`."""
+    try:
+        group._get_backend(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
+    if not has_backend(group, device):
+        raise ValueError(
+            f"the group has no backend for tensors on {device.type}: move them, or make the group with one, as "
+            'dist.init_process_group("cpu:gloo,cuda:nccl") does'
+        )
+    return group._get_backend(device).name()
+
+
+def home_of(group: dist.ProcessGroup) -> torch.device:
+    """Where small messages of our own are: the CPU, or the current CUDA device if the group has no backend for it."""
+    return CPU if has_backend(group, CPU) else torch.device("cuda")
+
+
+_TRANSPORTS: WeakKeyDictionary[dist.ProcessGroup, Transports] = WeakKeyDictionary()
+
+
+def transports_of(group: dist.ProcessGroup) -> Transports:
+    """Those of `group`, which live as long as the group."""
+    return _TRANSPORTS.setdefault(group, Transports(group))
