@@ -23,21 +23,32 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
     Raises ValueError when probes are missing.
     """
-    messages, elapsed = (measurements.of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
-    additions = measurements.of("reduce_cpu")
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
+    cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
+    return _with_waiting(cluster, measurements.num_ranks, measurements.of("shift", in_flight=1))
+
+
+def processor_of(measurements: Measurements) -> Processor:
+    """What a message takes of the cores at its ends, and an addition of one.
+
+    Raises ValueError if probes are missing.
+    """
+    messages, elapsed = (measurements.of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.of("reduce_cpu")
     if len(messages) < 2 or not additions or not elapsed:
-        raise ValueError("the measurements have too few shift, shift_cpu and reduce_cpu probes: run the probe again")
+        raise ValueError(
+            "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
+            "--probes, as ringsim measure does"
+        )
     per_message_s, per_byte_s = fit_line(messages)
     _, reduce_s_per_byte = fit_line(additions)
-    processor = Processor(
+    return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
         reduce_bytes_per_s=_rate(reduce_s_per_byte),
         copy_bytes_per_s=_rate(per_byte_s / 2),
     )
-    return _with_waiting(_cluster(Host(cores=num_cores), processor), measurements.num_ranks, elapsed)
 
 
 def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:

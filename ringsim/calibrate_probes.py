@@ -13,6 +13,7 @@ import numpy as np
 
 from ringsim.calibrate import calibrate
 from ringsim.calibrate_host import calibrate_host, shift_s
+from ringsim.calibrate_hosts import Places, calibrate_hosts
 from ringsim.cluster import Cluster
 from ringsim.cluster.calibration import Calibration
 from ringsim.cluster.spec import Host, Link, Nics, Processor, Spec
@@ -24,9 +25,10 @@ MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
 class ProbeModel(Enum):
-    """host: the ranks share one host's cores; network: every rank is a host of its own."""
+    """host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out."""
 
     HOST = "host"
+    HOSTS = "hosts"
     NETWORK = "network"
 
 
@@ -51,6 +53,12 @@ _PROBES = {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
         "rank.reduce_bandwidth": "reduce_cpu", "host.link.latency": "shift, the smallest",
         "host.memory_bandwidth": "shift, the largest",
+    },
+    ProbeModel.HOSTS: {
+        "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
+        "rank.reduce_bandwidth": "reduce_cpu", "host.link.latency": "shift, the smallest",
+        "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
+        "host.nic.bandwidth": "shift, long ones",
     },
     ProbeModel.NETWORK: {
         "host.nic.latency": "shift", "host.nic.bandwidth": "shift", "rank.reduce_bandwidth": "reduce",
@@ -86,6 +94,13 @@ def num_hosts(measurements: Measurements) -> int:
     return int(found[1]) if found else 1
 
 
+def fitting_model(measurements: Measurements) -> ProbeModel:
+    """What the ranks were: on one host, or on several."""
+    known = "hosts" in measurements.provenance
+    several = any(Places.of(measurements).hosts) if known else num_hosts(measurements) > 1
+    return (ProbeModel.HOSTS if known else ProbeModel.NETWORK) if several else ProbeModel.HOST
+
+
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:
     probes = tuple(
         replace(probe, times_s=tuple(random.choice(probe.times_s, len(probe.times_s)).tolist()))
@@ -97,12 +112,14 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 def _fitted(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
     machine = measurements.provenance.get("machine", "unknown machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
-    if model is ProbeModel.HOST:
+    if model is not ProbeModel.NETWORK:
         cores = measurements.provenance.get("cores")
         if not isinstance(cores, int) or cores < 1:
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
-        host = calibrate_host(measurements, cores)
-        return Cluster(name, host.spec, "one host, calibrated by ringsim", source)
+        if model is ProbeModel.HOST:
+            return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
+        spec = calibrate_hosts(measurements, cores).spec
+        return Cluster(name, spec, "several hosts, calibrated by ringsim", source)
     network = calibrate(measurements)
     # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
     nics = Nics(network.latency_s / 2, network.bandwidth_bytes_per_s)
@@ -119,6 +136,7 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
         "rank.copy_bandwidth": rank.copy_bytes_per_s,
         "rank.reduce_bandwidth": rank.reduce_bytes_per_s,
         "host.link.latency": host.link.latency_s,
+        "host.link.bandwidth": host.link.bandwidth_bytes_per_s,
         "host.memory_bandwidth": host.memory_bytes_per_s,
         "host.nic.latency": host.nics.latency_s,
         "host.nic.bandwidth": host.nics.bandwidth_bytes_per_s,

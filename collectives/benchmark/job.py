@@ -19,6 +19,7 @@ from ringsim.collective_times import CollectiveTimes
 from ringsim.measurements import Measurements
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
+PROBE_TURNS, PROBE_BLOCKS = 3, 6  # on a slow link with long messages even these take a minute
 
 
 def run_plan(
@@ -46,7 +47,7 @@ def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:
     if not plan.probes:
         return Measurements(group.size(), provenance() | places_of(group)._asdict())
     largest = max(plan.sizes_bytes)
-    return probe(group, min(largest, PROBED_BYTES), largest, pairs=True)
+    return probe(group, min(largest, PROBED_BYTES), largest, turns=PROBE_TURNS, blocks=PROBE_BLOCKS, pairs=True)
 
 
 def _contenders(cell: Cell, plan: Plan, group: dist.ProcessGroup, raw: Contender | None) -> list[Contender]:

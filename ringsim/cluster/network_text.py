@@ -15,12 +15,12 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """TOML that describes the same network. Hosts by name, and what is wrong with a network, are not written.
+    """TOML that describes the same network. Hosts by name, and what is wrong but for slow links, are not written.
 
     Raises ValueError for a network that has these.
     """
     spec = cluster.spec
-    if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.slow_links or spec.failures or spec.jitter:
+    if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.failures or spec.jitter:
         raise ValueError(f"{cluster.name}: only networks of hosts that are all alike can be written")
     lines = [f"{key} = {_quoted(getattr(cluster, key))}" for key in ("name", "description", "source")]
     for place, values in _tables(spec):
@@ -41,6 +41,8 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
             yield f"[{place}]", values
     for protocol in spec.protocols:
         yield "[[protocol]]", _values("protocol", protocol)
+    for slow in spec.slow_links:
+        yield "[[slow_link]]", _values("slow_link", slow)
 
 
 def _values(place: str, of: Any) -> list[str]:

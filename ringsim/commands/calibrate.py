@@ -8,7 +8,7 @@ import click
 
 from ringsim.atomic_file import atomic_file
 from ringsim.calibrate_logs import calibrate_logs
-from ringsim.calibrate_probes import ProbeModel, calibrate_probes, num_hosts
+from ringsim.calibrate_probes import ProbeModel, calibrate_probes, fitting_model
 from ringsim.calibrate_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.cluster import Cluster
 from ringsim.cluster.network_text import network_text
@@ -29,7 +29,7 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
     type=click.Choice(MODELS),
     default=AUTO,
     show_default=True,
-    help="Of measurements: ranks share one host, or each is a host. auto: as they were.",
+    help="Of measurements: ranks share one host, several, or each is one, cores left out. auto: as they were.",
 )
 @json_option
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, as_json: bool) -> None:
@@ -47,8 +47,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
                 f"{timings.files[1]}: a network is fitted to one measurements file: the one with the probes"
             )
         (measurements,) = timings.measurements
-        several = num_hosts(measurements) > 1
-        chosen = (ProbeModel.NETWORK if several else ProbeModel.HOST) if model == AUTO else ProbeModel(model)
+        chosen = fitting_model(measurements) if model == AUTO else ProbeModel(model)
         fit = calibrate_probes(measurements, chosen, name, timings.files[0].name)
         cluster, told, text = fit.cluster, probe_fit_dict(fit), format_probe_fit(fit)
     _write(cluster, told, text, output, as_json)

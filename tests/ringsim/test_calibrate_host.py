@@ -11,13 +11,13 @@ TRUE = Processor(send_overhead_s=50e-6, receive_overhead_s=50e-6, reduce_bytes_p
 SIZES = (64, 4096, 2**17, 2**21)
 
 
-def measured_on(cluster: Cluster, num_ranks: int) -> Measurements:
+def measured_on(cluster: Cluster, num_ranks: int, sizes: tuple[int, ...] = SIZES) -> Measurements:
     """What probes would measure on `cluster`."""
     processor = cluster.spec.processor
     overheads = processor.send_overhead_s + processor.receive_overhead_s
-    probes = [Probe("shift", size, 1, (shift_s(cluster, num_ranks, size),)) for size in SIZES]
-    probes += [Probe("shift_cpu", size, 1, (overheads + 2 * size / processor.copy_bytes_per_s,)) for size in SIZES]
-    probes += [Probe("reduce_cpu", size, 1, (size / processor.reduce_bytes_per_s,)) for size in SIZES]
+    probes = [Probe("shift", size, 1, (shift_s(cluster, num_ranks, size),)) for size in sizes]
+    probes += [Probe("shift_cpu", size, 1, (overheads + 2 * size / processor.copy_bytes_per_s,)) for size in sizes]
+    probes += [Probe("reduce_cpu", size, 1, (size / processor.reduce_bytes_per_s,)) for size in sizes]
     return Measurements(num_ranks, {}, tuple(probes))
 
 

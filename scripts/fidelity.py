@@ -1,0 +1,177 @@
+"""How far predictions are off on networks of our own: the table of docs/fidelity.md. `make fidelity` runs it.
+
+Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
+table says so. It takes a quarter of an hour; what was measured is kept in the output folder.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from ringsim.atomic_file import atomic_file
+from ringsim.calibrate_probes import calibrate_probes, fitting_model
+from ringsim.cells import cells_of_measurements
+from ringsim.cluster import Cluster
+from ringsim.cluster.network_file import read_network
+from ringsim.cluster.network_text import network_text
+from ringsim.compare import Compared, compare_measurements, percentile
+from ringsim.measurements import Measurements
+from ringsim.one_line import OneLineCommand
+from ringsim.provenance import provenance
+from ringsim.testbed import Testbed, why_not
+
+BEGIN, END = "<!-- own networks: made by scripts/fidelity.py -->\n", "<!-- end of own networks -->\n"
+BENCHMARK = ("-m", "collectives.benchmark", "--in-place", "-b", "1KiB")
+ALL_REDUCE = (
+    "--collective",
+    "all_reduce",
+    "--algorithm",
+    "ring,ring/4,recursive_doubling,halving_doubling,binomial_tree",
+)
+HALVES = ("--collective", "reduce_scatter_tensor,all_gather_into_tensor", "--algorithm", "ring")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where ranks run: on hosts of a testbed, or all on this machine if there is only one.
+
+    slow: hosts with another rate than the rest.
+    """
+
+    hosts: int
+    ranks_per_host: int
+    slow: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
+        return f"{self.hosts}x{self.ranks_per_host}{slow}"
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run the benchmark there. Raises OSError if it fails."""
+        if self.hosts == 1:
+            start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            code = subprocess.run([*start, str(self.ranks_per_host), *arguments], check=False).returncode
+        else:
+            with Testbed(self.hosts, "1gbit", self.slow) as bed:
+                code = bed.run(list(arguments), self.ranks_per_host).exit_code
+        if code:
+            raise OSError(f"the benchmark on {self.name} ended with exit code {code}; what it said is above")
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A network calibrated in one place, and predictions for others.
+
+    bounds: of sizes; targets: for the median |error| of each class of sizes, from one bound to the next.
+    """
+
+    title: str
+    calibrated: Place
+    predicted: tuple[Place, ...]
+    bounds: tuple[int, ...]
+    targets: tuple[float, ...]
+
+
+MIB = 2**20
+EXPERIMENTS = (
+    Experiment(
+        "testbed, 1 Gbit/s, calibrated on 2 hosts, predicted for 3 and 4",
+        Place(2, 1), (Place(3, 1), Place(4, 1)), (0, MIB, 2**40), (0.15, 0.05),
+    ),
+    Experiment(
+        "testbed, 4 hosts, one at 250 Mbit/s",
+        Place(4, 1, {2: "250mbit"}), (Place(4, 1, {2: "250mbit"}),), (MIB, 2**40), (0.08,),
+    ),
+    Experiment("testbed, 2 hosts of 2 ranks", Place(2, 2), (Place(2, 2),), (MIB, 2**40), (0.08,)),
+    *(
+        Experiment(
+            f"loopback, {ranks} ranks on this machine's cores",
+            Place(1, ranks), (Place(1, ranks),), (0, 8 * MIB, 2**40), (0.25, 0.10),
+        )
+        for ranks in (2, 4, 8)
+    ),
+)  # fmt: skip
+
+
+def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], again: bool) -> Measurements:
+    """What the benchmark finds there; what an earlier run has left in the folder, unless it is to be done again."""
+    file = folder / f"{place.name}-{what}.json"
+    if again or not file.exists():
+        largest = "64MiB" if place.hosts == 1 else "16MiB"
+        place.run([*BENCHMARK, "-e", largest, *arguments, "-o", str(file)])
+    return Measurements.load(file)
+
+
+def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
+    """The network of its probes, by way of its file, as a user would."""
+    probes = ("--probes", "--collective", "all_reduce", "-n", "1", "--calls", "1", "-f", "65536")
+    found = measured(place, folder, "probes", probes, again)
+    file = folder / f"{place.name}.toml"
+    fit = calibrate_probes(found, fitting_model(found), file.stem, file.name)
+    with atomic_file(file) as writing:
+        writing.write(network_text(fit.cluster).encode())
+    return read_network(file.read_text(), str(file))
+
+
+def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Compared]:
+    """All cells of an experiment."""
+    network = calibrated(experiment.calibrated, folder, again)
+    for place in experiment.predicted:
+        for what, arguments in (("all_reduce", ALL_REDUCE), ("halves", HALVES)):
+            found = measured(place, folder, what, arguments, again)
+            cells = cells_of_measurements(found, place.hosts, place.name)
+            yield from compare_measurements(cells, network).cells
+
+
+def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
+    """Of the table: one for each class of sizes."""
+    cells = [each for each in compared(experiment, folder, again) if each.error is not None]
+    for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
+        some = [each for each in cells if low <= each.cell.size_bytes < high]
+        errors = [abs(each.error) for each in some if each.error is not None]
+        median, p95 = percentile(errors, 0.5), percentile(errors, 0.95)
+        spread = percentile([each.spread for each in some], 0.5)
+        sizes = f"from {low // MIB} MiB" if low else f"below {high // MIB} MiB"
+        reached = "" if median <= target else "missed"
+        yield (
+            f"| {experiment.title} | {sizes} | {len(errors)} | {median:.1%} | {p95:.1%} | {spread:.0%} | "
+            f"{target:.0%} | {reached} |"
+        )
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there.")
+@click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
+@click.option("--only", help="Experiments whose title has these words.")
+def main(output: Path, write: Path | None, again: bool, only: str | None) -> None:
+    """Measure, calibrate, predict, compare; print the table."""
+    reason = why_not()
+    chosen = [each for each in EXPERIMENTS if only is None or only in each.title]
+    if reason and any(each.calibrated.hosts > 1 for each in chosen):
+        raise ValueError(f"no testbed here: {reason}; --only loopback does without")
+    output.mkdir(parents=True, exist_ok=True)
+    where = provenance()
+    lines = [
+        f"{where['machine']}, {where['cores']} cores, {where['system']}, ringsim {where['ringsim']}, {where['date']}.",
+        "",
+        "| where | sizes | cells | median error | 95th percentile | spread of what was measured | target | |",
+        "|---|---|---|---|---|---|---|---|",
+        *(row for each in chosen for row in rows(each, output, again)),
+    ]
+    text = "\n".join(lines) + "\n"
+    click.echo(text)
+    if write:
+        head, _, rest = write.read_text().partition(BEGIN)
+        with atomic_file(write) as file:
+            file.write((head + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2]).encode())
+
+
+if __name__ == "__main__":
+    main()
