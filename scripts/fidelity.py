@@ -52,6 +52,11 @@ class Place:
         slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
         return f"{self.hosts}x{self.ranks_per_host}{slow}"
 
+    @property
+    def largest(self) -> str:
+        """Size there."""
+        return "64MiB" if self.hosts == 1 else "16MiB"
+
     def run(self, arguments: Sequence[str]) -> None:
         """Run the benchmark there. Raises OSError if it fails."""
         if self.hosts == 1:
@@ -103,14 +108,13 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
     """What the benchmark finds there; what an earlier run has left in the folder, unless it is to be done again."""
     file = folder / f"{place.name}-{what}.json"
     if again or not file.exists():
-        largest = "64MiB" if place.hosts == 1 else "16MiB"
-        place.run([*BENCHMARK, "-e", largest, *arguments, "-o", str(file)])
+        place.run([*BENCHMARK, "-e", place.largest, *arguments, "-o", str(file)])
     return Measurements.load(file)
 
 
 def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     """The network of its probes, by way of its file, as a user would."""
-    probes = ("--probes", "--collective", "all_reduce", "-n", "1", "--calls", "1", "-f", "65536")
+    probes = ("--probes", "-b", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
     fit = calibrate_probes(found, fitting_model(found), file.stem, file.name)
