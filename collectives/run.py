@@ -34,7 +34,10 @@ class Source(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One thing a rank did: `sent` when it issued a send, `applied` when it had applied a receive."""
+    """One thing a rank did: `sent` as it issued a send, `applied` when it had applied a receive.
+
+    time_s: of `time.perf_counter`, which on Linux is one clock for all processes of a machine.
+    """
 
     kind: str
     step: int
@@ -145,8 +148,8 @@ class Run:
     def _send(self, index: int) -> None:
         send = self.executor.sends[index]
         data = self._message(send)
+        self._record("sent", send)  # before it is: a receiver that has a core may be done before we go on
         self.under_way.append(self.group.send([data], self.executor.peers[send.peer], self.tags[send.chunk]))
-        self._record("sent", send)
 
     def _message(self, send: Send) -> torch.Tensor:
         """What is sent: the chunk, or what it is in the dtype that travels."""

@@ -4,14 +4,17 @@ import json
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ringsim.atomic_file import atomic_file
 from ringsim.collective_times import CollectiveTimes
+from ringsim.recorded_run import RecordedRun
 
 FORMAT = "ringsim-measurements"
 VERSION = 3
 OLDER = (1, 2)  # without collectives; with one call in an iteration, and no word on who was late
+
+_Kind = TypeVar("_Kind", CollectiveTimes, RecordedRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was timed in one process group of `num_ranks` ranks, and the machine, versions and command behind it."""
+    """What was timed in one process group of `num_ranks` ranks, and the machine, versions and command behind it.
+
+    runs: single runs, transfer by transfer; a file without them has none.
+    """
 
     num_ranks: int
     provenance: dict[str, Any]
     probes: tuple[Probe, ...] = ()
     collectives: tuple[CollectiveTimes, ...] = ()
+    runs: tuple[RecordedRun, ...] = ()
 
     def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
         """The probes of a kind, by size."""
@@ -54,8 +61,8 @@ class Measurements:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the name and version of the format."""
-        collectives = [each.as_dict() for each in self.collectives]
-        return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives}
+        collectives, runs = ([each.as_dict() for each in some] for some in (self.collectives, self.runs))
+        return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives, "runs": runs}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
@@ -67,11 +74,11 @@ class Measurements:
         try:
             probes = tuple(Probe(**{**probe, "times_s": tuple(probe["times_s"])}) for probe in data["probes"])
             collectives = data["collectives"] if data["version"] > 1 else ()
-            times = tuple(
-                _read_times(index, _of_today(each, data["version"]), data["num_ranks"])
-                for index, each in enumerate(collectives)
+            times = _read_all(
+                "collectives", CollectiveTimes, [_of_today(each, data["version"]) for each in collectives], data
             )
-            return cls(data["num_ranks"], data["provenance"], probes, times)
+            runs = _read_all("runs", RecordedRun, data.get("runs", []), data)
+            return cls(data["num_ranks"], data["provenance"], probes, times, runs)
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or unknown: {error}") from error
 
@@ -95,14 +102,21 @@ def _of_today(data: Any, version: int) -> Any:
     return {**data, "calls": 1, "late_s": [0.0] * len(data["times_s"])}
 
 
-def _read_times(index: int, data: Any, num_ranks: int) -> CollectiveTimes:
+def _read_all(name: str, kind: type[_Kind], listed: Any, data: dict[str, Any]) -> tuple[_Kind, ...]:
+    """Those of the list `name` of a file. Raises ValueError that says which one is not as it must be."""
+    if not isinstance(listed, list):
+        raise ValueError(f"{name}: must be a list")
+    return tuple(_read(f"{name}[{index}]", kind, each, data["num_ranks"]) for index, each in enumerate(listed))
+
+
+def _read(place: str, kind: type[_Kind], data: Any, num_ranks: int) -> _Kind:
     try:
-        times = CollectiveTimes.from_dict(data)
-        if times.num_ranks != num_ranks:
-            raise ValueError(f"num_ranks {times.num_ranks}: the file is of {num_ranks} ranks")
+        read = kind.from_dict(data)
+        if read.num_ranks != num_ranks:
+            raise ValueError(f"num_ranks {read.num_ranks}: the file is of {num_ranks} ranks")
     except ValueError as error:
-        raise ValueError(f"collectives[{index}]: {error}") from error
-    return times
+        raise ValueError(f"{place}: {error}") from error
+    return read
 
 
 def save_json(path: Path, data: Any) -> None:

@@ -30,12 +30,19 @@ def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline
 
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
     """
-    num_transfers = sum(len(timeline) for _, timeline in runs)
+    write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs))
+
+
+def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterator[str]) -> None:
+    """Write a trace file whose events are `lines`, of so many transfers.
+
+    Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+    """
     if num_transfers > MAX_TRANSFERS:
         raise ValueError(f"{path}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
     with atomic_file(Path(path)) as file:
         file.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
-        lines, separator = _all_lines(runs), "\n"
+        separator = "\n"
         while some := list(islice(lines, _LINES_AT_ONCE)):
             file.write((separator + ",\n".join(some)).encode())
             separator = ",\n"
@@ -59,22 +66,23 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
     """Of the processes and their threads; they also say in which order these are shown."""
     for rank, count in enumerate(num_rows):
         pid = first_pid + rank
-        yield _metadata("process_name", pid, 0, name=f"{name} rank {rank}")
-        yield _metadata("process_sort_index", pid, 0, sort_index=pid)
-        yield _metadata("thread_name", pid, _APPLIES, name="apply")
-        yield _metadata("thread_sort_index", pid, _APPLIES, sort_index=count + 1)
+        yield metadata("process_name", pid, 0, name=f"{name} rank {rank}")
+        yield metadata("process_sort_index", pid, 0, sort_index=pid)
+        yield metadata("thread_name", pid, _APPLIES, name="apply")
+        yield metadata("thread_sort_index", pid, _APPLIES, sort_index=count + 1)
         for tid in range(1, count + 1):
-            yield _metadata("thread_name", pid, tid, name="send" if count == 1 else f"send {tid}")
-            yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
+            yield metadata("thread_name", pid, tid, name="send" if count == 1 else f"send {tid}")
+            yield metadata("thread_sort_index", pid, tid, sort_index=tid)
 
 
-def _metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
+def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
+    """The event that gives a process or a thread a name or a place."""
     return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
 
 
 def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow = _arrows(timeline).tolist()
-    for each in _slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
+    for each in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
         yield each.line(f"send chunk {each.chunk} to rank {each.dst}")
         if has_arrow[each.row]:
             yield each.arrow("s", first_arrow)  # after the slice, and so tied to it
@@ -83,7 +91,7 @@ def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: 
 def _applies(timeline: Timeline, first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow, reduce = _arrows(timeline).tolist(), timeline.reduce.tolist()
     pid, tid = (timeline.dst + first_pid).tolist(), [_APPLIES] * len(timeline)
-    for each in _slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
+    for each in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
         if has_arrow[each.row]:
             yield each.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
         yield each.line(f"{'reduce' if reduce[each.row] else 'copy'} chunk {each.chunk} from rank {each.src}")
@@ -95,7 +103,7 @@ def _arrows(timeline: Timeline) -> Bools:
     return long_enough & np.isfinite(timeline.applied_s)
 
 
-class _Slice(NamedTuple):
+class Slice(NamedTuple):
     """One activity, its times in nanoseconds."""
 
     row: int
@@ -109,6 +117,7 @@ class _Slice(NamedTuple):
     end: int
 
     def line(self, name: str) -> str:
+        """As an event."""
         return (
             f'{{"ph": "X", "name": "{name}", "pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}, '
             f'"dur": {_us(self.end - self.begin)}, "args": {{"step": {self.step}, "chunk": {self.chunk}, '
@@ -116,16 +125,17 @@ class _Slice(NamedTuple):
         )
 
     def arrow(self, phase: str, first_arrow: int) -> str:
+        """The event of one end of the transfer's arrow."""
         return (
             f'{{"ph": "{phase}", "cat": "transfer", "name": "transfer", "id": {first_arrow + self.row}, '
             f'"pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}}}'
         )
 
 
-def _slices(
+def slices(
     timeline: Timeline, begin_s: Seconds, end_s: Seconds, pid: Sequence[int], tid: Sequence[int]
-) -> Iterator[_Slice]:
-    """What has ended, in the order of time."""
+) -> Iterator[Slice]:
+    """What has ended, in the order of time: an activity for each transfer, from and to, with its process and thread."""
     begin, end = _nanoseconds(begin_s), _nanoseconds(end_s)
     order = np.lexsort((end_s, begin_s))
     names = [column.tolist() for column in (timeline.step, timeline.src, timeline.dst, timeline.chunk)]
@@ -136,7 +146,7 @@ def _slices(
         begins = max(int(begin[row]), busy_until.get(thread, 0))
         busy_until[thread] = ends = max(int(end[row]), begins)
         step, src, dst, chunk = (column[row] for column in names)
-        yield _Slice(row, step, src, dst, chunk, *thread, begins, ends)
+        yield Slice(row, step, src, dst, chunk, *thread, begins, ends)
 
 
 def _nanoseconds(times: Seconds) -> Seconds:

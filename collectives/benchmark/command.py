@@ -83,6 +83,10 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--in-place/--out-of-place", default=None, help="Only this half of the table.  [default: both]")
 @click.option("--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes over bare TCP, nothing added up.")
 @click.option("--probes", is_flag=True, help="First probe messages and additions, for ringsim calibrate.")
+@click.option(
+    "--record", is_flag=True, help="Record a run of each algorithm, transfer by transfer, for ringsim compare."
+)
+@click.option("--record-size", "record_bytes", type=SIZE, help="Of the tensor in it.  [default: the largest]")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the data.")
 @click.option("--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="To wait for a peer.")
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration there, as JSON.")

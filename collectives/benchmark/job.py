@@ -10,6 +10,7 @@ from collectives.benchmark.cell import Cell
 from collectives.benchmark.contender import Contender, ours, torchs
 from collectives.benchmark.plan import Plan
 from collectives.benchmark.raw_sockets import raw_sockets
+from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
 from collectives.place import places_of
 from collectives.probe import probe
@@ -25,7 +26,9 @@ PROBE_TURNS, PROBE_BLOCKS = 3, 6  # on a slow link with long messages even these
 def run_plan(
     plan: Plan, group: dist.ProcessGroup, timeout_s: float, progress: Callable[[], None] = lambda: None
 ) -> Measurements:
-    """Time all cells of `plan`, on every rank of `group`; collective, and every rank gets the same but for provenance.
+    """Time all cells of `plan` and record its runs, on every rank of `group`.
+
+    Collective, and every rank gets the same but for provenance.
 
     progress: called after each cell. Raises ValueError for what the plan asks and cannot be had, CollectiveError when
     a peer fails or is later than `timeout_s`.
@@ -39,7 +42,7 @@ def run_plan(
         for cell in plan.cells(group.size()):
             found += measure(cell, _contenders(cell, plan, group, raw), plan, group)
             progress()
-    return replace(probed, collectives=tuple(found))
+    return replace(probed, collectives=tuple(found), runs=record_runs(plan, group) if plan.record else ())
 
 
 def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:

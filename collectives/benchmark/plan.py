@@ -1,6 +1,6 @@
 """`Plan`: what a benchmark is asked to do, checked before anything begins."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
 from collectives.benchmark.pattern import pattern
@@ -8,6 +8,7 @@ from collectives.call import AUTO
 from collectives.reduction import reduction
 from ringsim.algorithms import build
 from ringsim.collective import Collective
+from ringsim.executed import executed_schedule
 from ringsim.memory import require_installed_memory
 
 COLLECTIVES = {  # by torch's names for those that work on tensors
@@ -18,6 +19,7 @@ COLLECTIVES = {  # by torch's names for those that work on tensors
     "reduce": Collective.REDUCE,
 }
 COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
+MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 _ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
@@ -32,6 +34,8 @@ class Plan:
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     raw_sockets: whether bare TCP moves the bytes of all_reduce too.
     probes: whether to probe the group first, for `ringsim calibrate`.
+    record: whether to record one run of each algorithm, transfer by transfer, for `ringsim compare`.
+    record_bytes: of the whole tensor in such a run; None for the largest of `sizes_bytes`.
     """
 
     collectives: tuple[Collective, ...]
@@ -47,6 +51,8 @@ class Plan:
     seed: int = 0
     raw_sockets: bool = False
     probes: bool = False
+    record: bool = False
+    record_bytes: int | None = None
 
     def cells(self, num_ranks: int) -> list[Cell]:
         """All there is to time, in order. Raises ValueError for a size that is too small."""
@@ -58,6 +64,11 @@ class Plan:
             for in_place in self.places
         }
         return list(found)
+
+    def recorded(self, num_ranks: int) -> list[Cell]:
+        """What to record runs of; nothing if `record` is not set. Raises ValueError for a size that is too small."""
+        size = max(self.sizes_bytes) if self.record_bytes is None else self.record_bytes
+        return replace(self, sizes_bytes=(size,), places=(True,)).cells(num_ranks) if self.record else []
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
         """Those to time."""
@@ -77,9 +88,25 @@ class Plan:
             raise ValueError(
                 f"--raw-sockets: needs at least 2 ranks, all on this host; {ranks_here} of {num_ranks} are"
             )
-        largest = max(self.sizes_bytes)
+        self._check_recorded(num_ranks)
+        largest = max(*self.sizes_bytes, self.record_bytes or 0)
         # Ranks that got different answers would wait for each other.
         require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
+
+    def _check_recorded(self, num_ranks: int) -> None:
+        if self.record_bytes is not None and not self.record:
+            raise ValueError("--record-size: nothing is recorded; give --record too")
+        if self.record and num_ranks == 1:
+            raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
+        for cell in self.recorded(num_ranks):
+            for algorithm in self.algorithms_for(cell.collective):
+                if algorithm != AUTO:
+                    schedule, _ = executed_schedule(cell.collective, algorithm, num_ranks, cell.size_bytes)
+                    if schedule.num_transfers > MAX_TRANSFERS:
+                        raise ValueError(
+                            f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "
+                            f"{schedule.num_transfers:,}"
+                        )
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:

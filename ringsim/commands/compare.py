@@ -3,16 +3,20 @@
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from ringsim.atomic_file import atomic_file
-from ringsim.cluster import load_network
+from ringsim.cluster import Cluster, load_network
 from ringsim.commands.inputs import Timings, timings_options
 from ringsim.commands.options import Quantity, json_option
 from ringsim.compare import Comparison, compare_logs, compare_measurements
 from ringsim.compare_table import comparison_csv, format_comparison
+from ringsim.compared_run import compare_run, picture_names
+from ringsim.recorded_run import RecordedRun
+from ringsim.run_trace import write_run_trace
 from ringsim.share import parse_share
 
 SHARE = Quantity("share", parse_share)
@@ -26,7 +30,7 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A directory for the pictures, the table and all cells as CSV and JSON.",
+    help="A directory for the pictures, the table, all cells as CSV and JSON, and recorded runs as a trace.",
 )
 @click.option("--fail-above", type=SHARE, help="Exit with 1 if the median |error| of held-out cells is more: 10%.")
 @json_option
@@ -41,6 +45,7 @@ def compare(timings: Timings, name: str, output: Path | None, fail_above: float 
     click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
     if output:
         _report(comparison, text, output)
+        _report_runs([run for each in timings.measurements for run in each.runs], cluster, output)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
 
@@ -67,3 +72,19 @@ def _report(comparison: Comparison, text: str, output: Path) -> None:
             file.write(content.encode())
     save_times(comparison, output / "times.png")
     save_errors(comparison, output / "errors.png")
+
+
+def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path) -> None:
+    """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
+    from ringsim.plots.run_figure import save_run  # noqa: PLC0415  as above
+
+    compared = []
+    for run in runs:
+        try:
+            compared.append(compare_run(run, cluster, cluster.name))
+        except ValueError as error:
+            click.echo(f"no picture of a run: {error}", err=True)
+    if compared:
+        write_run_trace(output / "runs.json", compared)
+    for name, each in zip(picture_names([each.run for each in compared]), compared, strict=True):
+        save_run(each, output / name)

@@ -1,0 +1,16 @@
+"""`executed_schedule`: what `collectives` runs for an algorithm's name and a size, so that it can be simulated too."""
+
+from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
+from ringsim.collective import Collective
+from ringsim.partition import Cut, gloo_partition, partition
+from ringsim.schedule import Schedule
+
+
+def executed_schedule(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> tuple[Schedule, Cut]:
+    """The schedule, and how the tensor is cut for it: Gloo's own ring depends on the size, all others do not.
+
+    Raises what `build` raises.
+    """
+    if (collective, algorithm) == (Collective.ALL_REDUCE, "gloo_ring"):
+        return gloo_ring_all_reduce(num_ranks, gloo_segments_per_rank(num_ranks, size_bytes)), gloo_partition
+    return build(collective, algorithm, num_ranks), partition
