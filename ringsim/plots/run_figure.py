@@ -22,7 +22,7 @@ MAX_LINES = 400  # of each side; more of them run into each other
 _PEACH = "#FBCBA5"  # vermillion, as SKY is blue
 _KINDS = ((True, "to add", SKY, BLUE), (False, "to overwrite", _PEACH, VERMILLION))
 _DPI = 144
-_WIDTH, _LANE, _STEPS, _REST = 12.0, 0.75, 1.7, 2.1  # inches
+_WIDTH, _LANE, _STEPS, _REST = 11.0, 0.75, 1.6, 2.0  # inches
 _MAX_LANES = 7.5
 
 
@@ -39,7 +39,7 @@ def draw_run(compared: ComparedRun) -> Figure:
     figure = Figure(figsize=(_WIDTH, lanes + _STEPS + _REST), dpi=_DPI, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(lanes + 0.6, _STEPS))
     every = -(-len(run) // MAX_LINES)
-    figure.suptitle(_title(compared), x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(_title(compared), x=0.01, ha="left", fontsize=12, fontweight="bold")
     _draw_lanes(above, compared, every)
     _draw_steps(below, compared)
     return figure
@@ -50,7 +50,7 @@ def _title(compared: ComparedRun) -> str:
     times = ", ".join(f"{name} {format_time(each)}" for name, each in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
     what = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    return f"{what}: {times} ({compared.error:+.0%})"
+    return f"{what}: {times} (error {compared.error:+.0%})"
 
 
 def _note(compared: ComparedRun, every: int) -> str:
@@ -70,10 +70,11 @@ def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
     scale, unit = _time_unit(max(run.time_s, compared.predicted.time_s))
     first, last = min(run.begin_s) * scale, max(*run.end_s, compared.predicted.time_s) * scale
     axes.set_xlim(first - 0.005 * (last - first), last + 0.01 * (last - first))
-    axes.set_ylim(run.num_ranks - 0.5, -0.75)
+    axes.set_ylim(run.num_ranks - 0.6, -0.4)
     axes.set_yticks(range(run.num_ranks), [f"rank {rank}" for rank in range(run.num_ranks)], fontsize=9)
     axes.set_xlabel(f"time since the last rank began ({unit})", fontsize=9)
     axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_title(_note(compared, every), loc="left", fontsize=9, color=DARK_GREY)
     axes.hlines(np.arange(run.num_ranks), first, last, color=LIGHT_GREY, linewidth=0.8, zorder=0)
@@ -89,7 +90,7 @@ def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
                 Line2D([], [], color=dark, linewidth=1.3, marker="o", markersize=3, label=f"measured, {does}"),
             ]
     handles += _draw_ends(axes, compared, scale)
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1.04), ncols=len(handles), fontsize=8,
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1.09), ncols=len(handles), fontsize=8,
                 frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8)  # fmt: skip
 
 
