@@ -10,6 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
 
 from ringsim.atomic_file import atomic_file
 from ringsim.compared_run import ComparedRun
@@ -19,6 +20,7 @@ from ringsim.timeline import Timeline
 from ringsim.units import format_size, format_time
 
 MAX_LINES = 400  # of each side; more of them run into each other
+_FEW_LINES = 100  # up to so many are drawn wider
 _PEACH = "#FBCBA5"  # vermillion, as SKY is blue
 _KINDS = ((True, "to add", SKY, BLUE), (False, "to overwrite", _PEACH, VERMILLION))
 _DPI = 144
@@ -61,7 +63,7 @@ def _note(compared: ComparedRun, every: int) -> str:
     if run.clock_error_s:
         parts.append(f"clocks within {format_time(run.clock_error_s)}")
     if every > 1:
-        parts.append(f"only every {every}. step is drawn")
+        parts.append(f"of every {every} steps only the first is drawn")
     return "; ".join(parts)
 
 
@@ -79,19 +81,21 @@ def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
     axes.set_title(_note(compared, every), loc="left", fontsize=9, color=DARK_GREY)
     axes.hlines(np.arange(run.num_ranks), first, last, color=LIGHT_GREY, linewidth=0.8, zorder=0)
     drawn = compared.measured.step % every == 0
+    wide, thin = (5.0, 1.3) if drawn.sum() <= _FEW_LINES else (3.0, 0.9)
     handles = []
     for reduce, does, pale, dark in _KINDS:
         rows = drawn & (compared.measured.reduce == reduce)
         if rows.any():
-            _draw_transfers(axes, compared.predicted, rows, scale, colors=pale, linewidths=5, zorder=1)
-            _draw_transfers(axes, compared.measured, rows, scale, colors=dark, linewidths=1.3, zorder=3)
+            _draw_transfers(axes, compared.predicted, rows, scale, colors=pale, linewidths=wide, zorder=1)
+            _draw_transfers(axes, compared.measured, rows, scale, colors=dark, linewidths=thin, zorder=3)
             handles += [
-                Line2D([], [], color=pale, linewidth=5, label=f"predicted, {does}"),
-                Line2D([], [], color=dark, linewidth=1.3, marker="o", markersize=3, label=f"measured, {does}"),
+                Line2D([], [], color=pale, linewidth=wide, label=f"predicted, {does}"),
+                Line2D([], [], color=dark, linewidth=thin, marker="o", markersize=3, label=f"measured, {does}"),
             ]
     handles += _draw_ends(axes, compared, scale)
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1.09), ncols=len(handles), fontsize=8,
-                frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8)  # fmt: skip
+    above_note = offset_copy(axes.transAxes, axes.get_figure(), y=20, units="points")
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=above_note, fontsize=8,
+                ncols=len(handles), frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8)  # fmt: skip
 
 
 def _draw_transfers(axes: Axes, timeline: Timeline, rows: Bools, scale: float, **style: Any) -> None:

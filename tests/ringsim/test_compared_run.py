@@ -132,7 +132,7 @@ def test_of_many_steps_only_some_are_drawn() -> None:
     both = compared(algorithm="ring/16", num_ranks=8)
     assert len(both.run) > 4 * MAX_LINES
     assert 0 < sum(lines(both)[1::2]) <= MAX_LINES
-    assert "only every 5. step is drawn" in draw_run(both).axes[0].get_title(loc="left")
+    assert "of every 5 steps only the first is drawn" in draw_run(both).axes[0].get_title(loc="left")
 
 
 def test_the_picture_is_written(tmp_path: Path) -> None:
