@@ -140,8 +140,8 @@ def test_measurements_that_cannot_be_read(measurements: Path) -> None:
     whole = measurements.read_text()
     measurements.write_text(whole[: len(whole) // 2])
     assert "is not whole JSON" in refused("calibrate", measurements)
-    measurements.write_text(whole.replace('"version": 2', '"version": 99'))
-    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 2" in refused(
+    measurements.write_text(whole.replace('"version": 3', '"version": 99'))
+    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
         "calibrate", measurements
     )
     empty = {**json.loads(whole), "probes": []}
