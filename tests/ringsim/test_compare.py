@@ -146,7 +146,7 @@ def test_measurements_that_cannot_be_read(measurements: Path) -> None:
     )
     empty = {**json.loads(whole), "probes": []}
     measurements.write_text(json.dumps(empty))
-    assert "too few shift, shift_cpu and reduce_cpu probes: run the probe again" in refused("calibrate", measurements)
+    assert "too few shift, shift_cpu and reduce_cpu probes: measure again" in refused("calibrate", measurements)
     measurements.write_text(json.dumps({**empty, "collectives": []}))
     assert "there are no collectives" in refused("compare", measurements, "--network", "loopback")
 
