@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
 
-.PHONY: demo test test-all lint bench picture clean help
+.PHONY: demo test test-all lint bench fidelity picture clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     how fast the simulator is, beside SimPy, and our collectives, beside torch's"
+	@echo "make fidelity  how far off predictions are here: measures for a quarter of an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
@@ -41,6 +42,9 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
 	$(BIN)/python scripts/bench_collectives.py
+
+fidelity: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png

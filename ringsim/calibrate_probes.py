@@ -89,16 +89,18 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """As torchrun was told, by the command in the provenance; 1 if it was not."""
+    """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
+    if "hosts" in measurements.provenance:
+        return max(Places.of(measurements).hosts) + 1
     found = re.search(r"--nnodes[ =](\d+)", str(measurements.provenance.get("command", "")))
     return int(found[1]) if found else 1
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
     """What the ranks were: on one host, or on several."""
-    known = "hosts" in measurements.provenance
-    several = any(Places.of(measurements).hosts) if known else num_hosts(measurements) > 1
-    return (ProbeModel.HOSTS if known else ProbeModel.NETWORK) if several else ProbeModel.HOST
+    if num_hosts(measurements) == 1:
+        return ProbeModel.HOST
+    return ProbeModel.HOSTS if "hosts" in measurements.provenance else ProbeModel.NETWORK
 
 
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:

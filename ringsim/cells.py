@@ -73,11 +73,12 @@ def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]
 
 
 def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Cell]:
-    """One for each competitor's times."""
-    return [
-        Cell(
-            times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes, times.times_s,
-            times.times_s if times.in_place else (), times.tenths_s, file=file,
-        )
-        for times in measurements.collectives
-    ]  # fmt: skip
+    """One for each competitor's times; where all ranks had one clock, from when the last of them began."""
+    machines = measurements.provenance.get("machines")
+    one_clock = machines is not None and not any(machines)
+    cells = []
+    for times in measurements.collectives:
+        seconds = times.together_s if one_clock else times.times_s
+        key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
+        cells.append(Cell(*key, seconds, seconds if times.in_place else (), tenths(seconds), file=file))
+    return cells

@@ -23,8 +23,8 @@ class CollectiveTimes:
     wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
     calls: how many of them one after the other make an iteration.
     times_s: of each iteration, the slowest rank's time from its start to its end, over `calls`.
-    late_s: of each iteration, how much later the last rank began than the first, over `calls`: for so long ranks may
-    have waited for others and not for the collective. Only right where all ranks have one clock, as on one machine.
+    late_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so long it
+    may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one machine.
     positions: of each iteration, how many competitors had their turn in it before.
     rank_medians_s: of each rank, the median of its own times.
     """
@@ -61,6 +61,14 @@ class CollectiveTimes:
     def median_s(self) -> float:
         """The middle one, which something else on the machine disturbs least."""
         return statistics.median(self.times_s)
+
+    @property
+    def together_s(self) -> tuple[float, ...]:
+        """`times_s` from when the last rank began: what the collective took, without waiting for a late peer."""
+        return tuple(
+            time_s - late_s if late_s < time_s else time_s
+            for time_s, late_s in zip(self.times_s, self.late_s, strict=True)
+        )
 
     @property
     def tenths_s(self) -> tuple[float, float]:

@@ -117,7 +117,7 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     probes = ("--probes", "-b", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
-    fit = calibrate_probes(found, fitting_model(found), file.stem, file.name)
+    fit = calibrate_probes(found, fitting_model(found), file.stem, f"{place.name}-probes.json")
     with atomic_file(file) as writing:
         writing.write(network_text(fit.cluster).encode())
     return read_network(file.read_text(), str(file))

@@ -6,7 +6,7 @@ from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtyp
 from collectives.benchmark.pattern import pattern
 from collectives.call import AUTO
 from collectives.reduction import reduction
-from ringsim.algorithms import build
+from ringsim.algorithms import ALGORITHMS, build
 from ringsim.collective import Collective
 from ringsim.executed import executed_schedule
 from ringsim.memory import require_installed_memory
@@ -71,8 +71,14 @@ class Plan:
         return replace(self, sizes_bytes=(size,), places=(True,)).cells(num_ranks) if self.record else []
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
-        """Those to time."""
-        return self.algorithms or ("binomial_tree" if collective in _ROOTED else "ring",)
+        """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""
+        elsewhere = {name for of, name in ALGORITHMS if of in self.collectives and of is not collective}
+        mine = [
+            name
+            for name in self.algorithms
+            if (collective, _whole(name)) in ALGORITHMS or _whole(name) not in elsewhere
+        ]
+        return tuple(mine) or ("binomial_tree" if collective in _ROOTED else "ring",)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
         """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""
@@ -107,6 +113,11 @@ class Plan:
                             f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "
                             f"{schedule.num_transfers:,}"
                         )
+
+
+def _whole(name: str) -> str:
+    """The algorithm whose chunks are cut further by `name`: ring of ring/4."""
+    return name.partition("/")[0]
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:

@@ -112,6 +112,8 @@ def _summary(
     """ends: (ranks, iterations, start or end)."""
     starts = ends[:, :, 0]
     times = (ends[:, :, 1] - starts) / calls
+    slowest = times.argmax(dim=0, keepdim=True)
+    late = (starts.amax(dim=0) - starts.gather(0, slowest)[0]) / calls
     return CollectiveTimes(
         collective=cell.collective,
         algorithm=name,
@@ -123,7 +125,7 @@ def _summary(
         wrong=wrong,
         calls=calls,
         times_s=tuple(times.amax(dim=0).tolist()),
-        late_s=tuple(((starts.amax(dim=0) - starts.amin(dim=0)) / calls).tolist()),
+        late_s=tuple(late.clamp(min=0).tolist()),
         positions=tuple((index - first_in(turn, num_contenders)) % num_contenders for turn in range(times.shape[1])),
         rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
     )

@@ -73,7 +73,7 @@ def test_measurements_survive_their_file(tmp_path: Path) -> None:
         ("[1]", "not a ringsim-measurements file"),
         (
             '{"format": "ringsim-measurements", "version": 9}',
-            "version 9 of ringsim-measurements: .* reads versions up to 2",
+            "version 9 of ringsim-measurements: .* reads versions up to 3",
         ),
         ('{"format": "ringsim-measurements", "version": 2}', "a field is missing or unknown: 'probes'"),
         ('{"format": ', "Expecting value"),

@@ -140,13 +140,13 @@ def test_measurements_that_cannot_be_read(measurements: Path) -> None:
     whole = measurements.read_text()
     measurements.write_text(whole[: len(whole) // 2])
     assert "is not whole JSON" in refused("calibrate", measurements)
-    measurements.write_text(whole.replace('"version": 2', '"version": 99'))
-    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 2" in refused(
+    measurements.write_text(whole.replace('"version": 3', '"version": 99'))
+    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
         "calibrate", measurements
     )
     empty = {**json.loads(whole), "probes": []}
     measurements.write_text(json.dumps(empty))
-    assert "too few shift, shift_cpu and reduce_cpu probes: run the probe again" in refused("calibrate", measurements)
+    assert "too few shift, shift_cpu and reduce_cpu probes: measure again" in refused("calibrate", measurements)
     measurements.write_text(json.dumps({**empty, "collectives": []}))
     assert "there are no collectives" in refused("compare", measurements, "--network", "loopback")
 
