@@ -22,14 +22,29 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     """On two local ranks: probes and collectives in one file, a network of the probes, all cells predicted by it."""
     measured, network = str(tmp_path / "measured.json"), str(tmp_path / "network.toml")
     start = [sys.executable, "-c", "from ringsim.cli import main; main()"]
-    few = ["-b", "64KiB", "-e", "256KiB", "-n", "2", "--calls", "2", "--algorithm", "ring,recursive_doubling"]
+    few = [
+        "-b",
+        "64KiB",
+        "-e",
+        "256KiB",
+        "-n",
+        "2",
+        "--calls",
+        "2",
+        "--algorithm",
+        "ring,recursive_doubling",
+        "--record",
+    ]
     subprocess.run([*start, "measure", "--ranks", "2", "-o", measured, *few], check=True, capture_output=True)
     measurements = Measurements.load(Path(measured))
     assert (measurements.provenance["hosts"], measurements.provenance["machines"]) == ([0, 0], [0, 0])
     kinds = {probe.kind for probe in measurements.probes}
     assert kinds > {"shift", "shift_cpu", "ping/0", "exchange/1", "reduce", "reduce/bfloat16", "reduce/float16"}
     assert "rank.copy_bandwidth" in ringsim("calibrate", measured, "-o", network)
-    found = json.loads(ringsim("compare", measured, "--network", network, "--json"))
+    report = tmp_path / "report"
+    found = json.loads(ringsim("compare", measured, "--network", network, "--json", "-o", str(report)))
+    assert len(measurements.runs) == len(list(report.glob("run-*.png"))) == 4  # ring thrice, recursive doubling
+    assert (report / "runs.json").exists()
     assert {cell["collective"] for cell in found["cells"]} == {"all_reduce", "reduce_scatter", "all_gather"}
     assert all(cell["predicted_s"] > 0 and not cell["used_in_calibration"] for cell in found["cells"])
     assert len(found["cells"]) == 2 * (3 + 2 + 3)

@@ -52,7 +52,7 @@ def _title(compared: ComparedRun) -> str:
     times = ", ".join(f"{name} {format_time(each)}" for name, each in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
     what = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    return f"{what}: {times} (error {compared.error:+.0%})"
+    return f"{what}: {times} (error {compared.error:+.1%})"
 
 
 def _note(compared: ComparedRun, every: int) -> str:

@@ -141,7 +141,7 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     save_run(both, tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert draw_run(both).get_suptitle() == (
-        "all_reduce ring, 11.72 KiB on 3 ranks: predicted 70 us, measured 140 us (error -50%)"
+        "all_reduce ring, 11.72 KiB on 3 ranks: predicted 70 us, measured 140 us (error -50.0%)"
     )
 
 
