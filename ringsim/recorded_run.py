@@ -68,6 +68,8 @@ class RecordedRun:
                 raise ValueError(f"{len(getattr(self, name))} {name} for {len(self)} transfers: one for each")
         for index in range(len(self)):
             self._check_transfer(index)
+        if self.time_s <= 0:
+            raise ValueError(f"applied_s: the last is {self.time_s}: must be after 0, when the last rank began")
         names = self.transfers
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)

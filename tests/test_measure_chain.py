@@ -43,7 +43,9 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     assert "rank.copy_bandwidth" in ringsim("calibrate", measured, "-o", network)
     report = tmp_path / "report"
     found = json.loads(ringsim("compare", measured, "--network", network, "--json", "-o", str(report)))
-    assert len(measurements.runs) == len(list(report.glob("run-*.png"))) == 5  # the ring of three, recursive doubling of two
+    assert (
+        len(measurements.runs) == len(list(report.glob("run-*.png"))) == 5
+    )  # the ring of three, recursive doubling of two
     assert (report / "runs.json").exists()
     assert {cell["collective"] for cell in found["cells"]} == {"all_reduce", "reduce_scatter", "all_gather"}
     assert all(cell["predicted_s"] > 0 and not cell["used_in_calibration"] for cell in found["cells"])
