@@ -42,7 +42,7 @@ def draw_run(compared: ComparedRun) -> Figure:
     above, below = figure.subplots(2, 1, height_ratios=(lanes + 0.6, _STEPS))
     every = -(-len(run) // MAX_LINES)
     figure.suptitle(_title(compared), x=0.01, ha="left", fontsize=12, fontweight="bold")
-    _draw_lanes(above, compared, every)
+    _draw_lanes(figure, above, compared, every)
     _draw_steps(below, compared)
     return figure
 
@@ -67,7 +67,7 @@ def _note(compared: ComparedRun, every: int) -> str:
     return "; ".join(parts)
 
 
-def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
+def _draw_lanes(figure: Figure, axes: Axes, compared: ComparedRun, every: int) -> None:
     run = compared.run
     scale, unit = _time_unit(max(run.time_s, compared.predicted.time_s))
     first, last = min(run.begin_s) * scale, max(*run.end_s, compared.predicted.time_s) * scale
@@ -93,7 +93,7 @@ def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
                 Line2D([], [], color=dark, linewidth=thin, marker="o", markersize=3, label=f"measured, {does}"),
             ]
     handles += _draw_ends(axes, compared, scale)
-    above_note = offset_copy(axes.transAxes, axes.get_figure(), y=20, units="points")
+    above_note = offset_copy(axes.transAxes, figure, y=20, units="points")
     axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=above_note, fontsize=8,
                 ncols=len(handles), frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8)  # fmt: skip
 

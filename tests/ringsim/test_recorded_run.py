@@ -63,7 +63,7 @@ def first(name: str, value: Any) -> dict[str, Any]:
         (changed(end_s=[0.0, None, 0.0]), "end_s[1] None: must be seconds"),
         (changed(step=5), "step 5: must be a list"),
         (changed(chunk=[0]), "1 chunk for 12 transfers: one for each"),
-        (changed(**dict.fromkeys(TRANSFER, [])), "applied_s: the last is 0.0: must be after 0, when the last rank began"),
+        (changed(**{name: [] for name in TRANSFER}), "applied_s: the last is 0.0: must be after 0"),
         (first("step", -1), "step[0] -1: must be a whole number, at least 0"),
         (first("src", 3), "src[0] 3: must be a whole number, from 0 to 2"),
         (first("dst", 0), "dst[0] 0: is the sender itself"),
