@@ -153,11 +153,11 @@ def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there.")
 @click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
-@click.option("--only", help="Experiments whose title has these words.")
-def main(output: Path, write: Path | None, again: bool, only: str | None) -> None:
+@click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
+def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
     reason = why_not()
-    chosen = [each for each in EXPERIMENTS if only is None or only in each.title]
+    chosen = [each for each in EXPERIMENTS if not only or any(words in each.title for words in only)]
     if reason and any(each.calibrated.hosts > 1 for each in chosen):
         raise ValueError(f"no testbed here: {reason}; --only loopback does without")
     output.mkdir(parents=True, exist_ok=True)
