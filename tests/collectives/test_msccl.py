@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from collectives.transport import Transport
 from ringsim import Collective, build
 from tests.collectives.test_execute import assert_conforms, executed
 from tests.ranks import RankPool
@@ -14,7 +15,7 @@ PUBLISHED = Path(__file__).parents[1] / "ringsim" / "msccl"
 
 def imported(group: dist.ProcessGroup, collective: Collective, path: Path, length: int) -> tuple:
     """The rank's own tensor after the algorithm of the file, and what it logged."""
-    return executed(group, build(collective, str(path), group.size()), length)
+    return executed(group, Transport.POSTED, build(collective, str(path), group.size()), length)
 
 
 @pytest.mark.parametrize(
