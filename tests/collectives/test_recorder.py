@@ -54,7 +54,10 @@ def test_records_can_be_predicted(ranks: RankPool) -> None:
         PLAN, collectives=(Collective.ALL_REDUCE,), algorithms=("gloo_ring", "auto", "ring/4"), sizes_bytes=(64,)
     )
     (runs, *_) = ranks.run(recorded, replace(plan, record_bytes=2**20 * 4), num_ranks=2)
-    assert [run.algorithm for run in runs][::2] == ["gloo_ring", "ring/4"]
+    names = [run.algorithm for run in runs]
+    assert names[0] == "gloo_ring"
+    assert "ring/4" in names  # which may be what "auto" chose; it is recorded once then
+    assert len(set(names)) == len(names)
     for run in runs:
         both = compare_run(run, load_network("loopback"), "loopback")
         assert run.size_bytes == 2**20 * 4
