@@ -1,43 +1,82 @@
-"""`FlatGradients`: all gradients of a model in one vector, so that one collective can carry them."""
+"""Many tensors in one vector, so that one collective can carry them; allocated once."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 
-class FlatGradients:
-    """A vector with room for every gradient, in the order of the parameters, allocated once.
+class FlatVector:
+    """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
 
-    vector: (num_elements + padding,), the padding zero; its length is a multiple of `multiple_of`.
-
-    Raises ValueError if the parameters do not all have one dtype and device.
+    vector: (num_elements + spare + padding,), zeros to begin with; its length is a multiple of `multiple_of`.
+    views: of each tensor its part of the vector, in its shape.
+    spare: (spare,).
     """
 
-    def __init__(self, model: nn.Module, multiple_of: int = 1) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        kinds = {(p.dtype, p.device) for p in self._parameters}
-        if len(kinds) != 1:
-            raise ValueError(f"parameters of {len(kinds)} dtypes and devices {sorted(map(str, kinds))}: needs one")
-        num_elements = sum(p.numel() for p in self._parameters)
-        length = -(-num_elements // multiple_of) * multiple_of
-        self.vector = self._parameters[0].new_zeros(length)
-        pieces = self.vector[:num_elements].split([p.numel() for p in self._parameters])
-        self._views = [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
+    def __init__(self, tensors: Sequence[torch.Tensor], spare: int = 0, multiple_of: int = 1) -> None:
+        self.num_elements = sum(tensor.numel() for tensor in tensors)
+        length = -(-(self.num_elements + spare) // multiple_of) * multiple_of
+        self.vector = tensors[0].detach().new_zeros(length)
+        pieces = self.vector[: self.num_elements].split([tensor.numel() for tensor in tensors])
+        self.views = [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+        self.spare = self.vector[self.num_elements : self.num_elements + spare]
+
+
+class FlatGradients(FlatVector):
+    """The gradients of some parameters, and behind them a mark for each: not 0 where some rank has a gradient.
+
+    From the first synchronisation on the gradients themselves lie here: nothing is copied back. Without the marks a
+    parameter that no rank has used would get a gradient of zeros, which an optimizer with weight decay takes for one.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> None:
+        super().__init__(parameters, len(parameters), multiple_of)
+        self._parameters = list(parameters)
+        self._absent: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def begin(self) -> None:
+        """Be ready for the gradients of the next backward pass."""
+        self._absent.clear()
+        self.spare.fill_(1)
 
     @torch.no_grad()
+    def take(self, index: int) -> None:
+        """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
+        parameter, view = self._parameters[index], self.views[index]
+        if parameter.grad is None:
+            view.zero_()
+            self.spare[index] = 0
+            self._absent.append(index)
+        elif parameter.grad is not view:  # else the backward pass has added right here
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
     def pack(self) -> torch.Tensor:
-        """Copy every gradient into the vector (zeros where there is none) and return it."""
-        for view, parameter in zip(self._views, self._parameters, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
+        """Take every gradient; returns the vector."""
+        self.begin()
+        for index in range(len(self)):
+            self.take(index)
         return self.vector
 
-    @torch.no_grad()
     def unpack(self) -> None:
-        """Copy the vector back into the gradients."""
-        for view, parameter in zip(self._views, self._parameters, strict=True):
-            if parameter.grad is None:
-                parameter.grad = view.clone()
-            else:
-                parameter.grad.copy_(view)
+        """After the reduction: give parameters without a gradient that of the other ranks, if one of them has any."""
+        for index in self._absent:
+            if self.spare[index].item() != 0:
+                self._parameters[index].grad = self.views[index]
+
+
+def flat_gradients(parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> list[FlatGradients]:
+    """One for each dtype, in the order in which they appear."""
+    return [FlatGradients(some, multiple_of) for some in by_dtype(parameters)]
+
+
+def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters of each dtype, in the order in which they appear."""
+    groups: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.dtype, []).append(parameter)
+    return list(groups.values())

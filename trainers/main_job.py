@@ -1,12 +1,11 @@
 """The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
 
-import copy
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,19 +13,19 @@ import torch.distributed as dist
 from collectives.errors import naming_failures
 from collectives.probe import probe
 from ringsim.calibrate import calibrate
+from ringsim.ddp.profile import StepProfile
 from ringsim.measurements import Measurements, save_json
 from ringsim.network import Network
 from ringsim.spread import tenths
 from trainers.checkpoint import save_checkpoint
 from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Shard, Tokens
-from trainers.gradient_clock import GradientClock
-from trainers.model import next_token_loss
-from trainers.prediction import can_overlap, predict_sync_s
+from trainers.identity import fingerprint
+from trainers.prediction import can_overlap, predict_step_s, predict_sync_s
 from trainers.profile import record_profile
-from trainers.training import Run, fingerprint, start_runs, train
+from trainers.strategies import Strategy
+from trainers.training import Run, start_runs, train
 
-PROFILED_STEPS = 5
 STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -59,40 +58,43 @@ def run_job(
     gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
     measurements = probe(group, gradient_bytes, memory_bytes=STATE_PER_GRADIENT * gradient_bytes * len(runs))
     network = calibrate(measurements)
-    leads_s = _gradient_leads(runs[0].model, shard, group)
-    predicted = {run.name: predict_sync_s(run.strategy.traffic(leads_s), network) for run in runs}
-    if job.profile:
-        profile = record_profile(runs[0].model, shard, job.train.learning_rate)  # on all ranks, as they compute at once
-        if group.rank() == 0:
-            profile.save(job.profile)
+    profile = _profile(runs[0].model.model, shard, job.train.learning_rate, group)
+    if job.profile and group.rank() == 0:
+        profile.save(job.profile)
+    predicted = {run.name: _predict(run.strategy, profile, network) for run in runs}
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
     results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]
     return _report(job, measurements, network, results, runs[0].model), runs
 
 
-def _gradient_leads(model: torch.nn.Module, shard: Shard, group: dist.ProcessGroup) -> list[float]:
-    """How long before the end of a backward pass sending each parameter's gradient can begin, in seconds.
+def _profile(model: torch.nn.Module, shard: Shard, learning_rate: float, group: dist.ProcessGroup) -> StepProfile:
+    """What a step takes without synchronisation, as rank 0 finds it, so that all ranks predict the same.
 
-    As rank 0 finds it, so that all ranks predict the same: none where its host has no core to spare for sending.
+    All ranks compute at once, as they will. Where a host has no core to spare for sending, every gradient counts as
+    ready at the end of the backward pass.
     """
-    overlap = can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count())
-    leads_s: list[Any] = [_profile(model, shard) if overlap else [0.0 for _ in model.parameters()]]
+    profile = record_profile(model, shard, learning_rate)
+    if not can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count()):
+        ready_at_end = tuple(replace(each, ready_s=profile.backward_s) for each in profile.parameters)
+        profile = replace(profile, parameters=ready_at_end)
+    profiles = [profile]
     with naming_failures(f"rank {group.rank()}: receiving rank 0's profile failed"):
-        dist.broadcast_object_list(leads_s, group=group, group_src=0)
-    return list(leads_s[0])
+        dist.broadcast_object_list(profiles, group=group, group_src=0)
+    return profiles[0]
 
 
-def _profile(model: torch.nn.Module, shard: Shard) -> list[float]:
-    """How long before the last gradient each parameter's is ready: medians over a few backward passes."""
-    model = copy.deepcopy(model)
-    clock = GradientClock(model)
-    leads = []
-    for step in range(PROFILED_STEPS):
-        model.zero_grad()
-        torch.autograd.backward(next_token_loss(model, shard.batch(step)))
-        leads.append(clock.before_last_s())
-    return [statistics.median(values) for values in zip(*leads, strict=True)]
+class Predicted(NamedTuple):
+    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step."""
+
+    sync_s: float
+    step_s: float
+
+
+def _predict(strategy: Strategy, profile: StepProfile, network: Network) -> Predicted:
+    traffic = strategy.traffic([profile.backward_s - each.ready_s for each in profile.parameters])
+    step_s = predict_step_s(traffic, profile, network, strategy.stepped)
+    return Predicted(predict_sync_s(traffic, network), step_s)
 
 
 def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[str, dict[str, Any]]]:
@@ -112,7 +114,7 @@ def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[st
     return notes
 
 
-def _summarise(name: str, predicted_s: float, ranks: Sequence[dict[str, Any]], job: Job) -> Report:
+def _summarise(name: str, predicted: Predicted, ranks: Sequence[dict[str, Any]], job: Job) -> Report:
     """One strategy's row of the report, from every rank's notes."""
     warm_up = min(MAX_WARM_UP_STEPS, job.train.steps // 2)
     # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
@@ -121,16 +123,21 @@ def _summarise(name: str, predicted_s: float, ranks: Sequence[dict[str, Any]], j
     step_s = [max(times) for times in zip(*(rank["step_s"] for rank in ranks), strict=True)][warm_up:]
     losses = [statistics.mean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)]
     measured_s = statistics.median(sync_s)
+    measured_step_s = statistics.median(step_s)
     tokens_per_step = len(ranks) * job.train.batch_size * job.model.sequence_length
     return {
         "strategy": name,
-        "predicted_sync_s": predicted_s,
+        "predicted_sync_s": predicted.sync_s,
         "measured_sync_s": measured_s,
         "measured_sync_p10_s": tenths(sync_s)[0],
         "measured_sync_p90_s": tenths(sync_s)[1],
-        "error": predicted_s / measured_s - 1 if len(ranks) > 1 else None,
-        "step_s": statistics.median(step_s),
-        "tokens_per_s": tokens_per_step / statistics.median(step_s),
+        "error": predicted.sync_s / measured_s - 1 if len(ranks) > 1 and measured_s > 0 and predicted.sync_s else None,
+        "predicted_step_s": predicted.step_s,
+        "step_s": measured_step_s,
+        "step_p10_s": tenths(step_s)[0],
+        "step_p90_s": tenths(step_s)[1],
+        "step_error": predicted.step_s / measured_step_s - 1,
+        "tokens_per_s": tokens_per_step / measured_step_s,
         "final_loss": statistics.mean(losses[-LAST_LOSSES:]),
         "parameters_identical": len({rank["fingerprint"] for rank in ranks}) == 1,
         "steps_measured": len(sync_s),
@@ -142,8 +149,8 @@ def _summarise(name: str, predicted_s: float, ranks: Sequence[dict[str, Any]], j
 def _report(
     job: Job, measurements: Measurements, network: Network, results: list[Report], model: torch.nn.Module
 ) -> Report:
-    first = results[0]["losses"]
-    differences = [abs(a - b) for result in results[1:] for a, b in zip(first, result["losses"], strict=True)]
+    curves = [result["losses"] for result in results if result["strategy"] != "none"]
+    differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
     return {
         "format": "ringsim-report",
         "version": 1,

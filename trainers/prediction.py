@@ -1,9 +1,11 @@
 """What a strategy sends, and from that the time its gradient synchronisation should take."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim import work_queue
 from ringsim.algorithms import gloo_ring_all_reduce, gloo_segments_per_rank
+from ringsim.ddp.profile import StepProfile
 from ringsim.network import Network
 from ringsim.schedule import Schedule
 from ringsim.work_queue import time_queue
@@ -33,11 +35,13 @@ class Traffic(NamedTuple):
 
     local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
     num_workers: of the calls, how many can be under way at once.
+    forward_calls: those before the next forward pass, one after the other.
     """
 
     calls: list[Call]
     local_bytes: int
     num_workers: int = 1
+    forward_calls: Sequence[Call] = ()
 
 
 def predict_sync_s(traffic: Traffic, network: Network) -> float:
@@ -51,6 +55,13 @@ def predict_sync_s(traffic: Traffic, network: Network) -> float:
     spans = time_queue(queue, network, traffic.num_workers)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + traffic.local_bytes / network.reduce_bytes_per_s
+
+
+def predict_step_s(traffic: Traffic, profile: StepProfile, network: Network, stepped: float) -> float:
+    """Seconds of a whole training step. stepped: the part of the parameters that a rank's optimizer steps."""
+    before_s = sum(time_queue([work_queue.Call(*call[:3])], network, 1)[0].end_s for call in traffic.forward_calls)
+    compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * stepped
+    return before_s + compute_s + predict_sync_s(traffic, network)
 
 
 def can_overlap(ranks_per_host: int, cores: int | None) -> bool:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-HEADER = ("strategy", "predicted ms", "measured ms", "spread", "error", "step ms", "tokens/s", "final loss")
+HEADER = (
+    "strategy", "predicted ms", "measured ms", "spread", "error",
+    "step predicted", "step ms", "error", "tokens/s", "final loss",
+)  # fmt: skip
 
 
 def format_report(report: dict[str, Any]) -> str:
@@ -24,7 +27,9 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['measured_sync_s'] * 1e3:.2f}",
         f"{result['measured_sync_p10_s'] * 1e3:.2f}-{result['measured_sync_p90_s'] * 1e3:.2f}",
         "-" if error is None else f"{error:+.0%}",
+        f"{result['predicted_step_s'] * 1e3:.1f}",
         f"{result['step_s'] * 1e3:.1f}",
+        f"{result['step_error']:+.0%}",
         f"{result['tokens_per_s']:,.0f}",
         f"{result['final_loss']:.3f}",
     )
@@ -33,14 +38,15 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
 def _footnotes(report: dict[str, Any]) -> list[str]:
     results = report["strategies"]
     where = report["measurements"]["provenance"]
-    differing = [result["strategy"] for result in results if not result["parameters_identical"]]
-    identical = "all ranks hold bit-identical parameters, with every strategy"
-    if differing:
+    drifting = [result["strategy"] for result in results if not result["parameters_identical"]]
+    but_none = " but none" if "none" in drifting else ""
+    identical = f"with every strategy{but_none} all ranks hold bit-identical parameters"
+    if differing := [name for name in drifting if name != "none"]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
     return [
         "ms: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
-        "percentile; predicted from point-to-point probes only.",
+        "percentile; predicted from point-to-point probes only, a step from a profile without synchronisation too.",
         f"{identical}; loss curves differ by at most {report['max_loss_difference']:.1e}.",
         f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",

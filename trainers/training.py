@@ -1,10 +1,10 @@
 """The training loop: every strategy in turn at every step, so that all meet the same moods of the machine."""
 
 import copy
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,10 @@ from torch import nn
 from collectives.errors import CollectiveError, naming_failures
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard
+from trainers.data_parallel import DataParallel, broadcast_state
 from trainers.gradient_clock import GradientClock
 from trainers.model import TinyTransformer, next_token_loss
-from trainers.strategies import STRATEGIES, Strategy
+from trainers.strategies import Strategy
 
 
 class DivergedError(ArithmeticError):
@@ -27,13 +28,17 @@ class Run:
     """One model being trained with one strategy, and what this rank has noted of each step."""
 
     name: str
-    model: nn.Module
-    strategy: Strategy
+    model: DataParallel
     optimizer: torch.optim.Optimizer
     clock: GradientClock
     losses: list[float] = field(default_factory=list)
     sync_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How its gradients are synchronised."""
+        return self.model.strategy
 
     def step(self, batch: torch.Tensor) -> None:
         """One training step. batch: (batch_size, sequence_length + 1) tokens.
@@ -43,14 +48,14 @@ class Run:
         begin_s = time.perf_counter()
         self.optimizer.zero_grad()
         with naming_failures(f"strategy {self.name}"):  # in the forward pass too: DDP sends the buffers round there
-            loss = next_token_loss(self.strategy.module, batch)
+            loss = next_token_loss(self.model, batch)
         if not torch.isfinite(loss):
             raise DivergedError(f"the loss is {loss.item()}; a smaller --learning-rate may help")
         with naming_failures(f"strategy {self.name}"):
             torch.autograd.backward(loss)
-            self.strategy.synchronise()
-        self.sync_s.append(time.perf_counter() - self.clock.last_s)
-        self.optimizer.step()
+            sync_s = time.perf_counter() - self.clock.last_s
+            self.optimizer.step()  # which communicates, too, where each rank steps a share
+        self.sync_s.append(sync_s + self.strategy.gather_s)
         self.losses.append(loss.item())
         self.step_s.append(time.perf_counter() - begin_s)
 
@@ -66,17 +71,10 @@ def start_runs(
 
 
 def start_run(name: str, model: nn.Module, learning_rate: float, group: dist.ProcessGroup) -> Run:
-    """A run of the strategy called `name`, one of STRATEGIES, with an AdamW of its own."""
-    clock = GradientClock(model)  # before the strategy: DDP's own hooks then come after it
-    strategy = STRATEGIES[name](model, group)
-    return Run(name, model, strategy, torch.optim.AdamW(model.parameters(), lr=learning_rate), clock)
-
-
-def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give every rank rank 0's parameters and buffers."""
-    with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), group=group, group_src=0)
+    """A run of the strategy called `name` with an AdamW of its own."""
+    clock = GradientClock(model)  # before the strategy: what it does with a gradient then comes after it
+    parallel = DataParallel(model, name, group)
+    return Run(name, parallel, parallel.optimizer(partial(torch.optim.AdamW, lr=learning_rate)), clock)
 
 
 def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: Callable[[int], None]) -> None:
@@ -102,12 +100,3 @@ def _rotated(runs: Sequence[Run], step: int) -> list[Run]:
     """The runs, beginning with another one each step, so that none always follows the same one."""
     first = step % len(runs)
     return [*runs[first:], *runs[:first]]
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of all parameters and buffers, bit for bit."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()]):
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainers.config import ModelConfig, TrainConfig
-from trainers.main_job import MAX_WARM_UP_STEPS, Job, _summarise
+from trainers.main_job import MAX_WARM_UP_STEPS, Job, Predicted, _summarise
 from trainers.report_table import format_report
 
 JOB = Job(ModelConfig(sequence_length=10), TrainConfig(batch_size=5, steps=12), "topics", ("ring",))
@@ -24,11 +24,12 @@ SECOND = notes([1.0] * 7, [0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1
 
 def test_two_ranks_become_one_row() -> None:
     """Sync as the last to arrive sees it (the shorter), steps as the slowest takes, tokens of all ranks."""
-    result = _summarise("ring", 0.6, [FIRST, SECOND], JOB)
+    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, SECOND], JOB)
     assert result["sync_s"] == [0.1, 0.4, 0.3, 0.2, 0.2, 0.3, 0.3]
     assert result["measured_sync_s"] == 0.3
     assert result["error"] == pytest.approx(1.0)
     assert result["step_s"] == 2.0
+    assert result["step_error"] == pytest.approx(0.25)
     assert result["tokens_per_s"] == 2 * 5 * 10 / 2.0
     assert result["final_loss"] == pytest.approx((7 * 2.0 + 3 * 5.0) / 10)
     assert result["steps_measured"] == 7
@@ -37,7 +38,7 @@ def test_two_ranks_become_one_row() -> None:
 
 def test_ranks_that_differ_are_reported() -> None:
     """In the row, and in words under the table."""
-    result = _summarise("ring", 0.6, [FIRST, {**SECOND, "fingerprint": "other"}], JOB)
+    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, {**SECOND, "fingerprint": "other"}], JOB)
     assert not result["parameters_identical"]
     where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
     report = {
@@ -56,7 +57,9 @@ def test_ranks_that_differ_are_reported() -> None:
         "300.00",
         "160.00-340.00",
         "+100%",
+        "2500.0",
         "2000.0",
+        "+25%",
         "50",
         "2.900",
     ]

@@ -10,11 +10,13 @@ from torch import nn
 from tests.ranks import RankPool
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard, load_tokens
+from trainers.data_parallel import broadcast_state
 from trainers.gradient_clock import GradientClock
-from trainers.main_job import _gradient_leads
+from trainers.identity import fingerprint
+from trainers.main_job import _profile
 from trainers.model import TinyTransformer, next_token_loss
 from trainers.strategies import STRATEGIES
-from trainers.training import broadcast_state, fingerprint, start_runs, train
+from trainers.training import start_runs, train
 
 MODEL = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
 TRAIN = TrainConfig(batch_size=3, steps=4, learning_rate=1e-2, seed=5)
@@ -48,13 +50,14 @@ def alone() -> list[float]:
 
 
 def test_all_strategies_train_the_same_model(ranks: RankPool) -> None:
-    """As one process with the whole batch would; and after every step all ranks hold the same bits."""
+    """As one process with the whole batch would, all ranks holding the same bits; "none" alone does not."""
     first, second = ranks.run(trained, num_ranks=2)
     expected = alone()
     for name in STRATEGIES:
         mean = [(a + b) / 2 for a, b in zip(first[name][0], second[name][0], strict=True)]
-        assert mean == pytest.approx(expected, rel=1e-4), name
-        assert first[name][1] == second[name][1], name
+        if name != "none":
+            assert mean == pytest.approx(expected, rel=1e-3 if name.endswith("bf16") else 1e-4), name
+        assert (first[name][1] == second[name][1]) == (name != "none"), name
         assert first[name][2] == TRAIN.steps
 
 
@@ -96,11 +99,12 @@ def test_the_clock_knows_when_each_gradient_is_ready() -> None:
 
 
 def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
-    """What each rank takes for the profile, where hosts have different numbers of cores."""
+    """How long before the end of the backward pass each gradient counts as ready, hosts having so many cores."""
     tokens = load_tokens("topics", MODEL, group.size(), TRAIN.seed)
     shard = Shard(tokens, group.rank(), group.size(), MODEL, TRAIN)
     with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
-        return _gradient_leads(TinyTransformer(MODEL), shard, group)
+        profile = _profile(TinyTransformer(MODEL), shard, TRAIN.learning_rate, group)
+    return [profile.backward_s - each.ready_s for each in profile.parameters]
 
 
 @pytest.mark.parametrize(("cores", "overlaps"), [([64, 1], True), ([1, 64], False)])

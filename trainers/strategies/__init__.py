@@ -1,21 +1,65 @@
-"""Ways to make the gradients of all ranks their mean: one small object each, to be read side by side."""
+"""Ways to make the gradients of all ranks their mean: one small object each, to be read side by side.
+
+To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1.
+"""
 
 from collections.abc import Callable
+from functools import partial
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from trainers.strategies.allreduce import AllReduce
 from trainers.strategies.base import Strategy
-from trainers.strategies.ddp import Ddp
+from trainers.strategies.bucketed import Bucketed
+from trainers.strategies.ddp import Ddp, DdpOnRing, DdpRing
+from trainers.strategies.flat import Flat
+from trainers.strategies.no_sync import NoSync
 from trainers.strategies.ring import Ring
 from trainers.strategies.rs_ag import ReduceScatterAllGather
+from trainers.strategies.zero1 import Zero1
+from trainers.strategy_names import check_strategy
 
-STRATEGIES: dict[str, Callable[[nn.Module, dist.ProcessGroup], Strategy]] = {
+MakeStrategy = Callable[[nn.Module, dist.ProcessGroup], Strategy]
+
+# The names stand in strategy_names.py too, which is read before torch is loaded.
+STRATEGIES: dict[str, MakeStrategy] = {
+    "none": NoSync,
     "allreduce": AllReduce,
+    "flat": Flat,
     "rs_ag": ReduceScatterAllGather,
     "ring": Ring,
+    "bucketed": Bucketed,
+    "bucketed_bf16": partial(Bucketed, wire=torch.bfloat16),
     "ddp": Ddp,
+    "ddp_ring": DdpRing,
+    "ddp_ring_bf16": partial(DdpRing, wire=torch.bfloat16),
+    "ddp_on_ring": DdpOnRing,
+    "zero1": Zero1,
 }
 
-__all__ = ["STRATEGIES", "AllReduce", "Ddp", "ReduceScatterAllGather", "Ring", "Strategy"]
+
+def make_strategy(name: str) -> MakeStrategy:
+    """That of STRATEGIES; "ddp/4" and the like have buckets of 4 MiB. Raises ValueError for another name."""
+    check_strategy(name)
+    plain, _, cap = name.partition("/")
+    return partial(STRATEGIES[plain], bucket_cap_mb=float(cap)) if cap else STRATEGIES[plain]
+
+
+__all__ = [
+    "STRATEGIES",
+    "AllReduce",
+    "Bucketed",
+    "Ddp",
+    "DdpOnRing",
+    "DdpRing",
+    "Flat",
+    "MakeStrategy",
+    "NoSync",
+    "ReduceScatterAllGather",
+    "Ring",
+    "Strategy",
+    "Zero1",
+    "make_strategy",
+]

@@ -2,26 +2,42 @@
 
 from collections.abc import Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from trainers.prediction import Traffic, gloo_all_reduce
+from trainers.strategies.base import Strategy
 
 
-class AllReduce:
-    """Simple, and slow for its many small messages: each parameter pays the latency of a whole ring."""
+class AllReduce(Strategy):
+    """Simple, and slow for its many small messages: each parameter pays the latency of a whole ring.
+
+    What the tutorials leave out: a rank that has not used a parameter must send zeros, or it hangs all others; so the
+    ranks first tell one another who has a gradient.
+    """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
-        self.module = model
-        self._group = group
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        super().__init__(model, group)
+        self._used = torch.ones(len(self.parameters))
 
     def synchronise(self) -> None:
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad, group=self._group)
-                parameter.grad /= self._group.size()
+        self._used.fill_(1)
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                self._used[index] = 0
+        dist.all_reduce(self._used, group=self.group)
+        for parameter, used in zip(self.parameters, self._used.tolist(), strict=True):
+            if used:
+                self._average(parameter)
+
+    def _average(self, parameter: nn.Parameter) -> None:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, group=self.group)
+        parameter.grad /= self.group.size()
 
     def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        calls = [gloo_all_reduce(self._group.size(), p.nbytes, p.element_size()) for p in self._parameters]
-        return Traffic(calls, local_bytes=sum(p.nbytes for p in self._parameters))  # the division
+        tensors = [self._used, *self.parameters]
+        calls = [gloo_all_reduce(self.group.size(), t.nbytes, t.element_size()) for t in tensors]
+        return Traffic(calls, local_bytes=sum(p.nbytes for p in self.parameters))  # the division

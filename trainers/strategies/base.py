@@ -1,25 +1,60 @@
-"""`Strategy`: what the training loop asks of a way to synchronise gradients."""
+"""`Strategy`: what `DataParallel` asks of a way to synchronise gradients."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from trainers.prediction import Traffic
 
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-class Strategy(Protocol):
-    """Built from the model and the process group."""
 
-    @property
-    def module(self) -> nn.Module:
-        """What the loop calls in place of the model: the model itself, or a wrapper of it."""
+class Strategy:
+    """What all have in common; by itself it synchronises nothing.
+
+    module: what is called in place of the model: the model itself, or a wrapper of it.
+    parameters: those that are trained, in their order.
+    gather_s: how long the optimizer's last step has taken to gather parameters, where ranks step shares of them.
+    stepped: the part of the parameters that this rank's optimizer steps.
+    """
+
+    gather_s = 0.0
+    stepped = 1.0
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        self.module = model
+        self.group = group
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def begin(self) -> None:
+        """A forward pass begins: forget what a backward pass that failed may have left."""
+
+    def ready(self, index: int) -> None:
+        """In a backward pass that is to be synchronised: the gradient of `parameters[index]` is there."""
+
+    def finish(self) -> None:
+        """Such a backward pass ends: make every gradient the mean over all ranks."""
+        self.synchronise()
 
     def synchronise(self) -> None:
-        """Make every gradient the mean over all ranks; called after each backward pass."""
+        """Make every gradient the mean over all ranks, whatever backward passes have left there."""
 
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:
+    def hold(self, held: bool) -> None:
+        """Until told otherwise, backward passes are to be synchronised (not held) or not."""
+
+    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
+        """What `make` makes of the parameters that this rank is to step."""
+        return make(self.parameters)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale the synchronised gradients down to a global norm of at most `max_norm`; returns what it was."""
+        return nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  for those that send something
         """What one synchronisation moves: what the prediction is made from.
 
         leads_s: for each parameter, how long before the end of the backward pass its gradient is ready.
         """
+        return Traffic([], local_bytes=0)

@@ -7,23 +7,25 @@ from torch import nn
 
 import collectives
 from ringsim.algorithms import ring_all_reduce
-from trainers.flat import FlatGradients
+from trainers.flat import flat_gradients
 from trainers.prediction import Call, Traffic
+from trainers.strategies.base import Strategy
 
 
-class Ring:
+class Ring(Strategy):
     """One large message in place of many small ones, executed from the very schedule it is predicted with."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
-        self.module = model
-        self._group = group
-        self._flat = FlatGradients(model)
+        super().__init__(model, group)
+        self._vectors = flat_gradients(self.parameters)
 
     def synchronise(self) -> None:
-        collectives.all_reduce(self._flat.pack(), dist.ReduceOp.AVG, self._group)
-        self._flat.unpack()
+        for gradients in self._vectors:
+            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
+            gradients.unpack()
 
     def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        vector = self._flat.vector
-        call = Call(ring_all_reduce(self._group.size()), vector.nbytes, vector.element_size())
-        return Traffic([call], local_bytes=3 * vector.nbytes)  # pack, divide, unpack
+        schedule = ring_all_reduce(self.group.size())
+        vectors = [gradients.vector for gradients in self._vectors]
+        calls = [Call(schedule, v.nbytes, v.element_size()) for v in vectors]
+        return Traffic(calls, local_bytes=2 * sum(v.nbytes for v in vectors))  # pack, divide

@@ -1,0 +1,61 @@
+"""Small models and data that the tests of the trainers share; rank and position can be told from every number."""
+
+import copy
+
+import torch
+from torch import nn
+
+
+class Branching(nn.Module):
+    """`first` always takes part; `second` only for inputs whose sum is positive; `third` never does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out: torch.Tensor = self.first(x)
+        return out + self.second(x) if x.sum() > 0 else out
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, one frozen layer, and one in another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.again = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.again.weight = self.inner.weight
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.wide = nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out: torch.Tensor = self.wide(self.frozen(self.again(self.inner(x).tanh())).double())
+        return out.float()
+
+
+def small_model() -> nn.Module:
+    """Odd sizes, 29 parameters, the same weights everywhere."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), nn.LayerNorm(2, elementwise_affine=False), nn.Linear(2, 1)
+    )
+
+
+def seeded(make: type[nn.Module]) -> nn.Module:
+    """A model with the same weights everywhere."""
+    torch.manual_seed(2)
+    return make()
+
+
+def inputs(rank: int, count: int = 5) -> torch.Tensor:
+    """Each rank's own data: (count, 3)."""
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def mean_gradients(model: nn.Module, num_ranks: int, count: int = 5) -> list[torch.Tensor | None]:
+    """Of the squared outputs' mean over all ranks' data, from one process."""
+    model = copy.deepcopy(model)
+    model(torch.cat([inputs(rank, count) for rank in range(num_ranks)])).pow(2).mean().backward()
+    return [None if p.grad is None else p.grad for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,177 @@
+"""`DataParallel`: a model that is trained on several ranks at once, with any strategy of gradient synchronisation."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from collectives.errors import naming_failures
+from collectives.execute import resolve
+from trainers.identity import difference, named_tensors
+from trainers.strategies import MakeStrategy, make_strategy
+from trainers.strategies.base import MakeOptimizer
+from trainers.strategies.ddp import Ddp
+
+
+class DriftError(RuntimeError):
+    """Ranks that should hold the same model do not."""
+
+
+class DataParallel(nn.Module):
+    """`model` with gradients that are, after each backward pass, the mean over all ranks.
+
+    To be used as the model itself: called, trained, evaluated, saved (the names in its state are those of the plain
+    model); what else it is asked for it asks the model. `with model.no_sync():` a backward pass only accumulates.
+
+    strategy: the name of one of STRATEGIES, or a function that makes one from a model and a group.
+    group: the default process group if None.
+    broadcast: give every rank rank 0's parameters and buffers, instead of checking that all ranks have the same.
+
+    Buffers that are part of the model's state follow rank 0: they are sent to all before each forward pass in training.
+    Which parameters are trained is settled now: those that require a gradient.
+
+    Raises ValueError on every rank if the ranks' models differ, naming the first tensor that does, the ranks and the
+    largest difference; also for a model on several devices, and one with sparse gradients.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        strategy: str | MakeStrategy = "ring",
+        group: dist.ProcessGroup | None = None,
+        *,
+        broadcast: bool = False,
+    ) -> None:
+        super().__init__()
+        self.group = resolve(group)
+        _check(model)
+        if broadcast:
+            broadcast_state(model, self.group)
+        elif differs := difference(model, self.group):
+            raise ValueError(
+                f"{differs}; seed all ranks alike before making the model, or give broadcast=True for that of rank 0"
+            )
+        self.model = model
+        self.strategy = (make_strategy(strategy) if isinstance(strategy, str) else strategy)(model, self.group)
+        self._enabled = True
+        self._in_backward = False
+        # torch's DDP sends buffers itself.
+        self._buffers_to_send = [] if isinstance(self.strategy, Ddp) else _persistent_buffers(model)
+        for index, parameter in enumerate(self.strategy.parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """What the model makes of the arguments."""
+        self._in_backward = False
+        self.strategy.begin()
+        if self._buffers_to_send and self.training and self._enabled:
+            with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
+                for buffer in self._buffers_to_send:
+                    dist.broadcast(buffer, group=self.group, group_src=0)
+        return self.strategy.module(*arguments, **keywords)
+
+    def _arrived(self, index: int, _: torch.Tensor) -> None:
+        """A gradient has been accumulated."""
+        if not self._enabled:
+            return
+        if not self._in_backward:
+            self._in_backward = True
+            # Called when the whole backward pass is over; how torch's DDP and FSDP learn of it, too.
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+        self.strategy.ready(index)
+
+    def _backward_ends(self) -> None:
+        self._in_backward = False
+        self.strategy.finish()
+
+    def disable_grad_sync(self) -> None:
+        """From now on backward passes accumulate this rank's own gradients."""
+        self._enable(False)
+
+    def enable_grad_sync(self) -> None:
+        """From now on backward passes are synchronised again; what has been accumulated is, too, by the next one."""
+        self._enable(True)
+
+    def _enable(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self.strategy.hold(not enabled)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, forward and backward passes communicate nothing."""
+        before = self._enabled
+        self.disable_grad_sync()
+        try:
+            yield
+        finally:
+            self._enable(before)
+
+    def sync_gradients(self) -> None:
+        """Make all gradients the mean over all ranks now; on every rank, whatever it has accumulated."""
+        self.strategy.synchronise()
+
+    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
+        """The optimizer of this rank: `make`, given what it is to step. With "zero1" that is a share of the parameters.
+
+        Such as `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
+        """
+        return self.strategy.optimizer(make)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale the synchronised gradients so that the norm of all is at most `max_norm`; returns what it was."""
+        return self.strategy.clip_grad_norm_(max_norm)
+
+    def check_identical(self) -> None:
+        """Raise DriftError, on every rank, if the ranks do not hold the same parameters and buffers; collective."""
+        if differs := difference(self.model, self.group):
+            raise DriftError(differs)
+
+    def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
+        """That of the plain model."""
+        return self.model.state_dict(*arguments, **keywords)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Into the plain model. assign: refused, since strategies know the parameters as they are."""
+        if assign:
+            raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
+        return self.model.load_state_dict(state_dict, strict)
+
+    def __getattr__(self, name: str) -> Any:
+        """What this wrapper does not have the model may."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
+        for _, tensor in named_tensors(model):
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
+
+
+def _check(model: nn.Module) -> None:
+    """Refuse what no strategy can carry."""
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
+    devices: dict[torch.device, str] = {}
+    for name, tensor in named_tensors(model):
+        devices.setdefault(tensor.device, name)
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise ValueError(f"the model is on {len(devices)} devices ({where}): a rank trains on one; model.to(device)")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise ValueError(f"module {name}: sparse=True gives sparse gradients, which cannot be synchronised here")
+
+
+def _persistent_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Those that `state_dict` has; others follow from the configuration."""
+    saved = set(model.state_dict(keep_vars=True))
+    return [buffer for name, buffer in model.named_buffers() if name in saved]

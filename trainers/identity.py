@@ -1,0 +1,82 @@
+"""Whether all ranks hold the same model, bit for bit; and if not, what differs, where and by how much."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from collectives.errors import naming_failures
+
+
+class Print(NamedTuple):
+    """One tensor of a model. kind: its shape and dtype."""
+
+    name: str
+    kind: str
+    digest: str
+
+
+def prints(model: nn.Module) -> list[Print]:
+    """Of all parameters, then of all buffers, in the order in which the model has them."""
+    return [
+        Print(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor)) for what, tensor in named_tensors(model)
+    ]
+
+
+def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """As ("parameter 0.weight", tensor) or ("buffer running_mean", tensor); a tied parameter once."""
+    for name, parameter in model.named_parameters():
+        yield f"parameter {name}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"buffer {name}", buffer
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all parameters and buffers, bit for bit."""
+    return hashlib.sha256(repr(prints(model)).encode()).hexdigest()
+
+
+def difference(model: nn.Module, group: dist.ProcessGroup) -> str | None:
+    """None if all ranks hold the same model; else the first tensor that differs, the ranks and the largest difference.
+
+    Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
+    """
+    found: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+        dist.all_gather_object(found, prints(model), group=group)
+    for index, those in enumerate(zip(*found, strict=False)):
+        if len(set(those)) > 1:
+            return _told(index, those, model, group)
+    if len({len(each) for each in found}) > 1:
+        return f"the models have {', '.join(str(len(each)) for each in found)} parameters and buffers on the ranks"
+    return None
+
+
+def _told(index: int, those: tuple[Print, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
+    first = those[0]
+    others = [rank for rank, each in enumerate(those) if each != first]
+    ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+    if len({(each.name, each.kind) for each in those}) > 1:
+        each = those[others[0]]
+        return f"{first.name} of {first.kind} on rank 0 is {each.name} of {each.kind} on {ranks}"
+    own = list(named_tensors(model))[index][1].detach()
+    return f"{first.name} differs between rank 0 and {ranks}, by up to {_largest(own, group):.3g}"
+
+
+def _largest(own: torch.Tensor, group: dist.ProcessGroup) -> float:
+    """The largest difference of one element between rank 0 and another; nan if one of the two is not a number."""
+    theirs = own.clone()
+    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+        dist.broadcast(theirs, group=group, group_src=0)
+        here = (own.double() - theirs.double()).abs().max().item() if own.numel() else 0.0
+        everywhere: list[Any] = [None] * group.size()
+        dist.all_gather_object(everywhere, here, group=group)
+    return max(everywhere, key=lambda value: (value != value, value))  # noqa: PLR0124  nan is unlike itself
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()

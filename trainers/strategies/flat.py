@@ -1,0 +1,29 @@
+"""One `dist.all_reduce` of all gradients, which lie one after the other in one vector."""
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import nn
+
+from trainers.flat import flat_gradients
+from trainers.prediction import Traffic, gloo_all_reduce
+from trainers.strategies.base import Strategy
+
+
+class Flat(Strategy):
+    """One large message in place of many small ones; but none leaves before the last gradient is there."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._vectors = flat_gradients(self.parameters)
+
+    def synchronise(self) -> None:
+        for gradients in self._vectors:
+            dist.all_reduce(gradients.pack(), group=self.group)
+            gradients.vector /= self.group.size()
+            gradients.unpack()
+
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
+        vectors = [gradients.vector for gradients in self._vectors]
+        calls = [gloo_all_reduce(self.group.size(), v.nbytes, v.element_size()) for v in vectors]
+        return Traffic(calls, local_bytes=2 * sum(v.nbytes for v in vectors))  # pack, divide

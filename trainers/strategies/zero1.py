@@ -1,0 +1,78 @@
+"""ZeRO stage 1: each rank steps a share of the parameters, and holds the optimizer's state of no more than that."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from ringsim.algorithms import ring_all_gather, ring_reduce_scatter
+from trainers.flat import FlatVector, by_dtype
+from trainers.prediction import Call, Traffic
+from trainers.sharded_optimizer import ShardedOptimizer, ShardedWeights
+from trainers.strategies.base import MakeOptimizer, Strategy
+
+
+class Zero1(Strategy):
+    """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
+
+    The model's parameters come to lie in one vector for each dtype, and an optimizer sees this rank's share of each as
+    a single parameter. So it must work element by element, as SGD, Adam and AdamW do, with the same options for all. A
+    parameter without a gradient counts as one with zeros. After a synchronisation a parameter's own `grad` is still
+    what this rank has found.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._weights = [ShardedWeights(some, group) for some in by_dtype(self.parameters)]
+        self._gradients = [FlatVector(w.parameters, multiple_of=group.size()) for w in self._weights]
+        self._optimizer: ShardedOptimizer | None = None
+
+    def synchronise(self) -> None:
+        for weights, gradients in zip(self._weights, self._gradients, strict=True):
+            _pack(weights.parameters, gradients.views)
+            collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
+            weights.share.grad = weights.share_gradient
+
+    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
+        self._optimizer = ShardedOptimizer(make([weights.share for weights in self._weights]), self._weights)
+        return self._optimizer
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        norms = [weights.share_gradient.norm().float() for weights in self._weights]
+        squares = torch.stack(norms).square().sum()
+        collectives.all_reduce(squares, group=self.group)
+        norm = squares.sqrt()
+        for weights in self._weights:
+            weights.share_gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+        return norm
+
+    @property
+    def gather_s(self) -> float:  # type: ignore[override]
+        return self._optimizer.gather_s if self._optimizer else 0.0
+
+    @property
+    def stepped(self) -> float:  # type: ignore[override]
+        return 1 / self.group.size()
+
+    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
+        num_ranks, calls, local_bytes = self.group.size(), [], 0
+        for vector in (gradients.vector for gradients in self._gradients):
+            for schedule in (ring_reduce_scatter(num_ranks), ring_all_gather(num_ranks)):
+                calls.append(Call(schedule, vector.nbytes, vector.element_size()))
+            local_bytes += vector.nbytes + 2 * vector.nbytes // num_ranks  # pack; take the share, divide
+        return Traffic(calls, local_bytes)
+
+
+@torch.no_grad()
+def _pack(parameters: Iterable[nn.Parameter], views: Iterable[torch.Tensor]) -> None:
+    """Bring every gradient into its view, and let it stay there."""
+    for parameter, view in zip(parameters, views, strict=True):
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad is not view:
+            view.copy_(parameter.grad)
+            parameter.grad = view
