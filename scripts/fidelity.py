@@ -4,8 +4,6 @@ Networks are calibrated with probes only, and predict collectives: other sizes, 
 table says so. It takes a quarter of an hour; what was measured is kept in the output folder.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +17,11 @@ from ringsim.cluster import Cluster
 from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
 from ringsim.compare import Compared, compare_measurements, percentile
+from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.one_line import OneLineCommand
 from ringsim.provenance import provenance
+from ringsim.signals import ended_once
 from ringsim.testbed import Testbed, why_not
 
 BEGIN, END = "<!-- own networks: made by scripts/fidelity.py -->\n", "<!-- end of own networks -->\n"
@@ -60,11 +60,10 @@ class Place:
     def run(self, arguments: Sequence[str]) -> None:
         """Run the benchmark there. Raises OSError if it fails."""
         if self.hosts == 1:
-            start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-            code = subprocess.run([*start, str(self.ranks_per_host), *arguments], check=False).returncode
-        else:
-            with Testbed(self.hosts, "1gbit", self.slow) as bed:
-                code = bed.run(list(arguments), self.ranks_per_host).exit_code
+            run_local_ranks(self.ranks_per_host, arguments)
+            return
+        with ended_once(), Testbed(self.hosts, "1gbit", self.slow) as bed:
+            code = bed.run(list(arguments), self.ranks_per_host).exit_code
         if code:
             raise OSError(f"the benchmark on {self.name} ended with exit code {code}; what it said is above")
 
