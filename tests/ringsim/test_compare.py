@@ -119,6 +119,14 @@ def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path)
     assert "not predicted: all_reduce raw_sockets, 1 cells: bare sockets have no schedule" in text
 
 
+def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], measurements: Path) -> None:
+    """And that is said; logs are."""
+    network = Path(__file__).parents[2] / "docs" / "networks" / "calibrated.toml"
+    told = f"{network}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs\n"
+    assert run("compare", measurements, "--network", network).stderr == told
+    assert run("compare", logs[0], "--network", network).stderr == ""
+
+
 def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     """In pieces of at most 1 MiB, whether it is our own or torch's."""
     size = 16 * 2**20
