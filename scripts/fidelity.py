@@ -4,8 +4,6 @@ Networks are calibrated with probes only, and predict collectives: other sizes, 
 table says so. It takes a quarter of an hour; what was measured is kept in the output folder.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +17,15 @@ from ringsim.cluster import Cluster
 from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
 from ringsim.compare import Compared, compare_measurements, percentile
+from ringsim.generated_part import GeneratedPart
+from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.one_line import OneLineCommand
 from ringsim.provenance import provenance
+from ringsim.signals import ended_once
 from ringsim.testbed import Testbed, why_not
 
-BEGIN, END = "<!-- own networks: made by scripts/fidelity.py -->\n", "<!-- end of own networks -->\n"
+PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place", "-b", "1KiB")
 ALL_REDUCE = (
     "--collective",
@@ -60,11 +61,10 @@ class Place:
     def run(self, arguments: Sequence[str]) -> None:
         """Run the benchmark there. Raises OSError if it fails."""
         if self.hosts == 1:
-            start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-            code = subprocess.run([*start, str(self.ranks_per_host), *arguments], check=False).returncode
-        else:
-            with Testbed(self.hosts, "1gbit", self.slow) as bed:
-                code = bed.run(list(arguments), self.ranks_per_host).exit_code
+            run_local_ranks(self.ranks_per_host, arguments)
+            return
+        with ended_once(), Testbed(self.hosts, "1gbit", self.slow) as bed:
+            code = bed.run(list(arguments), self.ranks_per_host).exit_code
         if code:
             raise OSError(f"the benchmark on {self.name} ended with exit code {code}; what it said is above")
 
@@ -149,13 +149,15 @@ def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
         )
 
 
-@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+@click.command("fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there.")
 @click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
 @click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
 def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
+    if write:
+        PART.check(write)
     reason = why_not()
     chosen = [each for each in EXPERIMENTS if not only or any(words in each.title for words in only)]
     if reason and any(each.calibrated.hosts > 1 for each in chosen):
@@ -172,10 +174,8 @@ def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -
     text = "\n".join(lines) + "\n"
     click.echo(text)
     if write:
-        head, _, rest = write.read_text().partition(BEGIN)
-        with atomic_file(write) as file:
-            file.write((head + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2]).encode())
+        PART.write(write, text)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="fidelity")  # in messages, as it is where they do not come from click
