@@ -8,6 +8,8 @@ import click
 
 from ringsim.schedule import ScheduleError
 
+MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
+
 
 class OneLineCommand(click.Command):
     """A click command that turns ValueError, OSError and ScheduleError into one message, as it does usage errors.
@@ -29,8 +31,8 @@ class OneLineCommand(click.Command):
             sys.exit(1)
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}", self.name)
-        except (click.ClickException, ValueError, OSError, ScheduleError) as error:
-            self.refuse(_message(error), self.name)
+        except MISTAKES as error:
+            self.refuse(message_of(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
@@ -39,7 +41,7 @@ class OneLineCommand(click.Command):
         sys.exit(2)
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What an error says to a user: which file and what is wrong with it, without the system's number for that."""
     if isinstance(error, click.ClickException):
         return error.format_message()

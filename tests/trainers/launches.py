@@ -1,0 +1,92 @@
+"""What ranks do in the tests of launching, for processes that import it; and looking for what was left of them."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from collectives.errors import CollectiveError
+from trainers.where import join, where
+
+PATIENCE_S = 60.0
+
+
+def add_up(folder: str) -> None:
+    """Meet the others, and note what was found."""
+    here = where()
+    group = join(here, PATIENCE_S)
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor([10.0**here.rank])
+    dist.all_reduce(total, group=group)
+    threads = f"{torch.get_num_threads()} {os.environ.get('OMP_NUM_THREADS')}"
+    (Path(folder) / f"rank{here.rank}").write_text(f"{here} {total.item():.0f} {threads}")
+    dist.destroy_process_group()
+
+
+def wait_for_it(folder: str, failing: int, how: str) -> int:
+    """All ranks note their process; when all are there, one fails, and the others wait for it in a collective."""
+    here = where()
+    group = join(here, PATIENCE_S)
+    import torch
+    import torch.distributed as dist
+
+    note(Path(folder), here.rank)
+    while len(list(Path(folder).glob("rank?"))) < here.num_ranks:
+        time.sleep(0.02)
+    if here.rank == failing:
+        fail(how, here.rank)
+    dist.all_reduce(torch.ones(1), group=group)
+    time.sleep(600)
+    return 0
+
+
+def note(folder: Path, rank: int) -> None:
+    """The process of a rank, in a file that is whole when it is there."""
+    (folder / f"rank{rank}.tmp").write_text(str(os.getpid()))
+    (folder / f"rank{rank}.tmp").rename(folder / f"rank{rank}")
+
+
+def fail(how: str, rank: int) -> None:
+    """In one of the ways that there are."""
+    match how:
+        case "mistake":
+            raise ValueError(f"--data {rank}: no such thing")
+        case "ours":
+            raise CollectiveError(f"rank {rank}: nobody came")
+        case "bug":
+            raise ZeroDivisionError(f"by {rank}")
+        case "exit":
+            sys.stderr.write("rank said why\n")
+            sys.exit(5)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def all_fail(how: str) -> None:
+    """Every rank alike, without meeting."""
+    fail(how, 7)
+
+
+def processes_of(folder: Path, num_ranks: int) -> list[int]:
+    """Of the ranks that wait, when they are there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found := [int(path.read_text()) for path in folder.glob("rank?")]) < num_ranks:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def living(processes: list[int]) -> list[int]:
+    """Those that still are there; one whose parent has not asked how it ended is not."""
+    alive = []
+    for pid in processes:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            alive.append(pid)
+    return alive

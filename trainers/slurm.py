@@ -1,0 +1,85 @@
+"""What Slurm's environment says of a task that srun started: how many there are on each node, and where to meet."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+FIRST_PORT, NUM_PORTS = 10240, 20001  # below the ports that Linux hands out by itself, which begin at 32768
+SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batch script's own shell, salloc's shell
+
+
+def in_job(environment: Mapping[str, str]) -> bool:
+    """Whether this runs in a job at all, under srun or not."""
+    return "SLURM_JOB_ID" in environment or "SLURM_PROCID" in environment
+
+
+def in_step(environment: Mapping[str, str]) -> bool:
+    """Whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
+    step = environment.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < SPECIAL_STEPS
+
+
+def tasks_by_node(text: str) -> list[int]:
+    """How many tasks each node has: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for anything else."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
+        if match is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text}: not as Slurm writes it, such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
+    """The address and port of rank 0, alike on all ranks; MASTER_ADDR and MASTER_PORT have their way.
+
+    Raises ValueError if Slurm's variables do not say it.
+    """
+    address = environment.get("MASTER_ADDR") or first_node(environment)
+    port = environment.get("MASTER_PORT")
+    return address, step_port(environment) if not port else checked_port(port)
+
+
+def checked_port(text: str) -> int:
+    """A port that one can connect to. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
+        raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")
+    return int(text)
+
+
+def first_node(environment: Mapping[str, str]) -> str:
+    """Rank 0 is there. Raises ValueError if it cannot be told."""
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
+        if nodes := environment.get(name):
+            break
+    else:
+        raise ValueError("SLURM_STEP_NODELIST is not set: start it with srun, or set MASTER_ADDR to the first node")
+    if not re.search(r"[\[,]", nodes):
+        return nodes
+    if shutil.which("scontrol", path=environment.get("PATH")) is None:
+        raise ValueError(
+            f"{name}={nodes}: scontrol, which tells the first of them, is not on the PATH: "
+            f"put Slurm's commands there, or set MASTER_ADDR to the first node"
+        )
+    return _expanded(name, nodes, environment)[0]
+
+
+def _expanded(name: str, nodes: str, environment: Mapping[str, str]) -> list[str]:
+    command = ["scontrol", "show", "hostnames", nodes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(environment))
+    if done.returncode or not done.stdout.split():
+        said = "; ".join(done.stderr.split("\n")).strip("; ") or f"exit code {done.returncode}"
+        raise ValueError(f"{name}={nodes}: {' '.join(command)}: {said}; set MASTER_ADDR to the first node")
+    return done.stdout.split()
+
+
+def step_port(environment: Mapping[str, str]) -> int:
+    """A port of the step's own, on which its ranks agree without a word: of 20,001 jobs in a row no two have the same.
+
+    Raises ValueError if the job has no number.
+    """
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
+    if not (job.isdecimal() and step.isdecimal()):
+        raise ValueError(f"SLURM_JOB_ID={job}, SLURM_STEP_ID={step}: must be numbers; start it with srun")
+    return FIRST_PORT + (16 * int(job) + int(step)) % NUM_PORTS

@@ -1,0 +1,190 @@
+"""`spawn`: several ranks on this host without torchrun, in the environment that torchrun would give them.
+
+Everything after it is the same code as under torchrun. Importing this loads no torch.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringsim.one_line import MISTAKES, message_of
+from trainers import slurm
+from trainers.interruption import Interrupted, Interruption
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+HOST = "127.0.0.1"
+GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
+FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
+OURS = ("ringsim", "collectives", "trainers")
+
+
+def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = ()) -> int:
+    """Run `target(*arguments)` on each rank, in a process of its own; when it returns, all of them have ended.
+
+    target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
+
+    When a rank fails, the others are ended, and its error is shown, once. The result is 0 if all is well, the exit code
+    of a rank that left by sys.exit (it has said why), 1 if a rank failed, 128 + n after the signal n.
+
+    Raises ValueError for a wrong number of ranks, and with the words of a rank that raised what OneLineCommand takes
+    for a user's mistake.
+    """
+    _check(num_ranks, os.environ)
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch.multiprocessing import spawn as start  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    # The ranks meet at a store of ours, on a port that the system chooses: as torchrun does it, and nobody can take
+    # the port away between its being chosen and its being used.
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    before = multiprocessing.active_children()
+    with Interruption() as interruption:
+        try:
+            with _environment(num_ranks):
+                rank_arguments = (num_ranks, store.port, target, tuple(arguments))
+                context = start(_run_rank, rank_arguments, num_ranks, join=False)
+            interruption.allow()
+            failures = _first_failures(context.processes)
+            interruption.hold()
+        except Interrupted as interrupted:
+            return 128 + interrupted.number
+        finally:
+            interruption.hold()
+            _end([process for process in multiprocessing.active_children() if process not in before])
+    return _verdict(failures, store)
+
+
+def _check(num_ranks: int, environment: Mapping[str, str]) -> None:
+    if num_ranks < 1:
+        raise ValueError(f"{num_ranks} ranks: there must be at least 1")
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1") if slurm.in_step(environment) else "1"
+    if environment.get("RANK") or tasks != "1":
+        starter = "torchrun" if environment.get("RANK") else "srun"
+        raise ValueError(f"{num_ranks} ranks were asked for by a rank that {starter} has started: ask only one of them")
+
+
+@contextmanager
+def _environment(num_ranks: int) -> Iterator[None]:
+    """What must be so when a rank begins, before its first line of ours."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is None and num_ranks > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun: the ranks share the cores. OpenMP reads it when torch loads
+    # Ctrl-C goes to all processes of a terminal: a rank leaves it to us, or it would end in a traceback, or not at all.
+    resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if threads is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+
+
+def _variables(local_rank: int, num_ranks: int, port: int) -> dict[str, str]:
+    """What torchrun sets on a single host."""
+    numbers = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    texts = {name: str(value) for name, value in {**numbers, "MASTER_PORT": port}.items()}
+    # The last one: that the store is there already, and rank 0 need not make one.
+    return {**texts, "GROUP_RANK": "0", "MASTER_ADDR": HOST, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def _run_rank(local_rank: int, num_ranks: int, port: int, target: Callable[..., int | None], arguments: Any) -> None:
+    """What a rank's process does."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    os.environ.update(_variables(local_rank, num_ranks, port))
+    try:
+        status = target(*arguments)
+    except BrokenPipeError:  # the reader of our output had enough
+        os._exit(1)
+    except Exception as error:
+        failure = {"rank": local_rank, **_describe(error)}
+        with suppress(RuntimeError):  # the store is gone, and with it whoever would have read this
+            _tell(port, json.dumps(failure))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+        os._exit(2 if failure["mistake"] else 1)
+    sys.exit(status)
+
+
+def _leave_with_parent() -> None:
+    """If the parent is killed, nobody else ends the ranks."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tell(port: int, failure: str) -> None:
+    """The first to tell is heard: others fail in turn because that one has gone."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    store = dist.TCPStore(HOST, port, is_master=False)  # type: ignore[attr-defined]
+    store.compare_set(FAILURE, "", failure)
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    if isinstance(error, MISTAKES):
+        return {"mistake": True, "text": message_of(error)}
+    if type(error).__module__.partition(".")[0] in OURS:  # it says in a line what happened
+        return {"mistake": False, "text": str(error)}
+    return {"mistake": False, "text": "".join(traceback.format_exception(error)).rstrip()}
+
+
+def _first_failures(processes: Sequence[BaseProcess]) -> dict[int, int]:
+    """Sleep till all have ended, or till some failed: their exit codes by rank, -n if by signal n."""
+    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+    while running:
+        failures: dict[int, int] = {}
+        for sentinel in wait(list(running)):
+            assert isinstance(sentinel, int)
+            rank = running.pop(sentinel)
+            processes[rank].join()
+            if code := processes[rank].exitcode:
+                failures[rank] = code
+        if failures:
+            return failures
+    return {}
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _verdict(failures: Mapping[int, int], store: "Store") -> int:
+    """Say what went wrong; the exit code."""
+    if not failures:
+        return 0
+    for rank, code in failures.items():
+        if code < 0:  # by a signal: the others noticed that it had gone
+            memory = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
+            click.echo(f"rank {rank} was ended by {signal.Signals(-code).name}{memory}", err=True)
+            return 1
+    if store.check([FAILURE]):
+        failure = json.loads(store.get(FAILURE))
+        if failure["mistake"]:
+            raise ValueError(failure["text"])
+        click.echo(f"rank {failure['rank']}: {failure['text']}", err=True)
+        return 1
+    return next(iter(failures.values()))
