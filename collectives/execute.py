@@ -110,7 +110,7 @@ class Executor:
         self.tag, self.cut = tag, cut
         self._transports = transports_of(group)
         self._layouts: dict[tuple[int, int, bool], Layout] = {}
-        self._scratch = self._mirror = self._staging = torch.empty(0, dtype=torch.uint8)
+        self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
 
     @cached_property
     def _posted(self) -> Plan:
@@ -191,6 +191,7 @@ class Executor:
         if wire != tensor.dtype:
             self._mirror = room(self._mirror, tensor.numel(), wire, tensor.device)
             mirror = _cut(self._mirror[: tensor.numel()], layout.lengths)
+            reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
         slots: Sequence[torch.Tensor] = ()
         if layout.longest_slot:
             length = plan.num_slots * layout.longest_slot
@@ -200,6 +201,16 @@ class Executor:
         plan.run(
             self, self.group, plan.script, chunks, homes, mirror, slots, layout.tags, reduce, reduce_into, log
         ).run()
+
+    def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
+        """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
+        self._wide = room(self._wide, longest, tensor.dtype, tensor.device)
+        wide = self._wide
+
+        def widened(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+            reduce(chunk, wide[: len(arrived)].copy_(arrived))
+
+        return widened
 
     def _layout(self, num_elements: int, bytes_each: int, plan: Plan) -> Layout:
         """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""

@@ -142,6 +142,7 @@ def _summarise(name: str, predicted: Predicted, ranks: Sequence[dict[str, Any]],
         "parameters_identical": len({rank["fingerprint"] for rank in ranks}) == 1,
         "steps_measured": len(sync_s),
         "sync_s": sync_s,
+        "steps_s": step_s,
         "losses": losses,
     }
 

@@ -12,7 +12,8 @@ from matplotlib.ticker import LogLocator
 from ringsim.atomic_file import atomic_file
 from ringsim.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, VERMILLION
 
-_CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (VERMILLION, ":", 1.5), (GREY, "-.", 1.0))
+_CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (GREY, "-.", 1.0))
+_DRIFTING = (VERMILLION, "-", 1.0)
 
 
 def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -36,7 +37,8 @@ def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str]) -> No
 
 
 def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
-    """A line per strategy; on a logarithmic axis, since one all-reduce per parameter takes many times the rest."""
+    """A line per strategy that sends; on a logarithmic axis, as one message per parameter takes many times the rest."""
+    results = [result for result in results if result["predicted_sync_s"] > 0]
     places = [len(results) - index for index in range(len(results))]
     predicted = [result["predicted_sync_s"] * 1e3 for result in results]
     measured = [result["measured_sync_s"] * 1e3 for result in results]
@@ -65,7 +67,8 @@ def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
 def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> None:
     """The curves should lie on one another: thick ones below, thin ones above, so that each can be seen."""
     for index, result in enumerate(results):
-        colour, style, width = _CURVES[index % len(_CURVES)]
+        drifts = result["strategy"] == "none"
+        colour, style, width = _DRIFTING if drifts else _CURVES[min(index, len(_CURVES) - 1)]
         steps = range(1, len(result["losses"]) + 1)
         axes.plot(steps, result["losses"], style, color=colour, linewidth=width, label=result["strategy"])
     axes.axhline(math.log(vocabulary), color=DARK_GREY, linewidth=0.8, linestyle=(0, (1, 3)))
@@ -73,4 +76,4 @@ def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> 
     axes.set_xlabel("step")
     axes.set_ylabel("loss, mean over ranks (nats per token)")
     axes.set_title("loss with each strategy, from the same start", fontsize=10)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=1 + len(results) // 7, fontsize=8)

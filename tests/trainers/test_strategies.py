@@ -1,5 +1,6 @@
 """Every strategy makes the gradients of all ranks their mean, and says truly what it sends."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.ranks import RankPool
+from tests.ranks import RankPool, group_on
 from tests.trainers.models import Branching, Tied, inputs, mean_gradients, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, Ddp, make_strategy
@@ -18,6 +19,17 @@ OURS = [name for name in MEANING if not name.startswith("ddp")]  # torch's wants
 STEPS = 4
 
 
+def pool_of(name: str, request: pytest.FixtureRequest) -> RankPool:
+    """Ranks with groups of the backend that the strategy wants."""
+    pool: RankPool = request.getfixturevalue("ring_ranks" if name == "ddp_on_ring" else "ranks")
+    return pool
+
+
+def parallel(model: nn.Module, name: str, group: dist.ProcessGroup) -> DataParallel:
+    """In a case."""
+    return DataParallel(model, name, group_on("ring", group.size()) if name == "ddp_on_ring" else group)
+
+
 def tolerance(name: str) -> dict[str, float]:
     """bfloat16 has 8 bits; each rank on the way rounds."""
     return {"rtol": 0.05, "atol": 0.02} if name.endswith("bf16") else {"rtol": 1e-5, "atol": 1e-6}
@@ -25,7 +37,7 @@ def tolerance(name: str) -> dict[str, float]:
 
 def synchronised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
     """The gradients after two steps of one strategy: the second shows what is left over from the first."""
-    model = DataParallel(small_model(), name, group)
+    model = parallel(small_model(), name, group)
     for set_to_none in (True, False):
         model.zero_grad(set_to_none)
         model(inputs(group.rank())).pow(2).mean().backward()
@@ -34,23 +46,24 @@ def synchronised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", [*MEANING, "bucketed/0.00002", "ddp/0.00002"])
-def test_gradients_become_the_mean(ranks: RankPool, name: str, num_ranks: int) -> None:
+def test_gradients_become_the_mean(request: pytest.FixtureRequest, name: str, num_ranks: int) -> None:
     """The same on all ranks, bit for bit, and those of one process with all the data; also in tiny buckets."""
-    results = ranks.run(synchronised, name, num_ranks=num_ranks)
+    results = pool_of(name, request).run(synchronised, name, num_ranks=num_ranks)
     for index, expected in enumerate(mean_gradients(small_model(), num_ranks)):
         torch.testing.assert_close(results[0][index], expected, **tolerance(name))
         assert all(torch.equal(result[index], results[0][index]) for result in results)
 
 
-def trained(group: dist.ProcessGroup, name: str, model: nn.Module, clip: float) -> list[torch.Tensor]:
+def trained(group: dist.ProcessGroup, name: str, make: Callable[[], nn.Module], clip: float) -> list[torch.Tensor]:
     """The parameters after a few steps of AdamW."""
-    parallel = DataParallel(model, name, group)
-    optimizer = parallel.optimizer(partial(torch.optim.AdamW, lr=0.05))
+    model = make()  # here, as a model that is sent to the ranks comes in memory that all share
+    wrapped = parallel(model, name, group)
+    optimizer = wrapped.optimizer(partial(torch.optim.AdamW, lr=0.05))
     for step in range(STEPS):
         optimizer.zero_grad()
-        parallel(inputs(group.rank() + 7 * step)).pow(2).mean().backward()
+        wrapped(inputs(group.rank() + 7 * step)).pow(2).mean().backward()
         if clip:
-            parallel.clip_grad_norm_(clip)
+            wrapped.clip_grad_norm_(clip)
         optimizer.step()
     return [p.detach().clone() for p in model.parameters()]
 
@@ -69,17 +82,17 @@ def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.T
 
 @pytest.mark.parametrize("clip", [0.0, 0.1])
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "none" and not name.endswith("bf16")])
-def test_training_is_that_of_one_process(ranks: RankPool, name: str, clip: float) -> None:
+def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
     for make in (small_model, partial(seeded, Tied)):
         expected = trained_alone(make(), 3, clip)
-        for result in ranks.run(trained, name, make(), clip, num_ranks=3):
+        for result in pool_of(name, request).run(trained, name, make, clip, num_ranks=3):
             torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_synchronisation_ranks_drift_apart(ranks: RankPool) -> None:
     """That is what "none" shows."""
-    first, second = ranks.run(trained, "none", small_model(), 0.0, num_ranks=2)
+    first, second = ranks.run(trained, "none", small_model, 0.0, num_ranks=2)
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -106,15 +119,15 @@ def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
 
 def traffic(group: dist.ProcessGroup, name: str, leads_s: list[float]) -> list[tuple[str, str, int, float]]:
     """What a strategy says it sends."""
-    calls = STRATEGIES[name](small_model(), group).traffic(leads_s).calls
+    calls = parallel(small_model(), name, group).strategy.traffic(leads_s).calls
     return [(c.schedule.collective.value, c.schedule.algorithm, c.size_bytes, c.lead_s) for c in calls]
 
 
-def test_traffic_of_each_strategy(ranks: RankPool) -> None:
+def test_traffic_of_each_strategy(request: pytest.FixtureRequest) -> None:
     """29 float32 parameters over two ranks: 16 + 10 + 3 in layers; 6 tensors, each of which has a mark when flat."""
     leads_s = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     sizes = [24, 48, 16, 32, 8, 8, 4]  # the marks come first
-    run = {name: ranks.run(traffic, name, leads_s, num_ranks=2)[0] for name in STRATEGIES}
+    run = {name: pool_of(name, request).run(traffic, name, leads_s, num_ranks=2)[0] for name in STRATEGIES}
     ring, gloo = ("all_reduce", "ring"), ("all_reduce", "gloo_ring")
     assert run["none"] == []
     assert run["allreduce"] == [(*gloo, size, 0.0) for size in sizes]

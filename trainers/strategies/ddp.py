@@ -92,15 +92,27 @@ class DdpRing(Ddp):
 
 
 class DdpOnRing(Ddp):
-    """DDP just as it is, on a process group of our backend "ring" over the same ranks."""
+    """DDP just as it is, on a process group of our backend "ring" over the same ranks.
+
+    Of a group that is not of that backend all ranks must have made equally many groups before: torch names the new one,
+    over which they find each other, after that number.
+    """
 
     num_workers = BACKENDS["ring"].num_workers
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
-        same_ranks = dist.get_process_group_ranks(group)
-        ring = dist.new_group(same_ranks, backend="ring", use_local_synchronization=True)
-        super().__init__(model, ring, bucket_cap_mb)
+        super().__init__(model, _on_ring(group), bucket_cap_mb)
 
     def call(self, num_elements: int, dtype: torch.dtype, lead_s: float) -> Call:
         schedule = ring_all_reduce(self.group.size())
         return Call(schedule, num_elements * dtype.itemsize, dtype.itemsize, lead_s)
+
+
+def _on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    if dist.get_backend(group) == "ring":
+        return group
+    timeout = group._get_backend(torch.device("cpu")).options._timeout
+    ranks = dist.get_process_group_ranks(group)
+    ring = dist.new_group(ranks, timeout=timeout, backend="ring", use_local_synchronization=True)
+    assert isinstance(ring, dist.ProcessGroup)
+    return ring

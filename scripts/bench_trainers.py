@@ -1,0 +1,110 @@
+"""How long a training step takes with our strategies, over that with torch's DDP: `make bench` runs it.
+
+All strategies train in turn, step by step, in one run of the main job; a ratio is the median over the steps.
+"""
+
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from ringsim.local_ranks import run_local_ranks
+
+from collectives.provenance import provenance
+from ringsim.one_line import OneLineCommand
+from ringsim.testbed import Testbed, why_not
+
+MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
+OURS = ("bucketed", "ddp_ring", "zero1")
+HALVED = ("bucketed_bf16", "ddp_ring_bf16")
+OTHERS = ("ring", "flat", "ddp_on_ring")
+MODELS = {
+    "0.5 million parameters": (),
+    "3.3 million parameters": ("--d-model", "256", "--d-ff", "1024", "--layers", "4"),
+}
+
+
+class Place(NamedTuple):
+    """hosts: of a testbed of 1 Gbit/s, a rank each; 1: `ranks` on this machine."""
+
+    title: str
+    hosts: int
+    ranks: int
+
+    def targets(self) -> dict[str, float]:
+        """The most that a step may take, over one with DDP, by strategy."""
+        equal = {"bucketed": 1.0, "ddp_ring": 1.0, "zero1": 1.05}
+        return equal if self.hosts == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
+
+
+PLACES = (
+    Place("2 ranks on this machine", 1, 2),
+    Place("4 ranks on this machine", 1, 4),
+    Place("4 hosts of a testbed, 1 Gbit/s", 4, 4),
+)
+
+
+def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
+    """Run the main job there; its report."""
+    command = [MAIN_JOB, *arguments, "--output", str(output)]
+    if place.hosts == 1:
+        run_local_ranks(place.ranks, command)
+    else:
+        with Testbed(place.hosts, "1gbit") as bed:
+            code = bed.run(command, 1).exit_code
+        if code:
+            raise click.ClickException(f"the main job on {place.title} ended with exit code {code}")
+    found: dict[str, Any] = json.loads((output / "report.json").read_text())
+    return found
+
+
+def ratios(found: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Of each strategy's steps over those of DDP: the median, the 10th and the 90th percentile."""
+    steps_s = {result["strategy"]: result["steps_s"] for result in found["strategies"]}
+    theirs = steps_s.pop("ddp")
+    return {name: _spread([a / b for a, b in zip(ours, theirs, strict=True)]) for name, ours in steps_s.items()}
+
+
+def _spread(values: list[float]) -> tuple[float, float, float]:
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return statistics.median(values), tenths[0], tenths[-1]
+
+
+def rows(place: Place, model: str, found: dict[str, Any]) -> list[str]:
+    """A line for each strategy."""
+    targets = place.targets()
+    step_ms = next(each["step_s"] for each in found["strategies"] if each["strategy"] == "ddp") * 1e3
+    lines = [f"{place.title}, {model}: a step with ddp takes {step_ms:.1f} ms"]
+    for name, (median, low, high) in ratios(found).items():
+        target = targets.get(name)
+        judged = "" if target is None else f"  target {target:.2f}: {'reached' if median <= target else 'missed'}"
+        lines.append(f"  {name:15}{median:6.2f}  ({low:.2f} to {high:.2f}){judged}")
+    return lines
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+@click.option("--steps", type=click.IntRange(8), default=60, help="Of each strategy.")
+@click.option("--only", multiple=True, help="Places whose title has these words; repeatable.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep the reports there.")
+def main(steps: int, only: tuple[str, ...], output: Path | None) -> None:
+    """Train in each place with each model, and print the ratios."""
+    where = provenance()
+    click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
+    strategies = ",".join(("ddp", *OURS, *HALVED, *OTHERS))
+    with tempfile.TemporaryDirectory() as folder:
+        for place in PLACES:
+            if only and not any(words in place.title for words in only):
+                continue
+            if place.hosts > 1 and (reason := why_not()):
+                click.echo(f"{place.title}: left out: {reason}")
+                continue
+            for model, options in MODELS.items():
+                arguments = ["--strategies", strategies, "--steps", str(steps), *options]
+                kept = (output or Path(folder)) / f"{place.hosts}x{place.ranks}-{len(options)}"
+                click.echo("\n".join(rows(place, model, report(place, arguments, kept))))
+
+
+if __name__ == "__main__":
+    main()
