@@ -20,20 +20,24 @@ NUM_STEPS = 12
 
 
 class Net(nn.Module):
-    """Draws random numbers where there is dropout, and has a buffer that the forward pass changes."""
+    """Draws random numbers where there is dropout, and has a buffer that the forward pass changes.
+
+    Layers are not used in the order in which they are made: DDP forms its buckets anew after the first step.
+    """
 
     seen: torch.Tensor
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, 2), nn.Linear(2, 1))
+        self.last, self.first, self.middle = nn.Linear(20, 1), nn.Linear(3, 60), nn.Linear(60, 20)
+        self.dropout = nn.Dropout(dropout)
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
         if self.training:
             self.seen.mul_(0.5).add_(x.detach().mean())
-        out: torch.Tensor = self.layers(x)
+        out: torch.Tensor = self.last(self.middle(self.dropout(self.first(x).tanh())))
         return out
 
 
@@ -53,7 +57,7 @@ class Points:
     def model(self) -> nn.Module:
         net = Net(self._dropout)
         with torch.no_grad():
-            net.layers[3].weight += self._spread * dist.get_rank()  # type: ignore[operator]
+            net.middle.weight += self._spread * dist.get_rank()
         return net
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -130,7 +134,7 @@ def run(
             session.train(after_step)
         finally:
             net: Any = session.learner.model.model
-            mark, seen = fingerprint(net.layers), net.seen.item()
+            mark, seen = fingerprint(nn.ModuleList(net.children())), net.seen.item()
             session.keeper.close()
     except Interrupted:
         pass

@@ -199,7 +199,7 @@ def nudge(session: Session, done: int) -> None:
     """After five steps rank 1 changes one of its parameters a little."""
     if (done, session.group.rank()) == (5, 1):
         with torch.no_grad():
-            session.learner.model.model.layers[0].bias[2] += 0.25  # type: ignore[index, operator]
+            session.learner.model.model.first.bias[2] += 0.25  # type: ignore[union-attr, operator, index]
 
 
 def test_drift_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_drift_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
     for each in ranks.run(run, asked, None, None, nudge, num_ranks=3):
         assert each.error.startswith(
             "DriftError: training step 5: the ranks have drifted apart: "
-            "parameter layers.0.bias differs between rank 0 and rank 1, by up to "
+            "parameter first.bias differs between rank 0 and rank 1, by up to "
         )
     assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-3.pt"]
 
@@ -216,7 +216,7 @@ def test_drift_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
 def test_ranks_that_begin_apart_are_refused(ranks: RankPool, tmp_path: Path) -> None:
     """Unless those of rank 0 are asked for; then they are all alike."""
     for each in ranks.run(run, config(tmp_path / "apart"), {"spread": 0.5}, num_ranks=2):
-        assert each.error.startswith("ValueError: parameter layers.3.weight differs between rank 0 and rank 1")
+        assert each.error.startswith("ValueError: parameter middle.weight differs between rank 0 and rank 1")
     expected = ranks.run(run, config(tmp_path / "alike"), num_ranks=2)[0]
     asked = config(tmp_path / "broadcast", broadcast=True)
     for each in ranks.run(run, asked, {"spread": 0.5}, num_ranks=2):
