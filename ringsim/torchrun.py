@@ -1,4 +1,4 @@
-"""Commands that torchrun starts on several ranks: who speaks of a user's mistake, and what torchrun must set."""
+"""Commands that torchrun or srun starts on several ranks: who speaks of a mistake, and what torchrun must set."""
 
 import os
 import sys
@@ -20,7 +20,8 @@ class TorchrunCommand(OneLineCommand):
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
-        if os.environ.get("LOCAL_RANK", "0") != "0" and not started:
+        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")
+        if local_rank != "0" and not started:
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
             sys.exit(2)

@@ -11,7 +11,7 @@ SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batc
 
 def in_job(environment: Mapping[str, str]) -> bool:
     """Whether this runs in a job at all, under srun or not."""
-    return "SLURM_JOB_ID" in environment or "SLURM_PROCID" in environment
+    return bool(environment.get("SLURM_JOB_ID"))
 
 
 def in_step(environment: Mapping[str, str]) -> bool:

@@ -54,12 +54,19 @@ def place(environment: Mapping[str, str]) -> Where:
         return _by_torchrun(environment, said[0])
     if slurm.in_step(environment):
         return _by_srun(environment)
-    if (tasks := environment.get("SLURM_NTASKS", "1")) != "1" and slurm.in_job(environment):
-        raise ValueError(
-            f"the job has {tasks} tasks, but this is not one of them: start it with srun; "
-            f"or unset SLURM_NTASKS, if one process is what you want"
-        )
+    if slurm.in_job(environment):
+        _check_alone(environment)
     return Where(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
+
+
+def _check_alone(environment: Mapping[str, str]) -> None:
+    """In the shell of a job: a forgotten srun would have one process train, and all other tasks stand idle."""
+    for name, things in (("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
+        if (count := environment.get(name, "1")) != "1":
+            raise ValueError(
+                f"the job has {count} {things}, but srun has not started this process: start it with srun; "
+                f"or with env -u SLURM_JOB_ID, if one process is what you want"
+            )
 
 
 def device(local_rank: int, num_gpus: int) -> str:
@@ -87,7 +94,7 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
     alone = where.num_ranks == 1 and "RANK" not in os.environ
     if not alone:
-        _set_meeting_point()
+        _set_meeting_point(where)
         if where.num_ranks > where.ranks_per_node:
             check_reachable(os.environ)
     import torch  # noqa: PLC0415
@@ -107,19 +114,25 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     return dist.group.WORLD
 
 
-def _set_meeting_point() -> None:
+def _set_meeting_point(where: Where) -> None:
     if "RANK" not in os.environ:
+        if where.rank == 0 and where.node != 0 and not os.environ.get("MASTER_ADDR"):
+            name = os.environ.get("SLURMD_NODENAME", "its node")
+            raise ValueError(
+                f"rank 0 is on node {where.node}, not on the first, where the others look for it: "
+                f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
+            )
         address, port = slurm.meeting_point(os.environ)
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
 def _not_joined(where: Where, timeout_s: float, error: RuntimeError) -> str:
+    address, port = (os.environ.get(name) for name in MEETING_VARIABLES)
     cause = (str(error).strip() or repr(error)).splitlines()[0]
-    point = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     if "EADDRINUSE" in cause:
-        return f"MASTER_PORT={os.environ.get('MASTER_PORT')} is in use on {os.environ.get('MASTER_ADDR')}: set another"
+        return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
     who = f"rank {where.rank} of {where.num_ranks} on node {where.node}"
-    return f"{who} did not meet the others at {point} (timeout {timeout_s:g} s; see docs/launching.md): {cause}"
+    return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/launching.md): {cause}"
 
 
 def _by_torchrun(environment: Mapping[str, str], said: str) -> Where:

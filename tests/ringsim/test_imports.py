@@ -15,6 +15,7 @@ import pytest
         ("import ringsim.plots.overview_figure", ["torch"]),
         ("import ringsim.testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers.cli", ["torch", "matplotlib"]),
+        ("import trainers.where, trainers.spawn", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],
 )

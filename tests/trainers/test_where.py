@@ -146,13 +146,18 @@ def test_one_process(environment: dict[str, str]) -> None:
         ),
         (
             without(SRUN, "SLURM_STEP_ID"),
-            "the job has 7 tasks, but this is not one of them: start it with srun; "
-            "or unset SLURM_NTASKS, if one process is what you want",
+            "the job has 7 tasks, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
         ),
         (
             {**SRUN, "SLURM_STEP_ID": "4294967290"},  # the shell that salloc opens on the first node
-            "the job has 7 tasks, but this is not one of them: start it with srun; "
-            "or unset SLURM_NTASKS, if one process is what you want",
+            "the job has 7 tasks, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
+        ),
+        (
+            {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},  # sbatch --nodes 3 says no more
+            "the job has 3 nodes, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
         ),
     ],
 )
@@ -193,6 +198,19 @@ def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert where() == Where(5, 7, 1, 3, 1, "cuda:1")
+
+
+def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By --distribution=arbitrary: the others would wait on the first node for nobody."""
+    for name in ("RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "node02")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
+        join(Where(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
+    assert str(caught.value) == (
+        "rank 0 is on node 1, not on the first, where the others look for it: "
+        "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
+    )
 
 
 def test_a_timeout_of_nothing_is_refused() -> None:

@@ -1,0 +1,52 @@
+"""Where each rank is, and the sum of their numbers: to try a way of launching before training with it.
+
+`python examples/where.py`; with `--ranks 4`; `torchrun --nproc-per-node 4 examples/where.py`; `srun python
+examples/where.py` (docs/launching.md).
+"""
+
+import socket
+import sys
+import time
+
+import click
+
+from ringsim.torchrun import TorchrunCommand
+from trainers.spawn import spawn
+from trainers.where import join, where
+
+
+def add_up(seconds: float, timeout_s: float) -> None:
+    """What each rank does: meet the others, add up all ranks every tenth of a second, and say so."""
+    here = where()
+    group = join(here, timeout_s)
+    import torch  # noqa: PLC0415  takes seconds, and --help has no need of it
+    import torch.distributed as dist  # noqa: PLC0415
+
+    end = time.monotonic() + seconds
+    while True:
+        total = torch.tensor([here.rank, 0], device=here.device)
+        total[1] = int(time.monotonic() > end)  # no rank goes before the last one wants to
+        dist.all_reduce(total, group=group)
+        if total[1] == here.num_ranks:
+            break
+        time.sleep(0.1)
+    place = f"node {here.node} ({socket.gethostname()}), local rank {here.local_rank} of {here.ranks_per_node}"
+    # Text and newline in one write: print would write them apart, and the lines of several ranks would mix.
+    sys.stdout.write(f"rank {here.rank} of {here.num_ranks}: {place}, {here.device}; sum of ranks {int(total[0])}\n")
+    dist.destroy_process_group()
+
+
+@click.command("where", cls=TorchrunCommand, context_settings={"show_default": True})
+@click.option("--ranks", type=int, help="Start as many here, without torchrun.  [default: as started]")
+@click.option("--seconds", type=float, default=0.0, help="How long to go on.")
+@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for other ranks.")
+def main(ranks: int | None, seconds: float, timeout: float) -> int:
+    """Say where each rank is, and what all of them add up to."""
+    if ranks is not None:
+        return spawn(ranks, add_up, (seconds, timeout))
+    add_up(seconds, timeout)
+    return 0
+
+
+if __name__ == "__main__":
+    main(prog_name="where")
