@@ -59,10 +59,20 @@ class TrainConfig:
         _require_at_least(1, batch_size=self.batch_size, steps=self.steps)
         if self.batch_size > MAX_TOKENS_PER_BATCH:
             raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"--learning-rate {self.learning_rate}: must be finite and greater than 0")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed {self.seed}: must be at least 0 and less than 2**63")
+        check_learning_rate(self.learning_rate)
+        check_seed(self.seed)
+
+
+def check_learning_rate(learning_rate: float) -> None:
+    """Raise ValueError for a rate that is not finite or not greater than 0."""
+    if not (learning_rate > 0 and math.isfinite(learning_rate)):
+        raise ValueError(f"--learning-rate {learning_rate}: must be finite and greater than 0")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a seed that torch or NumPy would refuse."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"--seed {seed}: must be at least 0 and less than 2**63")
 
 
 def _require_at_least(minimum: int, **options: int) -> None:

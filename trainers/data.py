@@ -28,15 +28,11 @@ def english_text() -> bytes:
 
 
 def load_tokens(source: str, config: ModelConfig, num_ranks: int, seed: int) -> Tokens:
-    """The tokens of all ranks, shape (num_tokens,).
+    """The tokens of all ranks, as `read_tokens` has them.
 
-    source: "topics", `english_text`; "random", drawn uniformly from the vocabulary, so nothing can be learned but
-    that; otherwise the path of a file, whose bytes are the tokens (./random for a file called random).
-
-    Raises ValueError if the source cannot be read, its bytes do not fit the vocabulary, or a rank's share of it
-    is shorter than one sequence and the token after it.
+    Raises ValueError as that does, and if a rank's share is shorter than one sequence and the token after it.
     """
-    tokens = _random_tokens(config.vocabulary, seed) if source == "random" else _byte_tokens(source, config.vocabulary)
+    tokens = read_tokens(source, config, seed)
     needed = num_ranks * (config.sequence_length + 1)
     if len(tokens) < needed:
         raise ValueError(
@@ -44,6 +40,19 @@ def load_tokens(source: str, config: ModelConfig, num_ranks: int, seed: int) -> 
             f"--sequence-length {config.sequence_length} need at least {needed}"
         )
     return tokens
+
+
+def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
+    """Tokens, shape (num_tokens,).
+
+    source: "topics", `english_text`; "random", drawn uniformly from the vocabulary, so nothing can be learned but
+    that; otherwise the path of a file, whose bytes are the tokens (./random for a file called random).
+
+    Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
+    """
+    if source == "random":
+        return _random_tokens(config.vocabulary, seed)
+    return _byte_tokens(source, config.vocabulary)
 
 
 def _random_tokens(vocabulary: int, seed: int) -> npt.NDArray[np.int64]:

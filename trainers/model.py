@@ -1,6 +1,7 @@
 """`TinyTransformer`: a causal language model small enough to train on a laptop, in the order a token passes it."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows it by
@@ -97,7 +98,7 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
 
-def next_token_loss(model: nn.Module, windows: Tensor) -> Tensor:
+def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
     """Mean cross entropy, in nats, of each token given those before it.
 
     model: maps tokens to logits, as `TinyTransformer` does. windows: (batch, sequence_length + 1) int64; the last

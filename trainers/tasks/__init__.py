@@ -1,0 +1,39 @@
+"""What can be trained. Loading a task checks all it is given, and loads no torch (unless the user's own does)."""
+
+from typing import Any
+
+from trainers.config import check_seed
+from trainers.tasks.base import Task
+from trainers.tasks.lm import LanguageModel
+from trainers.tasks.mlp import Mlp
+from trainers.tasks.user import load_user_task
+from trainers.tasks.wine import Wine
+
+TASKS: dict[str, type[LanguageModel | Mlp | Wine]] = {"lm": LanguageModel, "mlp": Mlp, "wine": Wine}
+TASK_NAMES = tuple(TASKS)
+
+__all__ = ["TASKS", "TASK_NAMES", "LanguageModel", "Mlp", "Task", "Wine", "load_task"]
+
+
+def load_task(name: str, seed: int, **options: Any) -> Task:
+    """The task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
+
+    The user's function is called with seed=seed and the options. seed: of whatever is drawn to make the data.
+
+    Raises ValueError, in one line, for a name, seed or option that will not do, and for data that cannot be had.
+    """
+    check_seed(seed)
+    if ":" in name:
+        return load_user_task(name, seed, options)
+    if name not in TASKS:
+        raise ValueError(f"task {name!r}: is not one of {', '.join(TASK_NAMES)}; or give your own as MODULE:FUNCTION")
+    task = TASKS[name]
+    for option in options:
+        if option not in task.options:
+            known = ", ".join(_flag(known) for known in task.options)
+            raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {known}")
+    return task(seed, **options)
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

@@ -1,0 +1,122 @@
+"""`LanguageModel`: the tiny transformer of the main job, which learns to tell the next byte of a text."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.config import ModelConfig, check_learning_rate
+from trainers.data import NUM_BYTE_VALUES, read_tokens
+from trainers.tasks.base import Config
+from trainers.tasks.evaluating import evaluating
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+HELD_OUT = 10  # one window in so many, at the end of the text
+MAX_EVALUATED = 1024  # held-out windows: of a long text evenly spaced ones have to do
+TOKENS_AT_ONCE = 4096
+SHOWN_BYTES = 200
+
+
+class LanguageModel:
+    """Trained on windows of a text which do not overlap, and judged on the tenth of it at its end.
+
+    A sample is a window of sequence_length tokens and the one after them, so that every token is predicted once an
+    epoch.
+
+    data: as for `load_tokens`. sizes: of the model, as ModelConfig has them.
+
+    Raises ValueError as ModelConfig and `read_tokens` do, and for data shorter than two windows.
+    """
+
+    name = "lm"
+    batch_size = 32
+    epochs = 3
+    options = ("data", "learning_rate", *(field.name for field in fields(ModelConfig)))
+
+    def __init__(self, seed: int, data: str = "topics", learning_rate: float = 3e-3, **sizes: int) -> None:
+        check_learning_rate(learning_rate)
+        self.model_config = ModelConfig(**sizes)
+        self.seed = seed
+        self.learning_rate = learning_rate
+        self.tokens = read_tokens(data, self.model_config, seed)
+        self.is_text = data != "random"
+        length = self.model_config.sequence_length
+        num_windows = (len(self.tokens) - 1) // length
+        if num_windows < 2:
+            raise ValueError(
+                f"--data {data}: has {len(self.tokens)} tokens (bytes), but to train and to test on it with "
+                f"--sequence-length {length} needs at least {2 * length + 1}"
+            )
+        held_out = max(1, num_windows // HELD_OUT)
+        self.num_samples = num_windows - held_out
+        self.held_out = np.arange(self.num_samples, num_windows)[:: -(-held_out // MAX_EVALUATED)]
+
+    def model(self) -> "nn.Module":
+        from trainers.model import TinyTransformer
+
+        return TinyTransformer(self.model_config)
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        import torch
+
+        return torch.optim.AdamW(parameters, lr=self.learning_rate)
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> "Tensor":
+        """Windows, (len(indices), sequence_length + 1) int64; neighbours share the token between them."""
+        import torch
+
+        length = self.model_config.sequence_length
+        windows = self.tokens[indices[:, np.newaxis] * length + np.arange(length + 1)]
+        return torch.from_numpy(windows.astype(np.int64))
+
+    def loss(self, model: Callable[..., Any], batch: "Tensor") -> "Tensor":
+        from trainers.model import next_token_loss
+
+        return next_token_loss(model, batch)
+
+    def evaluate(self, model: "nn.Module") -> dict[str, float]:
+        """The mean loss of held-out tokens in nats; for a text also in bits, of which an untrained model needs 8."""
+        total = 0.0
+        with evaluating(model) as device:
+            at_once = max(1, TOKENS_AT_ONCE // self.model_config.sequence_length)
+            for start in range(0, len(self.held_out), at_once):
+                indices = self.held_out[start : start + at_once]
+                total += len(indices) * self.loss(model, self.batch(indices).to(device)).item()
+        loss = total / len(self.held_out)
+        return {"loss": loss, "bits_per_byte": loss / math.log(2)} if self.is_text else {"loss": loss}
+
+    def show(self, model: "nn.Module") -> str:
+        """The end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
+        from trainers.tasks.continuation import sample_continuation
+
+        if not self.is_text:
+            return ""
+        length = self.model_config.sequence_length
+        prompt = self.tokens[-length:]
+        drawn = bytes(sample_continuation(model, prompt, length, SHOWN_BYTES, NUM_BYTE_VALUES, self.seed))
+        return (
+            f"the end of the text:\n{printable(prompt.tobytes())}\n\nhow the model goes on:\n{printable(bytes(drawn))}"
+        )
+
+    def config(self) -> Config:
+        return {
+            "task": self.name,
+            "seed": self.seed,
+            "learning_rate": self.learning_rate,
+            **asdict(self.model_config),
+            # Not the name of the file: another path to the same bytes is the same task, other bytes are not.
+            "data_sha256": hashlib.sha256(self.tokens.data).hexdigest(),
+        }
+
+
+def printable(text: bytes) -> str:
+    """What can be shown of bytes that may be no text at all; lines stay lines."""
+    shown = text.decode(errors="replace")
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in shown)
