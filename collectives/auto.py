@@ -11,6 +11,7 @@ from collectives.transport import CPU, has_backend
 from ringsim.algorithms import build
 from ringsim.calibrate import calibrate
 from ringsim.calibrate_host import calibrate_host
+from ringsim.calibrate_probes import num_hosts
 from ringsim.collective import Collective
 from ringsim.machine import AnyNetwork
 from ringsim.simulate import predict_time
@@ -50,8 +51,8 @@ class Chooser:
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, turns=2, blocks=4, sizes=PROBED_SIZES)
-        one_host = not any(measurements.provenance["hosts"])
         cores = len(os.sched_getaffinity(0))
+        one_host = num_hosts(measurements) == 1
         self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)
         return self._network
 

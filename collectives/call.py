@@ -15,10 +15,8 @@ from collectives.reduction import Reduction
 from collectives.run import Source
 from collectives.transport import CPU, STAGED, Transport
 from collectives.work import Work
-from ringsim.algorithms import build, gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.collective import Collective
-from ringsim.partition import Cut, gloo_partition, partition
-from ringsim.schedule import Schedule
+from ringsim.executed import executed_schedule, gloo_pieces
 
 AUTO = "auto"
 # One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
@@ -107,12 +105,10 @@ class Call:
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
-        as_gloo = (collective, algorithm) == (Collective.ALL_REDUCE, "gloo_ring")
-        pieces = gloo_segments_per_rank(self.num_ranks, size_bytes) if as_gloo else 0
-        key = collective, algorithm, root, pieces
+        key = collective, algorithm, root, gloo_pieces(collective, algorithm, self.num_ranks, size_bytes)
         executors = _EXECUTORS.setdefault(self.group, {})
         if key not in executors:
-            schedule, cut = _plan(collective, algorithm, self.num_ranks, pieces)
+            schedule, cut = executed_schedule(collective, algorithm, self.num_ranks, size_bytes)
             executors[key] = Executor(schedule, self.group, root, cut=cut)
         return executors[key]
 
@@ -162,13 +158,6 @@ class Call:
             return Work.over(result, crossing)
         crossing.join()
         return None
-
-
-def _plan(collective: Collective, algorithm: str, num_ranks: int, gloo_pieces: int) -> tuple[Schedule, Cut]:
-    """The schedule and its cut. gloo_pieces: if not 0, Gloo's own ring, so cut that even the bits are Gloo's."""
-    if gloo_pieces:
-        return gloo_ring_all_reduce(num_ranks, gloo_pieces), gloo_partition
-    return build(collective, algorithm, num_ranks), partition
 
 
 def check_writable(name: str, tensor: torch.Tensor) -> None:

@@ -5,6 +5,7 @@ namespaces. So ranks of one machine need no correction; of every other machine o
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,7 +45,7 @@ class Clock:
         return cls(ahead, tuple(max(both) + more for both, more in zip(pairs[1], drift, strict=True)))
 
 
-def read_clock(group: dist.ProcessGroup, machines: list[int]) -> Clock:
+def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
     """Compare all clocks with rank 0's; collective, and every rank gets the same.
 
     machines: for each rank the number of its machine, as `places_of` finds. Raises CollectiveError when a peer fails.

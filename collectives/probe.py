@@ -10,12 +10,13 @@ import torch.distributed as dist
 
 from collectives.errors import naming_failures
 from collectives.execute import Executor, execute
-from collectives.place import Places, places_of
+from collectives.place import places_of
 from collectives.probe_schedules import ping_schedule, shift_schedule
 from collectives.provenance import provenance
 from ringsim.algorithms import build
 from ringsim.collective import Collective
 from ringsim.measurements import Measurements, Probe
+from ringsim.places import Places
 from ringsim.schedule import Schedule
 
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
@@ -87,7 +88,7 @@ def probe(
         for suffix, of_probes in (("", elapsed), ("_cpu", of_core))
         for each, blocks in zip(probes, of_probes.tolist(), strict=True)
     ]
-    return Measurements(group.size(), {**provenance(), **places._asdict()}, tuple(results))
+    return Measurements(group.size(), {**provenance(), **places.as_dict()}, tuple(results))
 
 
 def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
@@ -106,10 +107,10 @@ def _pings(
 ) -> Iterator[Experiment]:
     """A message there and back between neighbours of different hosts, all of them, and of one host, once."""
     num_ranks, hosts = group.size(), places.hosts
-    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[(rank + 1) % num_ranks]]
+    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
     within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
     for rank in sorted(across + within):
-        pair = rank, (rank + 1) % num_ranks
+        pair = rank, places.right_of(rank)
         schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_BLOCK)
         for size in sizes:
             yield Experiment(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))

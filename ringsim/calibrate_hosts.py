@@ -1,38 +1,16 @@
 """`calibrate_hosts`: from probes to a `Cluster` of several hosts, which their links hold up, not their memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ringsim.calibrate_host import processor_of, shift_s
 from ringsim.cluster import Cluster
 from ringsim.cluster.spec import Host, Link, Nics, SlowLink, Spec
 from ringsim.measurements import Measurements, Probe
+from ringsim.places import Places
 
 ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """For each rank the number of its machine, whose cores it shares, and of its host, whose interfaces it shares."""
-
-    machines: tuple[int, ...]
-    hosts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, measurements: Measurements) -> "Places":
-        """As the probes noted; all in one place where they did not."""
-        ranks = measurements.num_ranks
-        found = (tuple(measurements.provenance.get(key, (0,) * ranks)) for key in ("machines", "hosts"))
-        return cls(*found)
-
-    @property
-    def ranks_per_host(self) -> int:
-        """Raises ValueError unless all hosts have as many ranks, one host's after the other's."""
-        each = self.hosts.count(0)
-        if list(self.hosts) != [rank // each for rank in range(len(self.hosts))]:
-            raise ValueError(f"hosts of the ranks: {list(self.hosts)}: only hosts with as many ranks each, in order")
-        return each
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
@@ -46,12 +24,16 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
     Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
     """
     places = Places.of(measurements)
+    if places is None:
+        raise ValueError(
+            "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
+        )
     per_host = places.ranks_per_host
     elapsed = measurements.of("shift", in_flight=1)
     rates = _rates(measurements, places)
     slowest = min(rates)
     fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
-    shared_cores = per_host == 1 and not any(places.machines)
+    shared_cores = per_host == 1 and places.one_clock
     if shared_cores:
         host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
         names = [f"rank{number}" for number in range(len(rates))]
@@ -75,9 +57,9 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
 
 def _rates(measurements: Measurements, places: Places) -> list[float]:
     """Of each host the rate of its fastest ping, in bytes per second; all alike if none differs much."""
-    rates = [0.0] * (max(places.hosts) + 1)
+    rates = [0.0] * places.num_hosts
     for rank, host in enumerate(places.hosts):
-        other = places.hosts[(rank + 1) % len(places.hosts)]
+        other = places.hosts[places.right_of(rank)]
         pings = measurements.of(f"ping/{rank}")
         if host == other or not pings:
             continue

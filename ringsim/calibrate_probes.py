@@ -13,11 +13,12 @@ import numpy as np
 
 from ringsim.calibrate import calibrate
 from ringsim.calibrate_host import calibrate_host, shift_s
-from ringsim.calibrate_hosts import Places, calibrate_hosts
+from ringsim.calibrate_hosts import calibrate_hosts
 from ringsim.cluster import Cluster
 from ringsim.cluster.calibration import Calibration
 from ringsim.cluster.spec import Host, Link, Nics, Processor, Spec
 from ringsim.measurements import Measurements, Probe
+from ringsim.places import Places
 
 _RESAMPLED = 200
 _SEED = 0
@@ -90,8 +91,8 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
 
 def num_hosts(measurements: Measurements) -> int:
     """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
-    if "hosts" in measurements.provenance:
-        return max(Places.of(measurements).hosts) + 1
+    if places := Places.of(measurements):
+        return places.num_hosts
     found = re.search(r"--nnodes[ =](\d+)", str(measurements.provenance.get("command", "")))
     return int(found[1]) if found else 1
 
@@ -100,7 +101,7 @@ def fitting_model(measurements: Measurements) -> ProbeModel:
     """What the ranks were: on one host, or on several."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
-    return ProbeModel.HOSTS if "hosts" in measurements.provenance else ProbeModel.NETWORK
+    return ProbeModel.HOSTS if Places.of(measurements) else ProbeModel.NETWORK
 
 
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:

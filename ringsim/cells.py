@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ringsim.logs import Row, Table
 from ringsim.measurements import Measurements
+from ringsim.places import Places
 from ringsim.protocol_time import RING_TESTS, Question
 from ringsim.spread import tenths
 
@@ -74,8 +75,8 @@ def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]
 
 def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Cell]:
     """One for each competitor's times; where all ranks had one clock, from when the last of them began."""
-    machines = measurements.provenance.get("machines")
-    one_clock = machines is not None and not any(machines)
+    places = Places.of(measurements)
+    one_clock = places is not None and places.one_clock
     cells = []
     for times in measurements.collectives:
         seconds = times.together_s if one_clock else times.times_s

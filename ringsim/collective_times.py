@@ -2,10 +2,11 @@
 
 import math
 import statistics
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ringsim.collective import Collective
+from ringsim.json_fields import require_fields
 from ringsim.spread import tenths
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
@@ -87,13 +88,8 @@ class CollectiveTimes:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        if not isinstance(data, dict):
-            raise ValueError(f"{type(data).__name__}: must be an object with a field for each quantity")
-        names = [field.name for field in fields(cls)]
-        wrong_names = [name for name in names if name not in data] + [name for name in data if name not in names]
-        if wrong_names:
-            raise ValueError(f"a field is missing or unknown: {wrong_names[0]!r}")
-        read = {name: _read(name, data[name]) for name in names}
+        require_fields(cls, data)
+        read = {name: _read(name, value) for name, value in data.items()}
         return cls(**{**read, "collective": Collective(data["collective"])})
 
 

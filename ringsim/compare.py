@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.algorithms import build
 from ringsim.cells import Cell
 from ringsim.cluster import Cluster
 from ringsim.collective import Collective
 from ringsim.collective_times import RAW_SOCKETS, TORCH
+from ringsim.executed import executed_schedule
 from ringsim.protocol_time import TESTS, predict
 from ringsim.rival import rival_schedule
 from ringsim.simulate import predict_time
@@ -135,7 +135,7 @@ def _simulated(cell: Cell, cluster: Cluster) -> tuple[float | None, str]:
         if cell.algorithm == TORCH:
             schedule = rival_schedule(collective, cell.num_ranks, cell.size_bytes)
         else:
-            schedule = build(collective, cell.algorithm, cell.num_ranks)
+            schedule, _ = executed_schedule(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
     return predict_time(schedule, cluster, cell.size_bytes), f"simulating {schedule.algorithm}"

@@ -1,10 +1,11 @@
 """`RecordedRun`: one real run of a schedule, transfer by transfer."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ringsim.collective import Collective
+from ringsim.json_fields import require_fields
 
 MAX_S = 1e9  # decades; neither infinite nor NaN
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
@@ -111,12 +112,7 @@ class RecordedRun:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        if not isinstance(data, dict):
-            raise ValueError(f"{type(data).__name__}: must be an object with a field for each quantity")
-        names = [field.name for field in fields(cls)]
-        wrong = [name for name in names if name not in data] + [name for name in data if name not in names]
-        if wrong:
-            raise ValueError(f"a field is missing or unknown: {wrong[0]!r}")
+        require_fields(cls, data)
         columns = {name: _column(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
         texts = {name: _text(name, data[name]) for name in ("collective", "algorithm")}
         return cls(**{**data, **columns, **texts, "collective": Collective(texts["collective"])})

@@ -3,11 +3,12 @@
 usage: python scripts/cluster_fidelity.py LOGS_DIR [--write docs/fidelity.md]
 """
 
-import argparse
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import click
 
 from ringsim.calibrate_logs import calibrate_logs
 from ringsim.cells import cells_of_tables
@@ -15,12 +16,14 @@ from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
 from ringsim.commands.inputs import parse_nics
 from ringsim.compare import compare_logs, percentile
+from ringsim.generated_part import GeneratedPart
 from ringsim.logs import read_logs
+from ringsim.one_line import OneLineCommand
 
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides
 RING, CHOSEN = 0.08, 0.15  # targets for the median |error|: the algorithm is a ring for certain; the library chose it
-BEGIN, END = "<!-- clusters: made by scripts/cluster_fidelity.py -->\n", "<!-- end of clusters -->\n"
+PART = GeneratedPart("<!-- clusters: made by scripts/cluster_fidelity.py -->", "<!-- end of clusters -->")
 
 
 class Pair(NamedTuple):
@@ -153,19 +156,18 @@ def table(results: list[Result]) -> str:
     return "\n".join([*lines, "", f"{num_met} of {len(results)} pairs meet their target."]) + "\n"
 
 
-def main() -> None:
-    """Print the table, or put it into a page between its marks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("logs", type=Path)
-    parser.add_argument("--write", type=Path)
-    options = parser.parse_args()
-    text = table([measure(pair, options.logs) for pair in _pairs()])
-    print(text)  # noqa: T201
-    if options.write:
-        page = options.write.read_text()
-        head, _, rest = page.partition(BEGIN)
-        options.write.write_text(head + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2])
+@click.command("cluster_fidelity", cls=OneLineCommand)
+@click.argument("logs", metavar="LOGS_DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--write", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Put the table there.")
+def main(logs: Path, write: Path | None) -> None:
+    """Calibrate on some of the logs, predict others; print the table."""
+    if write:
+        PART.check(write)
+    text = table([measure(pair, logs) for pair in _pairs()])
+    click.echo(text)
+    if write:
+        PART.write(write, text)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="cluster_fidelity")  # in messages, as it is where they do not come from click

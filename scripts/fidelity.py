@@ -1,11 +1,11 @@
 """How far predictions are off on networks of our own: the table of docs/fidelity.md. `make fidelity` runs it.
 
 Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
-table says so. It takes a quarter of an hour; what was measured is kept in the output folder.
+table says so; and training steps, from probes and a profile of a step without synchronisation. It takes half an hour;
+what was measured is kept in the output folder.
 """
 
-import subprocess
-import sys
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,21 @@ from ringsim.cluster import Cluster
 from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
 from ringsim.compare import Compared, compare_measurements, percentile
+from ringsim.generated_part import GeneratedPart
+from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.one_line import OneLineCommand
 from ringsim.provenance import provenance
+from ringsim.signals import ended_once
 from ringsim.testbed import Testbed, why_not
 
-BEGIN, END = "<!-- own networks: made by scripts/fidelity.py -->\n", "<!-- end of own networks -->\n"
-BENCHMARK = ("-m", "collectives.benchmark", "--in-place", "-b", "1KiB")
+PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
+BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
+MIB = 2**20
+SMALL = ("-b", "1KiB", "-e", "512KiB", "--calls", "8")  # in a row, as calls in a program or in nccl-tests come
+MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
+STRATEGIES = "allreduce,flat,rs_ag,ring,bucketed,bucketed/0.25,ddp,ddp/0.25,ddp/1,ddp_ring,zero1"
+TRAINING = (MAIN_JOB, "--strategies", STRATEGIES, "--steps", "60")
 ALL_REDUCE = (
     "--collective",
     "all_reduce",
@@ -58,15 +66,14 @@ class Place:
         return "64MiB" if self.hosts == 1 else "16MiB"
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Run the benchmark there. Raises OSError if it fails."""
+        """Run it there. Raises OSError if it fails."""
         if self.hosts == 1:
-            start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-            code = subprocess.run([*start, str(self.ranks_per_host), *arguments], check=False).returncode
-        else:
-            with Testbed(self.hosts, "1gbit", self.slow) as bed:
-                code = bed.run(list(arguments), self.ranks_per_host).exit_code
+            run_local_ranks(self.ranks_per_host, arguments)
+            return
+        with ended_once(), Testbed(self.hosts, "1gbit", self.slow) as bed:
+            code = bed.run(list(arguments), self.ranks_per_host).exit_code
         if code:
-            raise OSError(f"the benchmark on {self.name} ended with exit code {code}; what it said is above")
+            raise OSError(f"what ran on {self.name} ended with exit code {code}; what it said is above")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,6 @@ class Experiment:
     targets: tuple[float, ...]
 
 
-MIB = 2**20
 EXPERIMENTS = (
     Experiment(
         "testbed, 1 Gbit/s, calibrated on 2 hosts, predicted for 3 and 4",
@@ -104,17 +110,34 @@ EXPERIMENTS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Training steps with every strategy in one place, the median |error| of which should be at most `target`."""
+
+    title: str
+    place: Place
+    target: float
+
+
+TRAININGS = (
+    Training("training step, testbed, 2 hosts, 1 Gbit/s", Place(2, 1), 0.08),
+    Training("training step, testbed, 4 hosts, 1 Gbit/s", Place(4, 1), 0.08),
+    Training("training step, loopback, 2 ranks", Place(1, 2), 0.12),
+    Training("training step, loopback, 4 ranks", Place(1, 4), 0.12),
+)
+
+
 def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], again: bool) -> Measurements:
     """What the benchmark finds there; what an earlier run has left in the folder, unless it is to be done again."""
     file = folder / f"{place.name}-{what}.json"
     if again or not file.exists():
-        place.run([*BENCHMARK, "-e", place.largest, *arguments, "-o", str(file)])
+        place.run([*BENCHMARK, *arguments, "-o", str(file)])
     return Measurements.load(file)
 
 
 def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     """The network of its probes, by way of its file, as a user would."""
-    probes = ("--probes", "-b", place.largest, "-n", "1", "--calls", "1")
+    probes = ("--probes", "-b", place.largest, "-e", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
     fit = calibrate_probes(found, fitting_model(found), file.stem, f"{place.name}-probes.json")
@@ -127,38 +150,58 @@ def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Comp
     """All cells of an experiment."""
     network = calibrated(experiment.calibrated, folder, again)
     for place in experiment.predicted:
-        for what, arguments in (("all_reduce", ALL_REDUCE), ("halves", HALVES)):
-            found = measured(place, folder, what, arguments, again)
-            cells = cells_of_measurements(found, place.hosts, place.name)
-            yield from compare_measurements(cells, network).cells
+        large = ("-b", "1MiB", "-e", place.largest)
+        for size, sizes in (("small", SMALL), ("large", large))[experiment.bounds[0] > 0 :]:
+            for what, arguments in (("all_reduce", ALL_REDUCE), ("halves", HALVES)):
+                found = measured(place, folder, f"{what}-{size}", (*sizes, *arguments), again)
+                cells = cells_of_measurements(found, place.hosts, place.name)
+                yield from compare_measurements(cells, network).cells
+
+
+def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float) -> str:
+    """Of the table."""
+    median, p95 = percentile(errors, 0.5), percentile(errors, 0.95)
+    return (
+        f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95:.1%} | {percentile(spreads, 0.5):.0%} | "
+        f"{target:.0%} | {'' if median <= target else 'missed'} |"
+    )
 
 
 def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
-    """Of the table: one for each class of sizes."""
+    """One for each class of sizes."""
     cells = [each for each in compared(experiment, folder, again) if each.error is not None]
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
         some = [each for each in cells if low <= each.cell.size_bytes < high]
         errors = [abs(each.error) for each in some if each.error is not None]
-        median, p95 = percentile(errors, 0.5), percentile(errors, 0.95)
-        spread = percentile([each.spread for each in some], 0.5)
         sizes = f"from {low // MIB} MiB" if low else f"below {high // MIB} MiB"
-        reached = "" if median <= target else "missed"
-        yield (
-            f"| {experiment.title} | {sizes} | {len(errors)} | {median:.1%} | {p95:.1%} | {spread:.0%} | "
-            f"{target:.0%} | {reached} |"
-        )
+        yield row(experiment.title, sizes, errors, [each.spread for each in some], target)
 
 
-@click.command(cls=OneLineCommand, context_settings={"show_default": True})
+def training_row(training: Training, folder: Path, again: bool) -> str:
+    """One for all strategies."""
+    output = folder / f"{training.place.name}-training"
+    if again or not (output / "report.json").exists():
+        training.place.run([*TRAINING, "--output", str(output)])
+    results = json.loads((output / "report.json").read_text())["strategies"]
+    errors = [abs(result["step_error"]) for result in results]
+    spreads = [(result["step_p90_s"] - result["step_p10_s"]) / result["step_s"] for result in results]
+    return row(training.title, "1.8 MB of gradients", errors, spreads, training.target)
+
+
+@click.command("fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there.")
 @click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
 @click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
 def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
+    if write:
+        PART.check(write)
     reason = why_not()
     chosen = [each for each in EXPERIMENTS if not only or any(words in each.title for words in only)]
-    if reason and any(each.calibrated.hosts > 1 for each in chosen):
+    trained = [each for each in TRAININGS if not only or any(words in each.title for words in only)]
+    places = [each.calibrated for each in chosen] + [each.place for each in trained]
+    if reason and any(place.hosts > 1 for place in places):
         raise ValueError(f"no testbed here: {reason}; --only loopback does without")
     output.mkdir(parents=True, exist_ok=True)
     where = provenance()
@@ -168,14 +211,13 @@ def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -
         "| where | sizes | cells | median error | 95th percentile | spread of what was measured | target | |",
         "|---|---|---|---|---|---|---|---|",
         *(row for each in chosen for row in rows(each, output, again)),
+        *(training_row(each, output, again) for each in trained),
     ]
     text = "\n".join(lines) + "\n"
     click.echo(text)
     if write:
-        head, _, rest = write.read_text().partition(BEGIN)
-        with atomic_file(write) as file:
-            file.write((head + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2]).encode())
+        PART.write(write, text)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="fidelity")  # in messages, as it is where they do not come from click

@@ -58,5 +58,7 @@ def test_a_benchmark_that_fails_is_one_line(tmp_path: Path) -> None:
     command = [*start, "-o", str(tmp_path / "m.json"), "--op", "none"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert "the benchmark ended with exit code" in run.stderr.splitlines()[-1]
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("ringsim: torchrun --nproc-per-node 1 -m collectives.benchmark --probes ")
+    assert last.endswith(f" --op none -o {tmp_path / 'm.json'} ended with exit code 1; what it said is above")
     assert not (tmp_path / "m.json").exists()

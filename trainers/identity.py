@@ -1,6 +1,7 @@
 """Whether all ranks hold the same model, bit for bit; and if not, what differs, where and by how much."""
 
 import hashlib
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def _largest(own: torch.Tensor, group: dist.ProcessGroup) -> float:
         here = (own.double() - theirs.double()).abs().max().item() if own.numel() else 0.0
         everywhere: list[Any] = [None] * group.size()
         dist.all_gather_object(everywhere, here, group=group)
-    return max(everywhere, key=lambda value: (value != value, value))  # noqa: PLR0124  nan is unlike itself
+    return float(max(everywhere, key=lambda value: (math.isnan(value), value)))
 
 
 def _digest(tensor: torch.Tensor) -> str:

@@ -48,7 +48,7 @@ def run_plan(
 def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
     if not plan.probes:
-        return Measurements(group.size(), provenance() | places_of(group)._asdict())
+        return Measurements(group.size(), provenance() | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
     return probe(group, min(largest, PROBED_BYTES), largest, turns=PROBE_TURNS, blocks=PROBE_BLOCKS, pairs=True)
 

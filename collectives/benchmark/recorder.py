@@ -22,6 +22,7 @@ from collectives.reduction import reduction
 from collectives.run import Event
 from ringsim.collective import Collective
 from ringsim.executed import executed_schedule
+from ringsim.places import Places
 from ringsim.recorded_run import TRANSFER, RecordedRun
 
 TAG = 0x58
@@ -48,7 +49,7 @@ def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]
 
     Raises CollectiveError when a peer fails.
     """
-    machines = places_of(group).machines
+    places = places_of(group)
     found: dict[tuple[Collective, str], RecordedRun] = {}
     for cell in plan.recorded(group.size()):
         for algorithm in plan.algorithms_for(cell.collective):
@@ -56,11 +57,11 @@ def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]
                 algorithm = chooser_of(group).choose(cell.collective, cell.size_bytes, group)  # noqa: PLW2901
             if (cell.collective, algorithm) not in found:
                 with naming_failures(f"rank {group.rank()}: recording {cell}, {algorithm} failed"):
-                    found[cell.collective, algorithm] = record(cell, algorithm, group, machines, plan)
+                    found[cell.collective, algorithm] = record(cell, algorithm, group, places, plan)
     return tuple(found.values())
 
 
-def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, machines: list[int], plan: Plan) -> RecordedRun:
+def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places, plan: Plan) -> RecordedRun:
     """The middle one of several runs in place, each after a barrier; the executor's alone, without a lane's thread."""
     schedule, cut = executed_schedule(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
     executor = Executor(schedule, group, tag=TAG, cut=cut)
@@ -68,7 +69,7 @@ def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, machines: list[
     tensor = torch.zeros(cell.num_elements, dtype=cell.torch_dtype)
     how = reduction(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_
     logs = []
-    before = read_clock(group, machines)
+    before = read_clock(group, places.machines)
     for _ in range(plan.warm_up + NUM_RUNS):
         _own_part(tensor, cell, group.rank()).copy_(given)
         events: list[Event] = []
@@ -76,7 +77,7 @@ def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, machines: list[
         begin = time.perf_counter()
         executor.run(tensor, reduce=how, log=events)
         logs.append(RankLog(begin, time.perf_counter(), events))
-    clock = Clock.between(before, read_clock(group, machines))
+    clock = Clock.between(before, read_clock(group, places.machines))
     return _recorded(cell, algorithm, logs[plan.warm_up :], clock, group)
 
 

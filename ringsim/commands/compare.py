@@ -11,7 +11,7 @@ import click
 from ringsim.atomic_file import atomic_file
 from ringsim.cluster import Cluster, load_network
 from ringsim.commands.inputs import Timings, timings_options
-from ringsim.commands.options import Quantity, json_option
+from ringsim.commands.options import Quantity, json_option, load_simulated
 from ringsim.compare import Comparison, compare_logs, compare_measurements
 from ringsim.compare_table import comparison_csv, format_comparison
 from ringsim.compared_run import compare_run, picture_names
@@ -36,11 +36,9 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
 @json_option
 def compare(timings: Timings, name: str, output: Path | None, fail_above: float | None, as_json: bool) -> None:
     """Predict what FILES (measurements, or logs as for calibrate) hold, and lay it beside what was measured."""
-    cluster = load_network(name)
-    if not timings.measurements:
-        comparison = compare_logs(timings.cells, cluster)
-    else:
-        comparison = compare_measurements(timings.cells, cluster)
+    cluster = load_simulated(name) if timings.measurements else load_network(name)
+    comparing = compare_measurements if timings.measurements else compare_logs
+    comparison = comparing(timings.cells, cluster)
     text = format_comparison(comparison)
     click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
     if output:

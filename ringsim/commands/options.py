@@ -11,7 +11,8 @@ import click
 from click.core import ParameterSource
 
 from ringsim.algorithms import ALGORITHMS, build
-from ringsim.cluster import load_network
+from ringsim.cluster import Cluster, load_network
+from ringsim.cluster.spec import Library
 from ringsim.collective import Collective
 from ringsim.combinators import relabel
 from ringsim.machine import AnyNetwork
@@ -124,12 +125,23 @@ def networks_options(command: Command) -> Command:
     ) -> None:
         if names:
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
-            networks: dict[str, AnyNetwork] = {name: load_network(name) for name in names}
+            networks: dict[str, AnyNetwork] = {name: load_simulated(name) for name in names}
         else:
             networks = {"uniform": Network(latency, bandwidth, reduce_bandwidth or math.inf)}
         command(networks=networks, **rest)
 
     return with_networks
+
+
+def load_simulated(name: str) -> Cluster:
+    """`load_network`; says on stderr what the file holds that no simulation goes by."""
+    cluster = load_network(name)
+    if cluster.spec.protocols or cluster.spec.library != Library():
+        click.echo(
+            f"{name}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs",
+            err=True,
+        )
+    return cluster
 
 
 def network_options(command: Command) -> Command:

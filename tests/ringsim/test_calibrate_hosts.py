@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Schedule, build, predict_time
-from ringsim.calibrate_hosts import Places, calibrate_hosts
+from ringsim.calibrate_hosts import calibrate_hosts
 from ringsim.cluster import Cluster
 from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
@@ -94,4 +94,9 @@ def test_missing_pings_are_named() -> None:
     without = replace(measurements, probes=tuple(p for p in measurements.probes if not p.kind.startswith("ping")))
     with pytest.raises(ValueError, match="no pings of every host: measure again with the benchmark's --probes"):
         calibrate_hosts(without, 2)
-    assert Places.of(Measurements(2, {})).hosts == (0, 0)
+
+
+def test_measurements_must_say_where_the_ranks_were() -> None:
+    """Those of long ago do not."""
+    with pytest.raises(ValueError, match="do not say which ranks share a host: measure again with the benchmark's"):
+        calibrate_hosts(Measurements(2, {}), 2)

@@ -37,6 +37,17 @@ def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
     assert result["network"]["reduce_bytes_per_s"] is None
 
 
+@pytest.mark.parametrize("command", ["simulate --json", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
+def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line on stderr, for each network that has it."""
+    monkeypatch.chdir(Path(__file__).parents[2] / "docs" / "networks")
+    told = "calibrated.toml: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs"
+    for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
+        result = CliRunner().invoke(main, [*command.split(), "--network", network])
+        assert (result.exit_code, result.stderr) == (0, line)
+        assert "protocol" not in result.stdout or "--json" in command
+
+
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
 def test_busbw_of_the_halves(collective: str) -> None:
     """With no latency a ring half uses its link all the time: busbw is the bandwidth."""

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ringsim.algorithms import build
+from ringsim.algorithms import build, gloo_ring_all_reduce
 from ringsim.calibrate_host import shift_s
+from ringsim.cells import Cell
 from ringsim.cli import main
 from ringsim.cluster import Cluster
 from ringsim.cluster.spec import Host, Link, Processor, Spec
 from ringsim.collective import Collective
 from ringsim.collective_times import CollectiveTimes
-from ringsim.compare import SIZE_CLASSES, percentile
+from ringsim.compare import SIZE_CLASSES, compare_measurements, percentile
 from ringsim.measurements import Measurements, Probe
 from ringsim.rival import rival_schedule
 from ringsim.share import parse_share
@@ -116,6 +117,23 @@ def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path)
     assert errors["raw_sockets"] is None
     text = run("compare", measurements, "--network", tmp_path / "host.toml").stdout
     assert "not predicted: all_reduce raw_sockets, 1 cells: bare sockets have no schedule" in text
+
+
+def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], measurements: Path) -> None:
+    """And that is said; logs are."""
+    network = Path(__file__).parents[2] / "docs" / "networks" / "calibrated.toml"
+    told = f"{network}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs\n"
+    assert run("compare", measurements, "--network", network).stderr == told
+    assert run("compare", logs[0], "--network", network).stderr == ""
+
+
+def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
+    """In pieces of at most 1 MiB, whether it is our own or torch's."""
+    size = 16 * 2**20
+    cells = [Cell("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
+    times = [each.predicted_s for each in compare_measurements(cells, HOST).cells]
+    assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
+    assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
 
 
 def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:

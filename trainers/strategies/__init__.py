@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from trainers.strategies.allreduce import AllReduce
 from trainers.strategies.base import Strategy
@@ -21,7 +19,7 @@ from trainers.strategies.rs_ag import ReduceScatterAllGather
 from trainers.strategies.zero1 import Zero1
 from trainers.strategy_names import check_strategy
 
-MakeStrategy = Callable[[nn.Module, dist.ProcessGroup], Strategy]
+MakeStrategy = Callable[..., Strategy]  # of a model and a group; those with buckets take their size, too
 
 # The names stand in strategy_names.py too, which is read before torch is loaded.
 STRATEGIES: dict[str, MakeStrategy] = {

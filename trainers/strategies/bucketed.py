@@ -54,7 +54,9 @@ class Bucketed(Strategy):
         self._missing[number].discard(place)
         # The last bucket is full when the backward pass ends: `finish` sends it without the help of another thread.
         while (first := len(self._under_way)) < len(self._buckets) - 1 and not self._missing[first]:
-            self._under_way.append(self._all_reduce(self._buckets[first], async_op=True))
+            work = self._all_reduce(self._buckets[first], async_op=True)
+            assert work is not None
+            self._under_way.append(work)
 
     def _all_reduce(self, bucket: FlatGradients, async_op: bool) -> dist.Work | None:
         return collectives.all_reduce(bucket.vector, dist.ReduceOp.AVG, self.group, async_op, wire=self._wire)
