@@ -69,7 +69,7 @@ class Meter:
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4f}"
         rates = ", ".join(f"{count / elapsed_s:,.0f} {name}/s" for name, count in self._counts().items())
-        return f"{loss}, {rates}, {self._communication_s / elapsed_s:.0%} communicating"
+        return f"{loss}, {rates}, {self._communication_s / elapsed_s:.0%} synchronising"
 
     def _counts(self) -> dict[str, int]:
         counts = {"samples": self._samples}

@@ -63,6 +63,9 @@ class Session:
             self._say(f"no checkpoint in {self.config.output} yet: beginning with the first step")
             return
         path, checkpoint = found
+        if checkpoint.step > self.num_steps:
+            done, asked = checkpoint.step, self.num_steps
+            raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
         notes = checkpoint.notes
         if checkpoint.step > notes["skipped"]:
             self.learner.settle(self._batches.share(0))

@@ -42,7 +42,10 @@ class SessionConfig:
     profile: Path | None = None
 
     def __post_init__(self) -> None:
-        check_strategy(self.strategy)
+        try:
+            check_strategy(self.strategy)
+        except ValueError as error:
+            raise ValueError(f"--strategy {error}") from error
         for name in ("epochs", "steps", "batch_size", "accumulate", "save_every", "keep", "log_every"):
             value = getattr(self, name)
             if value is not None and value < 1:

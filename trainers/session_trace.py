@@ -36,9 +36,13 @@ class SessionTrace:
             every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
             self._profile = profile(activities=activities, experimental_config=every_thread, acc_events=True)
             self._profile.start()
-        yield
-        if self.is_over(step):
-            self._profile.stop()
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if self._profile is not None and (self.is_over(step) or not done):
+                self._profile.stop()
 
     def is_over(self, step: int) -> bool:
         """Whether that step was the last one to be recorded."""
@@ -50,5 +54,6 @@ class SessionTrace:
         with tempfile.TemporaryDirectory() as folder:
             whole = Path(folder) / "trace.json"
             self._profile.export_chrome_trace(str(whole))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(self._path) as file:
                 file.write(whole.read_bytes())

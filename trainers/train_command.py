@@ -1,6 +1,5 @@
 """`trainers train`: the options, and all checks of them that need no torch; then the ranks are started."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -16,40 +15,12 @@ from trainers.session_config import ON_NAN, SessionConfig
 from trainers.session_rank import Launch, run_rank
 from trainers.spawn import spawn
 from trainers.strategy_names import STRATEGY_NAMES
+from trainers.task_options import read_settings, read_unknown
 from trainers.tasks import TASK_NAMES, load_task
 from trainers.where import place
 
 MAX_RANKS = 1024
 MAX_TIMEOUT_S = 86400
-
-
-def read_setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE as a name and a value: a number or a truth value if it reads as one, else the text.
-
-    Raises ValueError for anything else.
-    """
-    name, equals, value = text.partition("=")
-    name = name.strip().replace("-", "_")
-    if not equals or not name.isidentifier():
-        raise ValueError(f"{text!r}: must be NAME=VALUE, such as d-model=64")
-    try:
-        read = json.loads(value)
-    except ValueError:
-        return name, value
-    return name, read if isinstance(read, int | float | str) else value
-
-
-def _settings(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for text in values:
-        try:
-            name, value = read_setting(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param=option) from error
-        if name in settings:
-            raise click.BadParameter(f"{text!r}: {name} is set twice", param=option)
-        settings[name] = value
-    return settings
 
 
 def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
@@ -58,17 +29,11 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--task", default="lm", help=f"{', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.")
 @click.option(
-    "--set",
-    "options",
-    multiple=True,
-    callback=_settings,
-    metavar="NAME=VALUE",
-    help="An option of the task; repeatable.",
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="An option of the task; --NAME VALUE is the same."
 )
-@click.option("--learning-rate", type=float, help="Of the task's optimizer.  [default: the task's]")
 @click.option(
     "--strategy", default="bucketed", help=f"{', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: bucketed/4, ddp/4."
 )
@@ -93,8 +58,7 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--timeout", "timeout_s", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer.")
 def train(
     task: str,
-    options: dict[str, Any],
-    learning_rate: float | None,
+    settings: tuple[str, ...],
     ranks: int | None,
     output: Path | None,
     timeout_s: float,
@@ -102,19 +66,21 @@ def train(
 ) -> int:
     """Train a task with a strategy, and keep checkpoints from which --resume goes on.
 
-    trainers --task lm --strategy bucketed --ranks 4; or under torchrun or srun without --ranks.
+    trainers --task lm --strategy bucketed --ranks 4; or under torchrun or srun without --ranks. Other options are those
+    of the task, such as --learning-rate, and for lm --data, --d-model, --heads, --layers.
     """
+    options = read_settings(task, [*settings, *read_unknown(click.get_current_context().args)])
     config = SessionConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
-    if learning_rate is not None:
-        if "learning_rate" in options:
-            raise click.UsageError("--learning-rate and --set learning-rate exclude each other")
-        options = {**options, "learning_rate": learning_rate}
     here = place(os.environ)
     num_ranks = ranks or here.num_ranks
     loaded = load_task(task, config.seed, **options)
     Batches(loaded.num_samples, config.batch_size or loaded.batch_size, config.seed, 0, num_ranks)
     if here.rank == 0:
         _check_output(config)
+    if config.profile is not None:
+        os.environ.setdefault(
+            "KINETO_LOG_LEVEL", "99"
+        )  # else torch's profiler talks on stderr; read when torch is loaded
     launch = Launch(task, options, config, timeout_s)
     return run_rank(launch, loaded) if ranks is None else spawn(ranks, run_rank, (launch,))
 

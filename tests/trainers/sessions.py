@@ -1,6 +1,9 @@
 """A small task, and sessions of it on the ranks of a pool, for the tests of `trainers.session`."""
 
+import itertools
 import math
+import os
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,9 +84,22 @@ class Points:
         return self._config
 
 
-def make_points(seed: int, **options: Any) -> Points:
-    """For the command line: `tests.trainers.sessions:make_points`."""
-    return Points(seed, **options)
+def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, **options: Any) -> Points:
+    """For the command line: `tests.trainers.sessions:make_points`.
+
+    bad: a sample that is no number. dies_at: at which batch rank 1 is killed, unless torchrun has started it again.
+    """
+    points = Points(seed, bad=() if bad is None else (bad,), **options)
+    if dies_at is not None and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        batch, left = points.batch, itertools.count(dies_at, -1)
+
+        def fatal(indices: Any) -> Any:
+            if next(left) == 0 and dist.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return batch(indices)
+
+        points.batch = fatal  # type: ignore[method-assign]
+    return points
 
 
 class Ran(NamedTuple):

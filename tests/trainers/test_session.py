@@ -106,6 +106,8 @@ def test_a_run_that_is_over_is_not_trained_on(ranks: RankPool, tmp_path: Path) -
     assert (again.losses, again.fingerprint) == (first.losses, first.fingerprint)
     longer = ranks.run(run, config(tmp_path, resume=True, epochs=4), num_ranks=2)[0]
     assert (longer.losses[:NUM_STEPS], len(longer.losses)) == (first.losses, 16)
+    for each in ranks.run(run, config(tmp_path, resume=True, steps=11), num_ranks=2):
+        assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more --steps")
 
 
 def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_path: Path) -> None:
