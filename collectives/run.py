@@ -12,6 +12,7 @@ from collectives.errors import CollectiveError
 from collectives.ledger import ledger_of
 from collectives.mail import Place
 from collectives.script import Do, Line
+from collectives.spans import named, profiling
 from ringsim.collective import Collective
 from ringsim.program import Receive, Send
 
@@ -85,6 +86,8 @@ class Run:
 
     def run(self) -> None:
         doing = self._doing()
+        if profiling():
+            doing = named(doing, self)
         try:
             for self.position, (do, index) in enumerate(self.script):  # noqa: B020
                 doing[do](index)

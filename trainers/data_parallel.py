@@ -126,8 +126,11 @@ class DataParallel(nn.Module):
         return self.strategy.clip_grad_norm_(max_norm)
 
     def check_identical(self) -> None:
-        """Raise DriftError, on every rank, if the ranks do not hold the same parameters and buffers; collective."""
-        if differs := difference(self.model, self.group):
+        """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
+
+        Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's.
+        """
+        if differs := difference(self.model, self.group, buffers=False):
             raise DriftError(differs)
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:

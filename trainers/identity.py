@@ -20,10 +20,12 @@ class Print(NamedTuple):
     digest: str
 
 
-def prints(model: nn.Module) -> list[Print]:
+def prints(model: nn.Module, buffers: bool = True) -> list[Print]:
     """Of all parameters, then of all buffers, in the order in which the model has them."""
     return [
-        Print(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor)) for what, tensor in named_tensors(model)
+        Print(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
+        for what, tensor in named_tensors(model)
+        if buffers or what.startswith("parameter ")
     ]
 
 
@@ -40,14 +42,16 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256(repr(prints(model)).encode()).hexdigest()
 
 
-def difference(model: nn.Module, group: dist.ProcessGroup) -> str | None:
+def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
     """None if all ranks hold the same model; else the first tensor that differs, the ranks and the largest difference.
+
+    buffers: whether those must be the same, too.
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
     found: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        dist.all_gather_object(found, prints(model), group=group)
+        dist.all_gather_object(found, prints(model, buffers), group=group)
     for index, those in enumerate(zip(*found, strict=False)):
         if len(set(those)) > 1:
             return _told(index, those, model, group)

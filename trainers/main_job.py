@@ -17,7 +17,7 @@ from ringsim.ddp.profile import StepProfile
 from ringsim.measurements import Measurements, save_json
 from ringsim.network import Network
 from ringsim.spread import tenths
-from trainers.checkpoint import save_checkpoint
+from trainers.checkpoint import Checkpoint, save_checkpoint
 from trainers.config import RESULTS, ModelConfig, TrainConfig
 from trainers.data import Shard, Tokens
 from trainers.identity import fingerprint
@@ -179,13 +179,8 @@ def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path
     paths = [output / name for name in RESULTS]
     run = next((run for run in runs if run.name == "ring"), runs[0])
     config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
-    save_checkpoint(
-        paths[0],
-        model_state=run.model.state_dict(),
-        optimizer_state=run.optimizer.state_dict(),
-        config=config,
-        step=report["train"]["steps"],
-    )
+    checkpoint = Checkpoint(run.model.state_dict(), run.optimizer.state_dict(), config, report["train"]["steps"])
+    save_checkpoint(paths[0], checkpoint)
     save_report_plot(report, paths[1])
     save_json(paths[2], report)
     return paths

@@ -47,7 +47,7 @@ class LanguageModel:
         self.learning_rate = learning_rate
         self.tokens = read_tokens(data, self.model_config, seed)
         self.is_text = data != "random"
-        length = self.model_config.sequence_length
+        length = self.tokens_per_sample = self.model_config.sequence_length
         num_windows = (len(self.tokens) - 1) // length
         if num_windows < 2:
             raise ValueError(

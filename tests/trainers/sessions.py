@@ -1,0 +1,165 @@
+"""A small task, and sessions of it on the ranks of a pool, for the tests of `trainers.session`."""
+
+import itertools
+import math
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.identity import fingerprint
+from trainers.session import Session
+from trainers.session_config import SessionConfig
+from trainers.step_log import read_log
+
+NUM_SAMPLES, BATCH_SIZE, EPOCHS = 25, 8, 3  # of each epoch the last batch has one sample: all ranks but one have none
+NUM_STEPS = 12
+
+
+class Net(nn.Module):
+    """Draws random numbers where there is dropout, and has a buffer that the forward pass changes.
+
+    Layers are not used in the order in which they are made: DDP forms its buckets anew after the first step.
+    """
+
+    seen: torch.Tensor
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.last, self.first, self.middle = nn.Linear(20, 1), nn.Linear(3, 60), nn.Linear(60, 20)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        if self.training:
+            self.seen.mul_(0.5).add_(x.detach().mean())
+        out: torch.Tensor = self.last(self.middle(self.dropout(self.first(x).tanh())))
+        return out
+
+
+class Points:
+    """Fits a plane through points. bad: the samples that are not numbers. spread: by how much ranks begin apart."""
+
+    name = "points"
+    num_samples, batch_size, epochs = NUM_SAMPLES, BATCH_SIZE, EPOCHS
+
+    def __init__(self, seed: int, dropout: float = 0.5, bad: tuple[int, ...] = (), spread: float = 0.0) -> None:
+        self._config = {"seed": seed, "dropout": dropout}
+        self._dropout, self._spread = dropout, spread
+        self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(seed))
+        self._y = self._x @ torch.tensor([[1.0], [-2.0], [3.0]])
+        self._x[list(bad)] = math.nan
+
+    def model(self) -> nn.Module:
+        net = Net(self._dropout)
+        with torch.no_grad():
+            net.middle.weight += self._spread * dist.get_rank()
+        return net
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=0.05)
+
+    def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, torch.Tensor]:
+        return {"x": self._x[indices], "y": self._y[indices]}
+
+    def loss(self, model: Callable[..., Any], batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = (model(batch["x"]) - batch["y"]).pow(2).mean()
+        return loss
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        good = self._x.isfinite().all(dim=1)
+        return {"loss": self.loss(model, {"x": self._x[good], "y": self._y[good]}).item()}
+
+    def show(self, model: nn.Module) -> str:  # noqa: ARG002
+        return ""
+
+    def config(self) -> dict[str, int | float | str]:
+        return self._config
+
+
+def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, **options: Any) -> Points:
+    """For the command line: `tests.trainers.sessions:make_points`.
+
+    bad: a sample that is no number. dies_at: at which batch rank 1 is killed, unless torchrun has started it again.
+    """
+    points = Points(seed, bad=() if bad is None else (bad,), **options)
+    if dies_at is not None and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        batch, left = points.batch, itertools.count(dies_at, -1)
+
+        def fatal(indices: Any) -> Any:
+            if next(left) == 0 and dist.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return batch(indices)
+
+        points.batch = fatal  # type: ignore[method-assign]
+    return points
+
+
+class Ran(NamedTuple):
+    """What became of a session on one rank.
+
+    error: the name of the class of what it raised, and the message. log: what is in the file now.
+    fingerprint: of the parameters. seen: the buffer, of which each rank has seen its own share.
+    """
+
+    error: str
+    log: list[dict[str, Any]]
+    fingerprint: str
+    seen: float
+    said: list[str]
+
+    @property
+    def losses(self) -> list[float]:
+        """Of the log."""
+        return [line["loss"] for line in self.log]
+
+
+class Interrupted(Exception):  # noqa: N818  nothing is wrong
+    """As if the program had been ended."""
+
+
+def run(
+    group: dist.ProcessGroup,
+    config: SessionConfig,
+    options: dict[str, Any] | None = None,
+    until: int | None = None,
+    meddle: Callable[[Session, int], None] = lambda _, __: None,
+) -> Ran:
+    """A session on this rank. until: end after so many steps without a word. meddle: done after every step."""
+    said: list[str] = []
+    error, mark, seen, done = "", "", 0.0, 0
+    try:
+        session = Session(Points(config.seed, **(options or {})), config, group, say=said.append)
+        done = session.first_step
+
+        def after_step(_: str) -> None:
+            nonlocal done
+            done += 1
+            meddle(session, done)
+            if done == until:
+                raise Interrupted
+
+        try:
+            session.train(after_step)
+        finally:
+            net: Any = session.learner.model.model
+            mark, seen = fingerprint(nn.ModuleList(net.children())), net.seen.item()
+            session.keeper.close()
+    except Interrupted:
+        pass
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    dist.barrier(group)  # only now has rank 0 written all it will
+    return Ran(error, read_log(config.output / "log.jsonl"), mark, seen, said)
+
+
+def config(output: Path, **rest: Any) -> SessionConfig:
+    """Everything often: it is the seams that are to be tried."""
+    return SessionConfig(output, **{"seed": 3, "save_every": 4, "log_every": 1, "strategy": "ring"} | rest)
