@@ -1,6 +1,7 @@
 """`trainers compare`: one process with the whole batch, then several with shares of it, by each strategy."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,6 +57,8 @@ def compare_command(
     check_writable(f"--output {output}", output)
     plan = ["--task", task, "--steps", str(steps), "--epochs", str(steps), "--batch-size", str(size)]
     plan += ["--seed", str(seed), "--log-every", "1", *_as_arguments(options)]
+    # As torchrun does for several ranks, but not for one, which would then have more cores than each of them.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with TemporaryDirectory() as folder:
         gradients = _gradients(task, options, strategies, seed, size, ranks, Path(folder))
         runs = [_run(ALONE, "none", 1, plan, size, None, Path(folder))]
@@ -63,7 +66,8 @@ def compare_command(
     output.mkdir(parents=True, exist_ok=True)
     rows, where = compare(runs), provenance()
     click.echo(format_comparison(rows))
-    click.echo(f"\n{where['machine']}, {where['cores']} cores, {where['date']}; times are medians of a batch.")
+    threads = os.environ["OMP_NUM_THREADS"]
+    click.echo(f"\n{where['machine']}, {where['cores']} cores, OMP_NUM_THREADS={threads}, {where['date']}")
     save_json(output / "comparison.json", as_dict(rows, where))
     title = f"{task}, batches of {size}, {where['machine']}, {where['cores']} cores"
     save_comparison_plot(rows, title, output / "comparison.png")
