@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from ringsim.local_ranks import run_local_ranks
 
 from collectives.provenance import provenance
+from ringsim.local_ranks import run_local_ranks
 from ringsim.one_line import OneLineCommand
 from ringsim.testbed import Testbed, why_not
 
@@ -20,9 +20,11 @@ MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")
 HALVED = ("bucketed_bf16", "ddp_ring_bf16")
 OTHERS = ("ring", "flat", "ddp_on_ring")
+LARGE = ("--d-model", "256", "--d-ff", "1024", "--layers", "4")
+SHORT = ("--batch-size", "1", "--sequence-length", "32")
 MODELS = {
-    "0.5 million parameters": (),
-    "3.3 million parameters": ("--d-model", "256", "--d-ff", "1024", "--layers", "4"),
+    "0.5 million parameters, 512 tokens a rank": (),  # computing takes most of the time
+    "3.3 million parameters, 32 tokens a rank": (*LARGE, *SHORT),  # sending does
 }
 
 
