@@ -62,6 +62,10 @@ def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Complet
         ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
         ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
         ("--ranks 4 --batch-size 3", "trainers: --batch-size 3: must be at least 4, one sample for each rank"),
+        (
+            "--task tests.trainers.sessions:make_points --ranks 30",
+            "trainers: 25 training samples: must be at least 30, one for each rank",
+        ),
         ("--d-model abc", "trainers: --d-model abc: must be a whole number"),
         ("--set heads=3", "trainers: --d-model 128: must be divisible by --heads 3"),
         ("--set heads=4 --heads 4", "trainers: --heads is given twice"),
