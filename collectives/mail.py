@@ -6,6 +6,7 @@ call (MPI calls it the eager protocol). What lands there is added, or copied, fr
 """
 
 from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 import torch
@@ -49,13 +50,23 @@ class Mail:
         places = self._places[peer, tag]
         while len(places) <= SPARE:
             memory = torch.empty(SMALLEST << (tag >> KIND_SHIFT) - 1, dtype=torch.uint8)
-            places.append(Place(memory, group.recv([memory], peer, tag)))
+            places.append(Place(memory, _post(group, memory, peer, tag)))
         return places.popleft()
 
     def renew(self, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
         """The message in `place` has been read: let another one land there."""
-        place.work = group.recv([place.memory], peer, tag)
+        place.work = _post(group, place.memory, peer, tag)
         self._places[peer, tag].append(place)
+
+
+def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work:
+    """A receive that may stay posted for long."""
+    if not torch.autograd._profiler_enabled():
+        return group.recv([memory], peer, tag)
+    # What is begun under torch's profiler notes its end there, even if that profile is over and its memory given to
+    # others by then: torch 2.13 crashes, or worse, does not. Only the thread that began a profile is in it.
+    with ThreadPoolExecutor(1) as outside:
+        return outside.submit(group.recv, [memory], peer, tag).result()
 
 
 def mail_tag(tag: int, size_bytes: int) -> int:

@@ -94,8 +94,9 @@ class RankPool:
                 break
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                with contextlib.suppress(EOFError):  # the process is gone; its rank stays missing
-                    answers[waiting.pop(pipe)] = pipe.recv()
+                rank = waiting.pop(pipe)
+                with contextlib.suppress(EOFError, ConnectionResetError):  # the process is gone; its rank stays missing
+                    answers[rank] = pipe.recv()
         return answers
 
     def _collect(self, used: range, timeout_s: float) -> list[Any]:

@@ -5,6 +5,7 @@ import click
 from ringsim import __version__
 from ringsim.one_line import OneLineGroup
 from ringsim.torchrun import TorchrunCommand
+from trainers.compare_command import compare_command
 from trainers.train_command import train
 
 DEFAULT = "train"
@@ -30,3 +31,4 @@ def main() -> None:
 
 
 main.add_command(train)
+main.add_command(compare_command)

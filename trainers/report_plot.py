@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator
 from ringsim.atomic_file import atomic_file
 from ringsim.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, VERMILLION
 
-_CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (GREY, "-.", 1.0))
+_CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (GREY, ":", 1.0))
 _DRIFTING = (VERMILLION, "-", 1.0)
 
 

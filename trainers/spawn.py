@@ -25,11 +25,12 @@ from trainers import slurm
 from trainers.interruption import Interrupted, Interruption
 
 if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
+    from torch._C._distributed_c10d import Store, TCPStore
 
 HOST = "127.0.0.1"
 GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
 FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
+MISTAKE = 2  # the exit code
 OURS = ("ringsim", "collectives", "trainers")
 
 
@@ -45,20 +46,13 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     for a user's mistake.
     """
     _check(num_ranks, os.environ)
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch.multiprocessing import spawn as start  # type: ignore[attr-defined]  # noqa: PLC0415
-
-    # The ranks meet at a store of ours, on a port that the system chooses: as torchrun does it, and nobody can take
-    # the port away between its being chosen and its being used.
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     before = multiprocessing.active_children()
-    with Interruption() as interruption:
+    with Interruption() as interruption:  # torch is loaded in it: a Ctrl-C in the midst of that may be swallowed there
         try:
-            with _environment(num_ranks):
-                rank_arguments = (num_ranks, store.port, target, tuple(arguments))
-                context = start(_run_rank, rank_arguments, num_ranks, join=False)
+            store = _store()
+            processes = _start(num_ranks, (num_ranks, store.port, target, tuple(arguments)))
             interruption.allow()
-            failures = _first_failures(context.processes)
+            failures = _first_failures(processes)
             interruption.hold()
         except Interrupted as interrupted:
             return 128 + interrupted.number
@@ -66,6 +60,25 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
             interruption.hold()
             _end([process for process in multiprocessing.active_children() if process not in before])
     return _verdict(failures, store)
+
+
+def _store() -> "TCPStore":
+    """Where the ranks meet, on a port that the system chooses, which nobody can take away before it is used.
+
+    (It is how torchrun does it.)
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    store: TCPStore = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return store
+
+
+def _start(num_ranks: int, arguments: tuple[Any, ...]) -> Sequence[BaseProcess]:
+    import torch.multiprocessing  # noqa: PLC0415
+
+    with _environment(num_ranks):
+        context: Any = torch.multiprocessing.spawn(_run_rank, arguments, num_ranks, join=False)  # type: ignore
+    return list(context.processes)
 
 
 def _check(num_ranks: int, environment: Mapping[str, str]) -> None:
@@ -107,18 +120,29 @@ def _run_rank(local_rank: int, num_ranks: int, port: int, target: Callable[..., 
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ.update(_variables(local_rank, num_ranks, port))
     try:
-        status = target(*arguments)
+        code, text = _exit_code(target(*arguments)), ""
+    except SystemExit as leaving:
+        code, text = _exit_code(leaving.code), ""
     except BrokenPipeError:  # the reader of our output had enough
-        os._exit(1)
+        code, text = 1, ""
     except Exception as error:
-        failure = {"rank": local_rank, **_describe(error)}
+        code, text = _describe(error)
+    if code:
         with suppress(RuntimeError):  # the store is gone, and with it whoever would have read this
-            _tell(port, json.dumps(failure))
-        sys.stdout.flush()
-        sys.stderr.flush()
+            _tell(port, json.dumps({"rank": local_rank, "code": code, "text": text}))
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         # Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
-        os._exit(2 if failure["mistake"] else 1)
-    sys.exit(status)
+        os._exit(code)
+
+
+def _exit_code(status: int | str | None) -> int:
+    """Of what sys.exit takes; a text is said."""
+    if isinstance(status, str):
+        click.echo(status, err=True)
+        return 1
+    return status or 0
 
 
 def _leave_with_parent() -> None:
@@ -137,12 +161,13 @@ def _tell(port: int, failure: str) -> None:
     store.compare_set(FAILURE, "", failure)
 
 
-def _describe(error: Exception) -> dict[str, Any]:
+def _describe(error: Exception) -> tuple[int, str]:
+    """The exit code, and what to say."""
     if isinstance(error, MISTAKES):
-        return {"mistake": True, "text": message_of(error)}
+        return MISTAKE, message_of(error)
     if type(error).__module__.partition(".")[0] in OURS:  # it says in a line what happened
-        return {"mistake": False, "text": str(error)}
-    return {"mistake": False, "text": "".join(traceback.format_exception(error)).rstrip()}
+        return 1, str(error)
+    return 1, "".join(traceback.format_exception(error)).rstrip()
 
 
 def _first_failures(processes: Sequence[BaseProcess]) -> dict[int, int]:
@@ -183,8 +208,10 @@ def _verdict(failures: Mapping[int, int], store: "Store") -> int:
             return 1
     if store.check([FAILURE]):
         failure = json.loads(store.get(FAILURE))
-        if failure["mistake"]:
-            raise ValueError(failure["text"])
-        click.echo(f"rank {failure['rank']}: {failure['text']}", err=True)
-        return 1
+        code, text = int(failure["code"]), failure["text"]
+        if text and code == MISTAKE:
+            raise ValueError(text)
+        if text:
+            click.echo(f"rank {failure['rank']}: {text}", err=True)
+        return code
     return next(iter(failures.values()))

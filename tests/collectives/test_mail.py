@@ -72,3 +72,18 @@ def of_many_sizes(group: dist.ProcessGroup) -> list[bool]:
 def test_messages_of_all_kinds_in_turn(ranks: RankPool) -> None:
     """Those too long for mail among them."""
     assert all(map(all, ranks.run(of_many_sizes, num_ranks=2)))
+
+
+def profiled(group: dist.ProcessGroup) -> bool:
+    """Many profiles that end while mail is still expected."""
+    tensor = torch.ones(2**15)
+    for _ in range(40):
+        with torch.profiler.profile():
+            collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
+        collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
+    return bool((tensor == 1).all())
+
+
+def test_mail_outlives_a_profile(ranks: RankPool) -> None:
+    """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
+    assert ranks.run(profiled, num_ranks=2) == [True, True]

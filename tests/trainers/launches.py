@@ -1,4 +1,4 @@
-"""What ranks do in the tests of launching, for processes that import it; and looking for what was left of them."""
+"""What ranks do in the tests of launching; and looking for what was left of them. Importing this loads no torch."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-from collectives.errors import CollectiveError
 from trainers.where import join, where
 
 PATIENCE_S = 60.0
@@ -55,6 +54,8 @@ def fail(how: str, rank: int) -> None:
         case "mistake":
             raise ValueError(f"--data {rank}: no such thing")
         case "ours":
+            from collectives.errors import CollectiveError
+
             raise CollectiveError(f"rank {rank}: nobody came")
         case "bug":
             raise ZeroDivisionError(f"by {rank}")

@@ -126,10 +126,10 @@ def test_the_batch_script_starts_what_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "srun").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     script = str(ROOT / "scripts" / "train.sbatch")
-    done = run("bash", script, "-m", "trainers", "lm", "--data", "a b", PATH=path, SLURM_CPUS_PER_TASK="3")
+    done = run("bash", script, "-m", "trainers", "--task", "lm", "--data", "a b", PATH=path, SLURM_CPUS_PER_TASK="3")
     assert done.stdout == (
-        "srun --kill-on-bad-exit=1 python -m trainers lm --data a b; OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=3\n"
+        "srun --kill-on-bad-exit=1 python -m trainers --task lm --data a b; OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=3\n"
     )
     done = run("bash", script, PATH=path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "train.sbatch: say what to run: sbatch scripts/train.sbatch -m trainers lm\n"
+    assert done.stderr == "train.sbatch: say what to run: sbatch scripts/train.sbatch -m trainers --task lm\n"

@@ -1,5 +1,6 @@
 """Ranks without torchrun: they meet, fail together with one word said, and none is left."""
 
+import json
 import multiprocessing
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from tests.trainers.launches import add_up, all_fail, living, processes_of, wait_for_it
 from trainers.interruption import Interrupted, Interruption
-from trainers.spawn import spawn
+from trainers.spawn import FAILURE, _verdict, spawn
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -47,8 +48,10 @@ def test_ranks_meet_as_under_torchrun(tmp_path: Path) -> None:
     ("how", "code", "said"),
     [
         ("ours", 1, "rank 1: rank 1: nobody came\n"),
-        ("killed", 1, "rank 1 was ended by SIGKILL; the system may have run out of memory\n"),
         pytest.param("exit", 5, "", marks=pytest.mark.slow),  # the rank itself has said why
+        pytest.param(
+            "killed", 1, "rank 1 was ended by SIGKILL; the system may have run out of memory\n", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_when_a_rank_fails_the_others_are_ended(
@@ -68,6 +71,30 @@ def test_a_mistake_of_the_user_is_said_once(capfd: pytest.CaptureFixture[str]) -
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(
+    ("failures", "told", "code", "said"),
+    [
+        ({}, None, 0, ""),
+        ({1: 3}, None, 3, ""),  # it left by os._exit
+        ({1: 3}, {"rank": 0, "code": 4, "text": ""}, 4, ""),  # rank 1 failed because rank 0 had gone
+        ({1: 1}, {"rank": 0, "code": 1, "text": "nobody came"}, 1, "rank 0: nobody came\n"),
+        ({0: 1, 2: -11}, {"rank": 0, "code": 1, "text": "2 has gone"}, 1, "rank 2 was ended by SIGSEGV\n"),
+    ],
+)
+def test_the_first_cause_is_what_is_said(
+    failures: dict[int, int], told: object, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank that a signal ended could not say why; else the rank that was the first to tell."""
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    if told is not None:
+        store.set(FAILURE, json.dumps(told))
+    assert _verdict(failures, store) == code
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.slow
 def test_a_bug_is_shown_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """Of one rank."""
     assert spawn(1, all_fail, ("bug",)) == 1
@@ -121,7 +148,7 @@ def test_when_the_parent_is_killed_the_ranks_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0])
+@pytest.mark.parametrize("after_s", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0])
 def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -> None:
     """While torch loads, the ranks start, and they meet."""
     with start(tmp_path) as process:
@@ -130,8 +157,11 @@ def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -
         _, errors = process.communicate(timeout=60)
     assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)  # the latter before `spawn` had begun
     assert "SpawnProcess" not in errors
-    time.sleep(0.1)
-    assert [path for path in Path("/proc").glob("[0-9]*") if session(path) == process.pid] == []
+    deadline = time.monotonic() + 20
+    while left := [path for path in Path("/proc").glob("[0-9]*") if session(path) == process.pid]:
+        # Python's own resource tracker ends by itself, when it sees that all others have.
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def session(process: Path) -> int | None:

@@ -10,6 +10,10 @@ from trainers.flat import flat_gradients
 from trainers.prediction import Call, Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
 
+# Their names from torch 2.13 on, where the older ones warn.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
 
 class ReduceScatterAllGather(Strategy):
     """The two halves of an all-reduce as calls of their own; between them a rank could step its own share (`zero1`)."""
@@ -21,9 +25,9 @@ class ReduceScatterAllGather(Strategy):
 
     def synchronise(self) -> None:
         for gradients, share in zip(self._vectors, self._shares, strict=True):
-            dist.reduce_scatter_tensor(share, gradients.pack(), group=self.group)
+            REDUCE_SCATTER(share, gradients.pack(), group=self.group)
             share.div_(self.group.size())
-            dist.all_gather_into_tensor(gradients.vector, share, group=self.group)
+            ALL_GATHER(gradients.vector, share, group=self.group)
             gradients.unpack()
 
     def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped

@@ -1,0 +1,90 @@
+"""One process with the whole batch beside several with shares of it: whether losses are the same, and time less."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+HEADER = ("", "ranks", "ms a batch", "speed-up", "efficiency", "synchronising", "loss off by", "gradients off by")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What log.jsonl and the gradient check know of one run, a line of the log for each step.
+
+    losses: of the whole batch, by step. batch_s: seconds a batch, the median. sync_share: of that time.
+    gradient_difference: see `largest_difference`; None where it was not looked at.
+    """
+
+    name: str
+    num_ranks: int
+    losses: tuple[float, ...]
+    batch_s: float
+    sync_share: float
+    gradient_difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run beside that of one process.
+
+    speed_up: how many times as fast; efficiency: of that, the part per rank. loss_difference: the largest of a step.
+    """
+
+    run: Run
+    speed_up: float
+    efficiency: float
+    loss_difference: float
+
+
+def run_of_log(
+    name: str, num_ranks: int, lines: Sequence[Mapping[str, Any]], batch_size: int, gradient_difference: float | None
+) -> Run:
+    """lines: of log.jsonl, one for each step. The first steps, a tenth of them, do not count for the times."""
+    timed = lines[len(lines) // 10 :]
+    return Run(
+        name,
+        num_ranks,
+        tuple(line["loss"] for line in lines),
+        statistics.median(batch_size / line["samples_per_s"] for line in timed),
+        statistics.median(line["sync_share"] for line in timed),
+        gradient_difference,
+    )
+
+
+def compare(runs: Sequence[Run]) -> list[Row]:
+    """Each beside the first, which is that of one process."""
+    one = runs[0]
+    return [
+        Row(
+            run,
+            speed_up := one.batch_s / run.batch_s,
+            speed_up / run.num_ranks,
+            max(abs(a - b) for a, b in zip(one.losses, run.losses, strict=True)),
+        )
+        for run in runs
+    ]
+
+
+def format_comparison(rows: Sequence[Row]) -> str:
+    """As a table."""
+    table = [HEADER, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(line, widths, strict=True)) for line in table)
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    run = row.run
+    off = "-" if run.gradient_difference is None else f"{run.gradient_difference:.1e}"
+    return (
+        run.name, f"{run.num_ranks}", f"{run.batch_s * 1e3:.1f}", f"{row.speed_up:.2f}", f"{row.efficiency:.0%}",
+        f"{run.sync_share:.0%}", f"{row.loss_difference:.1e}", off,
+    )  # fmt: skip
+
+
+def as_dict(rows: Sequence[Row], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON."""
+    return {"format": "ringsim-comparison", "version": 1, "provenance": provenance, "runs": [asdict(r) for r in rows]}
