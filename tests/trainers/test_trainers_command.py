@@ -247,7 +247,7 @@ def test_mistakes_under_torchrun_are_told_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
-    """In one line: steps, loss, samples a second, and the share of time spent communicating."""
+    """In one line: steps, loss, samples a second, and the share of time spent synchronising."""
     terminal, stderr = pty.openpty()
     arguments = command(*POINTS, "--output", str(tmp_path))
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=stderr, env=environment()) as job:
