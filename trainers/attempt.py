@@ -11,19 +11,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 POLL_S = 0.01
 
 
-def attempt_store(store: "dist.Store", rank: int, num_ranks: int, timeout_s: float) -> "dist.Store":
+def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
     """A part of `store` that only the ranks of this attempt know; collective.
 
     No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it starts new ones.
 
     Raises RuntimeError, as torch does, if others do not come in time.
     """
-    import torch.distributed as dist  # noqa: PLC0415
+    from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
     own = uuid.uuid4().hex
     store.set(f"attempt/life of {rank}", own)
@@ -34,10 +34,10 @@ def attempt_store(store: "dist.Store", rank: int, num_ranks: int, timeout_s: flo
         store.wait([f"attempt/for {own}"], timedelta(seconds=timeout_s))
         name = store.get(f"attempt/for {own}").decode()
         store.set(f"attempt/{name} has {rank}", "")
-    return dist.PrefixStore(f"attempt/{name}", store)
+    return PrefixStore(f"attempt/{name}", store)
 
 
-def _answer_all(store: "dist.Store", name: str, num_ranks: int, timeout_s: float) -> None:
+def _answer_all(store: "Store", name: str, num_ranks: int, timeout_s: float) -> None:
     """Tell every rank the name of this attempt, until it has heard it; a life that is over hears nothing."""
     missing, answered, deadline = set(range(1, num_ranks)), set(), time.monotonic() + timeout_s
     while missing:

@@ -15,6 +15,7 @@ from trainers.own_address import check_reachable
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
@@ -114,7 +115,7 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     return dist.group.WORLD
 
 
-def _store(where: Where, timeout: datetime.timedelta, alone: bool) -> "dist.Store | None":
+def _store(where: Where, timeout: datetime.timedelta, alone: bool) -> "Store | None":
     """Where the ranks meet; None for a new one, which rank 0 makes at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
