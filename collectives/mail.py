@@ -6,11 +6,11 @@ call (MPI calls it the eager protocol). What lands there is added, or copied, fr
 """
 
 from collections import defaultdict, deque
-from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch._C import _autograd as autograd
 
 from collectives.spans import profiling
 
@@ -66,9 +66,12 @@ def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -
     if not profiling():
         return group.recv([memory], peer, tag)
     # What is begun under torch's profiler notes its end there, even if that profile is over and its memory given to
-    # others by then: torch 2.13 crashes, or worse, does not. Only the thread that began a profile is in it.
-    with ThreadPoolExecutor(1) as outside:
-        return outside.submit(group.recv, [memory], peer, tag).result()
+    # others by then: torch 2.13 crashes, or worse, does not. So this is to be unseen, in this thread and for a moment.
+    autograd._enable_record_function(False)
+    try:
+        return group.recv([memory], peer, tag)
+    finally:
+        autograd._enable_record_function(True)
 
 
 def mail_tag(tag: int, size_bytes: int) -> int:

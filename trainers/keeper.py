@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from trainers.checkpoint import Checkpoint, save_checkpoint
+from trainers.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.checkpoint_folder import CheckpointFolder
 from trainers.first_rank import first_decides
 from trainers.step_log import StepLog
@@ -20,7 +20,7 @@ RESULT = "result.json"
 class Keeper:
     """Made on all ranks; only rank 0 looks at the directory.
 
-    trouble: the first OSError, after which nothing more is written; whoever calls must tell the other ranks.
+    trouble: the first thing that went wrong, after which nothing more is written; whoever calls must tell all ranks.
 
     Raises ValueError on every rank if the directory cannot be made, or has no room for a single checkpoint.
     """
@@ -28,8 +28,9 @@ class Keeper:
     def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup) -> None:
         self.output = output
         self.folder = CheckpointFolder(output)
-        self.trouble: OSError | None = None
+        self.trouble: OSError | ValueError | None = None
         self._group = group
+        self._read_back = False
         self._log: StepLog | None = None
         first_decides(group, lambda: _prepare(self.folder, model))
 
@@ -54,7 +55,11 @@ class Keeper:
             self.attempt(lambda: self._write(checkpoint, keep))
 
     def _write(self, checkpoint: Checkpoint, keep: int) -> None:
-        save_checkpoint(self.folder.path(checkpoint.step), checkpoint)
+        path = self.folder.path(checkpoint.step)
+        save_checkpoint(path, checkpoint)
+        if not self._read_back:
+            _read_back(path)
+            self._read_back = True
         self.folder.prune(checkpoint.step, keep)
 
     def attempt(self, write: Callable[[], object]) -> None:
@@ -62,13 +67,16 @@ class Keeper:
         if self.trouble is None:
             try:
                 write()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
         """What went wrong, and from where the run can go on."""
-        assert self.trouble is not None
-        what = f"{self.trouble.filename or self.output}: cannot be written: {self.trouble.strerror}"
+        trouble = self.trouble
+        assert trouble is not None
+        what = str(trouble)
+        if isinstance(trouble, OSError):
+            what = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
         kept = self.folder.newest_first()
         return f"{what}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
@@ -76,6 +84,21 @@ class Keeper:
         """Nothing is to be logged any more."""
         if self._log is not None:
             self._log.close()
+
+
+def _read_back(path: Path) -> None:
+    """Find out with the first checkpoint, not when it is needed, that none can be read.
+
+    Raises ValueError, and leaves no such file.
+    """
+    try:
+        load_checkpoint(path)
+    except ValueError as error:
+        path.unlink()
+        raise ValueError(
+            f"{path}: could not be read back without running code: in the states of model and optimizer must be "
+            f"nothing but tensors and Python's own numbers and strings"
+        ) from error
 
 
 def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:

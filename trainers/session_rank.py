@@ -5,13 +5,16 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from trainers.session_config import SessionConfig
 from trainers.tasks import Task, load_task
 from trainers.where import Where, join, where
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,16 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
     """
     here = where()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
+    group = join(here, launch.timeout_s)
     try:
-        return _run(launch, task, here)
+        return _run(launch, task, here, group)
     except Exception as error:
         from collectives.errors import CollectiveError  # noqa: PLC0415
 
         leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, here.rank))
 
 
-def _run(launch: Launch, task: Task, here: Where) -> int:
+def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from trainers.data_parallel import DriftError  # noqa: PLC0415
@@ -47,7 +51,6 @@ def _run(launch: Launch, task: Task, here: Where) -> int:
     from trainers.step_vote import StoppedError  # noqa: PLC0415
     from trainers.training import DivergedError  # noqa: PLC0415
 
-    group = join(here, launch.timeout_s)
     try:
         session = Session(task, launch.config, group, here.device, lambda text: click.echo(text, err=True))
     except ValueError as error:
@@ -77,7 +80,7 @@ def _finish(session: Any, train_s: float) -> int:
     return 0
 
 
-def end_together(message: str, code: int, group: Any) -> int:
+def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
     """Let rank 0 say what all ranks know, before any of them ends: then whoever started them ends the rest."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415

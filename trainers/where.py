@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainers import slurm
+from trainers.attempt import attempt_store
 from trainers.own_address import check_reachable
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
@@ -104,14 +106,26 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
         torch.cuda.set_device(where.device)  # what NCCL and barriers take, if they are not told
     backend = "gloo" if where.device == "cpu" else "cpu:gloo,cuda:nccl"
     timeout = datetime.timedelta(seconds=timeout_s)
-    # One process has no need of a port.
-    store = dist.HashStore() if alone else None  # type: ignore[attr-defined]  # torch's stubs lack it
     try:
+        store = _store(where, timeout, alone)
         dist.init_process_group(backend, rank=where.rank, world_size=where.num_ranks, store=store, timeout=timeout)
     except RuntimeError as error:
         raise ConnectionError(_not_joined(where, timeout_s, error)) from error
     assert dist.group.WORLD is not None
     return dist.group.WORLD
+
+
+def _store(where: Where, timeout: datetime.timedelta, alone: bool) -> "Store | None":
+    """Where the ranks meet; None for a new one, which rank 0 makes at MASTER_ADDR and MASTER_PORT."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if alone:  # one process has no need of a port
+        return dist.HashStore()  # type: ignore[attr-defined]  # torch's stubs lack it
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    whole = dist.TCPStore(address, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+    return attempt_store(whole, where.rank, where.num_ranks, timeout.total_seconds())
 
 
 def _set_meeting_point(where: Where) -> None:

@@ -74,16 +74,20 @@ def test_messages_of_all_kinds_in_turn(ranks: RankPool) -> None:
     assert all(map(all, ranks.run(of_many_sizes, num_ranks=2)))
 
 
-def profiled(group: dist.ProcessGroup) -> bool:
-    """Many profiles that end while mail is still expected."""
-    tensor = torch.ones(2**15)
+def profiled(group: dist.ProcessGroup, every_thread: bool) -> tuple[bool, int, bool]:
+    """Many profiles that end while mail is still expected: whether sums are right, and receives and sends seen."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    tensor, names = torch.ones(2**15), set()
     for _ in range(40):
-        with torch.profiler.profile():
+        with torch.profiler.profile(experimental_config=_ExperimentalConfig(profile_all_threads=every_thread)) as found:
             collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
         collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
-    return bool((tensor == 1).all())
+        names |= {event.name for event in found.events()}
+    return bool((tensor == 1).all()), "gloo:recv" in names, "gloo:send" in names
 
 
-def test_mail_outlives_a_profile(ranks: RankPool) -> None:
+@pytest.mark.parametrize("every_thread", [False, True])
+def test_mail_outlives_a_profile(ranks: RankPool, every_thread: bool) -> None:
     """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
-    assert ranks.run(profiled, num_ranks=2) == [True, True]
+    assert ranks.run(profiled, every_thread, num_ranks=2) == [(True, False, True)] * 2

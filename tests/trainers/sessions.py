@@ -45,14 +45,19 @@ class Net(nn.Module):
 
 
 class Points:
-    """Fits a plane through points. bad: the samples that are not numbers. spread: by how much ranks begin apart."""
+    """Fits a plane through points.
+
+    bad: the samples that are not numbers. spread: by how much ranks begin apart. rate: anything that AdamW takes.
+    """
 
     name = "points"
     num_samples, batch_size, epochs = NUM_SAMPLES, BATCH_SIZE, EPOCHS
 
-    def __init__(self, seed: int, dropout: float = 0.5, bad: tuple[int, ...] = (), spread: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, dropout: float = 0.5, bad: tuple[int, ...] = (), spread: float = 0.0, rate: float = 0.05
+    ) -> None:
         self._config = {"seed": seed, "dropout": dropout}
-        self._dropout, self._spread = dropout, spread
+        self._dropout, self._spread, self._rate = dropout, spread, rate
         self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(seed))
         self._y = self._x @ torch.tensor([[1.0], [-2.0], [3.0]])
         self._x[list(bad)] = math.nan
@@ -64,7 +69,7 @@ class Points:
         return net
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=0.05)
+        return torch.optim.AdamW(parameters, lr=self._rate)
 
     def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, torch.Tensor]:
         return {"x": self._x[indices], "y": self._y[indices]}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +107,18 @@ def test_a_checkpoint_of_the_main_job_is_refused(ranks: RankPool, tmp_path: Path
     save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
     for each in ranks.run(run, config(tmp_path, resume=True), num_ranks=2):
         assert "checkpoint-4.pt: is of no training session" in each.error
+
+
+def test_a_state_that_could_not_be_read_back_is_found_at_once(ranks: RankPool, tmp_path: Path) -> None:
+    """A learning rate of NumPy's, say, which only code can bring back: no such checkpoint is left."""
+    first, second = ranks.run(run, config(tmp_path), {"rate": np.float64(0.05)}, num_ranks=2)
+    assert first.error == (
+        f"StoppedError: training step 4: {tmp_path / 'checkpoint-4.pt'}: could not be read back without running code: "
+        f"in the states of model and optimizer must be nothing but tensors and Python's own numbers and strings; "
+        f"there is no checkpoint yet"
+    )
+    assert second.error == "StoppedError: training step 4: rank 0 cannot go on"
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 @contextmanager
