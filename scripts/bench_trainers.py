@@ -14,6 +14,7 @@ import click
 from collectives.provenance import provenance
 from ringsim.local_ranks import run_local_ranks
 from ringsim.one_line import OneLineCommand
+from ringsim.signals import ended_once
 from ringsim.testbed import Testbed, why_not
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
@@ -54,7 +55,7 @@ def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
     if place.hosts == 1:
         run_local_ranks(place.ranks, command)
     else:
-        with Testbed(place.hosts, "1gbit") as bed:
+        with ended_once(), Testbed(place.hosts, "1gbit") as bed:
             code = bed.run(command, 1).exit_code
         if code:
             raise click.ClickException(f"the main job on {place.title} ended with exit code {code}")
