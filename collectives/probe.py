@@ -15,6 +15,7 @@ from collectives.probe_schedules import ping_schedule, shift_schedule
 from collectives.provenance import provenance
 from ringsim.algorithms import build
 from ringsim.collective import Collective
+from ringsim.local_work import NEW_BEYOND_BYTES
 from ringsim.measurements import Measurements, Probe
 from ringsim.places import Places
 from ringsim.schedule import Schedule
@@ -25,6 +26,7 @@ NUM_BLOCKS = 12
 ROUNDS_PER_BLOCK = 8  # even, so that what goes out in a ping comes back
 TURNS = 4
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
 REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
 Rounds = Callable[[], None]
@@ -75,6 +77,7 @@ def probe(
         probes = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
         if pairs:
             probes += [*_pings(group, memory, sizes, places), *_exchanges(group, memory, sizes)]
+            probes += _clones(group.size(), memory, tensor_bytes)
             for dtype in REDUCED:
                 probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
         meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
@@ -147,6 +150,18 @@ def _additions(
         length = size // dtype.itemsize
         rounds = _reduce(_spread(held, length), torch.zeros(length, dtype=dtype))
         yield Experiment(kind, size, 1, range(num_ranks), rounds)
+
+
+def _clones(num_ranks: int, memory: torch.Tensor, tensor_bytes: int) -> Iterator[Experiment]:
+    """Every rank copies into memory that is new to it, if the largest tensor is one that gets such memory."""
+    if tensor_bytes > NEW_BEYOND_BYTES:
+        pieces = cycle(_spread(memory, FRESH_BYTES))
+
+        def rounds() -> None:
+            for _ in range(ROUNDS_PER_BLOCK):
+                next(pieces).clone()
+
+        yield Experiment("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
 
 
 def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:

@@ -43,11 +43,13 @@ def processor_of(measurements: Measurements) -> Processor:
         )
     per_message_s, per_byte_s = fit_line(messages)
     _, reduce_s_per_byte = fit_line(additions)
+    fresh = measurements.of("fresh_cpu")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
         reduce_bytes_per_s=_rate(reduce_s_per_byte),
         copy_bytes_per_s=_rate(per_byte_s / 2),
+        fresh_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
     )
 
 

@@ -52,12 +52,14 @@ class ProbeFit:
 _PROBES = {
     ProbeModel.HOST: {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "host.link.latency": "shift, the smallest",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "host.link.latency": "shift, the smallest",
         "host.memory_bandwidth": "shift, the largest",
     },
     ProbeModel.HOSTS: {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "host.link.latency": "shift, the smallest",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "host.link.latency": "shift, the smallest",
         "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
         "host.nic.bandwidth": "shift, long ones",
     },
@@ -138,6 +140,7 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
         "rank.receive_overhead": rank.receive_overhead_s,
         "rank.copy_bandwidth": rank.copy_bytes_per_s,
         "rank.reduce_bandwidth": rank.reduce_bytes_per_s,
+        "rank.fresh_bandwidth": rank.fresh_bytes_per_s,
         "host.link.latency": host.link.latency_s,
         "host.link.bandwidth": host.link.bandwidth_bytes_per_s,
         "host.memory_bandwidth": host.memory_bytes_per_s,

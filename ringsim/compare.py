@@ -11,6 +11,7 @@ from ringsim.cluster import Cluster
 from ringsim.collective import Collective
 from ringsim.collective_times import RAW_SOCKETS, TORCH
 from ringsim.executed import executed_schedule
+from ringsim.local_work import local_s, local_work
 from ringsim.protocol_time import TESTS, predict
 from ringsim.rival import rival_schedule
 from ringsim.simulate import predict_time
@@ -138,7 +139,9 @@ def _simulated(cell: Cell, cluster: Cluster) -> tuple[float | None, str]:
             schedule, _ = executed_schedule(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
-    return predict_time(schedule, cluster, cell.size_bytes), f"simulating {schedule.algorithm}"
+    work = local_work(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
+    time_s = predict_time(schedule, cluster, cell.size_bytes) + local_s(work, cluster, cell.num_ranks)
+    return time_s, f"simulating {schedule.algorithm}"
 
 
 def _comparison(

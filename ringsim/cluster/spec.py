@@ -71,12 +71,16 @@ class Cable(Link):
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What a rank does at the ends of a message."""
+    """What a rank does at the ends of a message.
+
+    fresh_bytes_per_s: at which it copies into memory that is new to the process; no message does.
+    """
 
     send_overhead_s: float = 0.0
     receive_overhead_s: float = 0.0
     reduce_bytes_per_s: float = math.inf
     copy_bytes_per_s: float = math.inf
+    fresh_bytes_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

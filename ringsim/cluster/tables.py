@@ -104,6 +104,7 @@ _PROCESSOR = Table(
         "receive_overhead": Key("receive_overhead_s", values.time),
         "reduce_bandwidth": Key("reduce_bytes_per_s", values.rate),
         "copy_bandwidth": Key("copy_bytes_per_s", values.rate),
+        "fresh_bandwidth": Key("fresh_bytes_per_s", values.rate),
     }
 )
 _SLOW_RANK = Table(
