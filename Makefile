@@ -11,7 +11,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     how fast the simulator is, beside SimPy, and our collectives, beside torch's"
+	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for a quarter of an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
 
@@ -42,6 +42,7 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
 	$(BIN)/python scripts/bench_collectives.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
 
 fidelity: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md

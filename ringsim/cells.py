@@ -74,11 +74,19 @@ def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]
 
 
 def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Cell]:
-    """One for each competitor's times; where all ranks had one clock, from when the last of them began."""
+    """One for each competitor's times; where all ranks had one clock, from when the last of them began.
+
+    Raises ValueError for times of wrong results.
+    """
     places = Places.of(measurements)
     one_clock = places is not None and places.one_clock
     cells = []
-    for times in measurements.collectives:
+    for place, times in enumerate(measurements.collectives):
+        if times.wrong:
+            raise ValueError(
+                f"{file}: collectives[{place}]: wrong is {times.wrong}: its results were wrong, so its times say "
+                f"nothing; find out why, and measure again"
+            )
         seconds = times.together_s if one_clock else times.times_s
         key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
         cells.append(Cell(*key, seconds, seconds if times.in_place else (), tenths(seconds), file=file))

@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from ringsim.local_ranks import run_local_ranks
 
 from collectives.provenance import provenance
+from ringsim.local_ranks import run_local_ranks
 from ringsim.one_line import OneLineCommand
+from ringsim.signals import ended_once
 from ringsim.testbed import Testbed, why_not
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")
 HALVED = ("bucketed_bf16", "ddp_ring_bf16")
 OTHERS = ("ring", "flat", "ddp_on_ring")
+LARGE = ("--d-model", "256", "--d-ff", "1024", "--layers", "4")
+SHORT = ("--batch-size", "1", "--sequence-length", "32")
 MODELS = {
-    "0.5 million parameters": (),
-    "3.3 million parameters": ("--d-model", "256", "--d-ff", "1024", "--layers", "4"),
+    "0.5 million parameters, 512 tokens a rank": (),  # computing takes most of the time
+    "3.3 million parameters, 32 tokens a rank": (*LARGE, *SHORT),  # sending does
 }
 
 
@@ -52,7 +55,7 @@ def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
     if place.hosts == 1:
         run_local_ranks(place.ranks, command)
     else:
-        with Testbed(place.hosts, "1gbit") as bed:
+        with ended_once(), Testbed(place.hosts, "1gbit") as bed:
             code = bed.run(command, 1).exit_code
         if code:
             raise click.ClickException(f"the main job on {place.title} ended with exit code {code}")

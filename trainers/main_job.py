@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+import collectives
 from collectives.errors import naming_failures
 from collectives.probe import probe
 from ringsim.calibrate import calibrate
@@ -58,7 +59,7 @@ def run_job(
     gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
     measurements = probe(group, gradient_bytes, memory_bytes=STATE_PER_GRADIENT * gradient_bytes * len(runs))
     network = calibrate(measurements)
-    profile = _profile(runs[0].model.model, shard, job.train.learning_rate, group)
+    profile = _profile(runs, shard, job.train.learning_rate, group)
     if job.profile and group.rank() == 0:
         profile.save(job.profile)
     predicted = {run.name: _predict(run.strategy, profile, network) for run in runs}
@@ -68,20 +69,51 @@ def run_job(
     return _report(job, measurements, network, results, runs[0].model), runs
 
 
-def _profile(model: torch.nn.Module, shard: Shard, learning_rate: float, group: dist.ProcessGroup) -> StepProfile:
-    """What a step takes without synchronisation, as rank 0 finds it, so that all ranks predict the same.
+def _profile(runs: Sequence[Run], shard: Shard, learning_rate: float, group: dist.ProcessGroup) -> StepProfile:
+    """What a step takes without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
 
-    All ranks compute at once, as they will. Where a host has no core to spare for sending, every gradient counts as
-    ready at the end of the backward pass.
+    All ranks compute at once, as they will, and between two steps do what will be done there: walk through the memory
+    of the other runs, and send as much as a model's gradients. After that caches are cold, and threads may still wait
+    for messages on cores that the next step needs. Where a host has no core to spare for sending, every gradient counts
+    as ready at the end of the backward pass.
     """
-    profile = record_profile(model, shard, learning_rate)
-    if not can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count()):
+    model = runs[0].model.model
+    gradients = torch.zeros(sum(p.numel() for p in model.parameters()))
+    memory = torch.zeros(len(gradients) * STATE_PER_GRADIENT * (len(runs) - 1))
+
+    def between() -> None:
+        memory.add_(1)
+        collectives.all_reduce(gradients, group=group)
+
+    with naming_failures(f"rank {group.rank()}: recording a profile failed"):
+        recorded = record_profile(model, shard, learning_rate, between)
+        found: list[Any] = [None] * group.size()
+        dist.all_gather_object(found, recorded, group=group)
+    slowest_s = statistics.median(max(steps) for steps in zip(*(each.steps_s for each in found), strict=True))
+    profile = _stretched(found[0].profile, slowest_s / found[0].profile.step_s)
+    if not _can_overlap(group):
         ready_at_end = tuple(replace(each, ready_s=profile.backward_s) for each in profile.parameters)
         profile = replace(profile, parameters=ready_at_end)
-    profiles = [profile]
-    with naming_failures(f"rank {group.rank()}: receiving rank 0's profile failed"):
-        dist.broadcast_object_list(profiles, group=group, group_src=0)
-    return profiles[0]
+    return profile
+
+
+def _can_overlap(group: dist.ProcessGroup) -> bool:
+    """As rank 0's host is."""
+    answer = [can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count())]
+    with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
+        dist.broadcast_object_list(answer, group=group, group_src=0)
+    return answer[0]
+
+
+def _stretched(profile: StepProfile, factor: float) -> StepProfile:
+    """All its times that much longer."""
+    return replace(
+        profile,
+        parameters=tuple(replace(each, ready_s=each.ready_s * factor) for each in profile.parameters),
+        forward_s=profile.forward_s * factor,
+        backward_s=profile.backward_s * factor,
+        optimizer_s=profile.optimizer_s * factor,
+    )
 
 
 class Predicted(NamedTuple):

@@ -3,6 +3,7 @@
 import copy
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,12 +28,32 @@ class _Times(NamedTuple):
     ready_s: list[float]
 
 
-def record_profile(model: nn.Module, shard: Shard, learning_rate: float) -> StepProfile:
-    """Medians over some steps on a copy of `model`, which is not synchronised with other ranks."""
+class Recorded(NamedTuple):
+    """steps_s: how long each of the steps has taken on this rank."""
+
+    profile: StepProfile
+    steps_s: list[float]
+
+
+def record_profile(
+    model: nn.Module, shard: Shard, learning_rate: float, between: Callable[[], None] = lambda: None
+) -> Recorded:
+    """Medians over some steps on a copy of `model`, which is not synchronised with other ranks.
+
+    between: called after each step, and not timed: what will come between two steps, and may slow the next one down.
+    """
     model = copy.deepcopy(model)
     clock = GradientClock(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
-    steps = [_step(model, clock, optimizer, shard.batch(step)) for step in range(WARM_UP_STEPS + STEPS)][WARM_UP_STEPS:]
+    steps = []
+    for step in range(WARM_UP_STEPS + STEPS):
+        steps.append(_step(model, clock, optimizer, shard.batch(step)))
+        between()
+    steps = steps[WARM_UP_STEPS:]
+    return Recorded(_profile_of(model, steps), [step.forward_s + step.backward_s + step.optimizer_s for step in steps])
+
+
+def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
     backward_s = statistics.median(step.backward_s for step in steps)
     ready_s = [statistics.median(values) for values in zip(*(step.ready_s for step in steps), strict=True)]
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

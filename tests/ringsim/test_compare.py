@@ -201,3 +201,15 @@ def test_percentiles_are_of_the_values_themselves() -> None:
     """The smallest that 95 of 100 do not exceed."""
     assert percentile(range(1, 101), 0.95) == 95
     assert percentile([7.0], 0.95) == 7.0
+
+
+def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
+    """They say nothing."""
+    saved = json.loads(measurements.read_text())
+    saved["collectives"][1]["wrong"] = 5
+    bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
+    bad.write_text(json.dumps(saved))
+    assert run("calibrate", measurements, "-o", network).exit_code == 0
+    result = run("compare", bad, "--network", network)
+    assert result.exit_code == 2
+    assert f"{bad}: collectives[1]: wrong is 5: its results were wrong, so its times say nothing" in result.stderr

@@ -17,7 +17,8 @@ def test_a_profile_has_all_parameters_and_leaves_the_model_alone() -> None:
     model = TinyTransformer(MODEL)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     shard = Shard(load_tokens("random", MODEL, 1, 0), 0, 1, MODEL, TRAIN)
-    profile = record_profile(model, shard, TRAIN.learning_rate)
+    profile, steps_s = record_profile(model, shard, TRAIN.learning_rate)
+    assert len(steps_s) == profile.provenance["steps"]
     named = [(name, p.numel()) for name, p in model.named_parameters()]
     assert [(p.name, p.elements) for p in profile.parameters] == named
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

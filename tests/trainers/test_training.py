@@ -103,8 +103,9 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
     """How long before the end of the backward pass each gradient counts as ready, hosts having so many cores."""
     tokens = load_tokens("topics", MODEL, group.size(), TRAIN.seed)
     shard = Shard(tokens, group.rank(), group.size(), MODEL, TRAIN)
+    runs = start_runs(("ring",), MODEL, TRAIN, group)
     with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
-        profile = _profile(TinyTransformer(MODEL), shard, TRAIN.learning_rate, group)
+        profile = _profile(runs, shard, TRAIN.learning_rate, group)
     return [profile.backward_s - each.ready_s for each in profile.parameters]
 
 
