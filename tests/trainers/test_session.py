@@ -52,7 +52,7 @@ def test_the_number_of_ranks_and_parts_makes_no_difference(
     alone = ranks.run(run, config(tmp_path / "alone"), NO_DROPOUT, num_ranks=1)[0]
     shared = ranks.run(run, config(tmp_path / "shared", accumulate=accumulate), NO_DROPOUT, num_ranks=num_ranks)
     assert len(alone.losses) == NUM_STEPS
-    assert shared[0].losses == pytest.approx(alone.losses, rel=1e-5)
+    assert shared[0].losses == pytest.approx(alone.losses, rel=1e-4, abs=1e-6)
     assert len({each.fingerprint for each in shared}) == 1
 
 
@@ -62,7 +62,7 @@ def test_more_ranks_may_go_on_where_fewer_ended(ranks: RankPool, tmp_path: Path)
     parts = config(tmp_path / "parts")
     ranks.run(run, parts, NO_DROPOUT, 6, num_ranks=2)
     resumed = ranks.run(run, replace(parts, resume=True), NO_DROPOUT, num_ranks=3)
-    assert resumed[0].losses == pytest.approx(expected.losses, rel=1e-5)
+    assert resumed[0].losses == pytest.approx(expected.losses, rel=1e-4, abs=1e-6)
     assert "it is of 2 ranks, now 3" in resumed[0].said[1]
     assert resumed[1].said == []
 
@@ -75,7 +75,7 @@ def test_another_strategy_may_go_on(ranks: RankPool, tmp_path: Path) -> None:
     for each in ranks.run(run, replace(parts, resume=True, strategy="zero1"), num_ranks=2):
         assert "is of the strategy ring, whose optimizer state does not fit zero1" in each.error
     resumed = ranks.run(run, replace(parts, resume=True, strategy="ddp"), num_ranks=2)[0]
-    assert resumed.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert resumed.losses == pytest.approx(expected.losses, rel=1e-4, abs=1e-6)
     assert resumed.said[1] == "it is of the strategy ring, now ddp: losses will agree to rounding"
 
 

@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import random
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -183,16 +185,16 @@ def result_of(output: Path) -> dict[str, Any]:
     return result
 
 
-STEPS = 300
+def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[tuple[int, float]], steps: int) -> None:
+    """Kill a run at each of the moments, start it again each time, and compare with a run that nobody disturbed.
 
-
-def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[tuple[int, float]], seed: int) -> None:
-    """Kill a run at each of the moments, start it again each time, and compare with a run that nobody disturbed."""
-    long = {"save_every": 7, "epochs": 1000, "steps": STEPS, "strategy": strategy, "seed": seed}
+    moments: after how many steps and seconds.
+    """
+    long = {"save_every": 7, "epochs": 1000, "steps": steps, "strategy": strategy}
     expected = ranks.run(run, config(tmp_path / "whole", **long), num_ranks=2)[0]
     output = tmp_path / "killed"
     arguments = command(
-        *POINTS, *f"--seed {seed} --ranks 2 --epochs 1000 --steps {STEPS} --save-every 7 --resume".split(),
+        *POINTS, *f"--ranks 2 --epochs 1000 --steps {steps} --save-every 7 --resume".split(),
         "--strategy", strategy, "--output", str(output),
     )  # fmt: skip
     for num_lines, delay_s in moments:
@@ -200,7 +202,7 @@ def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[t
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     losses = [line["loss"] for line in read_log(output / "log.jsonl")]
-    assert len(losses) == STEPS
+    assert len(losses) == steps
     assert losses == expected.losses
     assert result_of(output)["last_loss"] == expected.losses[-1]
     assert sorted(path.suffix for path in output.iterdir()) == [".json", ".jsonl", ".pt", ".pt"]
@@ -208,7 +210,7 @@ def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[t
 
 def test_a_killed_run_goes_on_bit_for_bit(ranks: RankPool, tmp_path: Path) -> None:
     """All ranks killed at some moment in the middle; the curve is that of an uninterrupted run."""
-    check_killed(ranks, tmp_path, "ring", [(random.randrange(20, 200), random.random() / 50)], seed=3)
+    check_killed(ranks, tmp_path, "ring", [(random.randrange(1, 90), random.random() / 50)], steps=120)
 
 
 @pytest.mark.slow
@@ -216,7 +218,7 @@ def test_a_killed_run_goes_on_bit_for_bit(ranks: RankPool, tmp_path: Path) -> No
 def test_a_run_that_is_killed_again_and_again(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
     """Before the first step too, and while a checkpoint is written."""
     moments = [(0, 2.0 * random.random()), *((number, random.random() / 20) for number in (1, 50, 90, 170, 250))]
-    check_killed(ranks, tmp_path, strategy, moments, seed=3)
+    check_killed(ranks, tmp_path, strategy, moments, steps=300)
 
 
 @pytest.mark.slow
@@ -265,3 +267,35 @@ def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
     assert "loss " in last
     assert " samples/s, " in last
     assert "% synchronising" in last
+
+
+def rank_by_hand(rank: int, port: int, output: Path) -> subprocess.Popen[str]:
+    """One of two ranks, started as torchrun would, but without torchrun's own patience with those that stall."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    variables = {name: str(value) for name, value in world.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    arguments = command(*POINTS, *f"--epochs 100000 --timeout 3 --output {output}".split())
+    return subprocess.Popen(
+        arguments, env=environment() | variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.slow
+def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path: Path) -> None:
+    """With the step, in one line; exit code 1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [rank_by_hand(rank, port, tmp_path) for rank in (0, 1)]
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(read_log(tmp_path / "log.jsonl")) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ranks[1].send_signal(signal.SIGSTOP)
+        _, said = ranks[0].communicate(timeout=TIMEOUT_S)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert ranks[0].returncode == 1
+    assert re.fullmatch(r"rank 0: training step \d+, strategy bucketed: .* rank 1 failed: .*\n", said)
