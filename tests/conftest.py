@@ -1,6 +1,7 @@
 """Fixtures: ranks that are started once and given many cases."""
 
 import multiprocessing
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from tests.ranks import RankPool
 # No deadline for an example: how long one takes says more of what else the machine is doing than of the code.
 settings.register_profile("ours", deadline=None)
 settings.load_profile("ours")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hearing_of_hangups() -> None:
+    """Under nohup SIGHUP is ignored, also by what we start; tests send it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -65,10 +65,11 @@ def test_when_a_rank_fails_the_others_are_ended(
 
 def test_a_mistake_of_the_user_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     """All ranks make it; it is raised here for the command line to say, and nobody else says anything."""
+    before = multiprocessing.active_children()
     with pytest.raises(ValueError, match=r"^--data 7: no such thing$"):
         spawn(2, all_fail, ("mistake",))
     assert capfd.readouterr() == ("", "")
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 @pytest.mark.parametrize(
