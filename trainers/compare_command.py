@@ -97,7 +97,7 @@ def _run(
     name: str, strategy: str, ranks: int, plan: Sequence[str], batch_size: int, off: float | None, folder: Path
 ) -> Run:
     """Train, and read the log."""
-    from trainers.step_log import read_log  # noqa: PLC0415
+    from trainers.session.step_log import read_log  # noqa: PLC0415
 
     output = folder / name.replace(" ", "-").replace("/", "-")
     click.echo(f"{name}: training on {ranks} rank{'s' * (ranks > 1)}", err=True)

@@ -16,7 +16,7 @@ from ringsim.measurements import save_json
 from ringsim.torchrun import TorchrunCommand
 from trainers.batches import Batches, Share
 from trainers.data_parallel import DataParallel
-from trainers.learner import on_device
+from trainers.session.learner import on_device
 from trainers.tasks import Task, load_task
 from trainers.where import join, where
 

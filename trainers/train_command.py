@@ -10,9 +10,9 @@ import click
 from ringsim.commands.options import FILE
 from ringsim.torchrun import check_writable
 from trainers.batches import Batches
-from trainers.checkpoint_folder import CheckpointFolder
-from trainers.session_config import ON_NAN, SessionConfig
-from trainers.session_rank import Launch, run_rank
+from trainers.session.checkpoint_folder import CheckpointFolder
+from trainers.session.config import ON_NAN, SessionConfig
+from trainers.session.rank import Launch, run_rank
 from trainers.spawn import spawn
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.task_options import read_settings, read_unknown

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trainers.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.random_states import random_state, seed_alike, seed_apart, set_random_state
+from trainers.session.random_states import random_state, seed_alike, seed_apart, set_random_state
 
 
 def trained_state(step: int = 7) -> Checkpoint:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.checkpoint_folder import CheckpointFolder
+from trainers.session.checkpoint_folder import CheckpointFolder
 
 
 def filled(path: Path, *names: str) -> CheckpointFolder:

@@ -13,7 +13,7 @@ from tests.ranks import RankPool
 from tests.trainers.sessions import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, config, run
 from trainers.batches import Batches
 from trainers.checkpoint import load_checkpoint
-from trainers.session import Session
+from trainers.session.session import Session
 
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.step_log import StepLog, read_log
+from trainers.session.step_log import StepLog, read_log
 
 
 def lines(*steps: int) -> list[dict[str, int]]:

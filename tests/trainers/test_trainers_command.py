@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from tests.ranks import RankPool
 from tests.trainers.sessions import config, run
 from trainers.command import main
-from trainers.step_log import read_log
+from trainers.session.step_log import read_log
 from trainers.strategy_names import STRATEGY_NAMES
 
 ROOT = Path(__file__).parents[2]

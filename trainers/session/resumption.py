@@ -7,9 +7,9 @@ from typing import Any
 import torch.distributed as dist
 
 from trainers.checkpoint import Checkpoint, checkpoint_of
-from trainers.checkpoint_folder import CheckpointFolder
-from trainers.first_rank import first_decides, send_to_all
-from trainers.session_config import SessionConfig
+from trainers.session.checkpoint_folder import CheckpointFolder
+from trainers.session.config import SessionConfig
+from trainers.session.first_rank import first_decides, send_to_all
 from trainers.tasks.base import Task
 
 

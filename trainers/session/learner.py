@@ -13,9 +13,9 @@ from collectives.spans import span
 from trainers.batches import Share
 from trainers.data_parallel import DataParallel
 from trainers.gradient_clock import GradientClock
-from trainers.random_states import seed_alike
-from trainers.session_config import SessionConfig
-from trainers.step_vote import StepVote
+from trainers.session.config import SessionConfig
+from trainers.session.random_states import seed_alike
+from trainers.session.step_vote import StepVote
 from trainers.strategies.ddp import Ddp
 from trainers.tasks.base import Task
 

@@ -8,8 +8,8 @@ import torch
 from ringsim.measurements import save_json
 from ringsim.provenance import provenance
 from trainers.identity import fingerprint
-from trainers.keeper import RESULT
-from trainers.session import Session
+from trainers.session.keeper import RESULT
+from trainers.session.session import Session
 from trainers.tasks.evaluating import evaluating
 
 

@@ -12,14 +12,14 @@ from collectives.spans import span
 from trainers.batches import Batches
 from trainers.checkpoint import Checkpoint
 from trainers.data_parallel import DriftError
-from trainers.keeper import Keeper
-from trainers.learner import Learner
-from trainers.meter import Meter
-from trainers.random_states import random_state, seed_apart, set_random_state
-from trainers.resumption import config_of, newest_good
-from trainers.session_config import SessionConfig
-from trainers.session_trace import SessionTrace
-from trainers.step_vote import StoppedError
+from trainers.session.config import SessionConfig
+from trainers.session.keeper import Keeper
+from trainers.session.learner import Learner
+from trainers.session.meter import Meter
+from trainers.session.random_states import random_state, seed_apart, set_random_state
+from trainers.session.resumption import config_of, newest_good
+from trainers.session.step_vote import StoppedError
+from trainers.session.trace import SessionTrace
 from trainers.tasks.base import Task
 from trainers.training import DivergedError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from trainers.session_config import SessionConfig
+from trainers.session.config import SessionConfig
 from trainers.tasks import Task, load_task
 from trainers.where import Where, join, where
 
@@ -47,8 +47,8 @@ def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") ->
     import torch.distributed as dist  # noqa: PLC0415
 
     from trainers.data_parallel import DriftError  # noqa: PLC0415
-    from trainers.session import Session  # noqa: PLC0415
-    from trainers.step_vote import StoppedError  # noqa: PLC0415
+    from trainers.session.session import Session  # noqa: PLC0415
+    from trainers.session.step_vote import StoppedError  # noqa: PLC0415
     from trainers.training import DivergedError  # noqa: PLC0415
 
     try:
@@ -67,7 +67,7 @@ def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") ->
 
 
 def _finish(session: Any, train_s: float) -> int:
-    from trainers.session_result import judge, result_of, save_result, summary  # noqa: PLC0415
+    from trainers.session.result import judge, result_of, save_result, summary  # noqa: PLC0415
 
     figures, shown = judge(session)
     result = result_of(session, figures, train_s)

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoint_folder import CheckpointFolder
-from trainers.first_rank import first_decides
-from trainers.step_log import StepLog
+from trainers.session.checkpoint_folder import CheckpointFolder
+from trainers.session.first_rank import first_decides
+from trainers.session.step_log import StepLog
 
 LOG = "log.jsonl"
 RESULT = "result.json"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.errors import naming_failures
-from trainers.learner import Taken
+from trainers.session.learner import Taken
 
 
 class Meter:
