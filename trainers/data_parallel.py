@@ -70,8 +70,8 @@ class DataParallel(nn.Module):
         self.strategy.begin()
         if self._buffers_to_send and self.training and self._enabled:
             with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
-                for buffer in self._buffers_to_send:
-                    dist.broadcast(buffer, group=self.group, group_src=0)
+                for name in self._buffers_to_send:
+                    dist.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
         return self.strategy.module(*arguments, **keywords)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
@@ -174,7 +174,7 @@ def _check(model: nn.Module) -> None:
             raise ValueError(f"module {name}: sparse=True gives sparse gradients, which cannot be synchronised here")
 
 
-def _persistent_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Those that `state_dict` has; others follow from the configuration."""
+def _persistent_buffers(model: nn.Module) -> list[str]:
+    """The names of those that `state_dict` has; others follow from the configuration."""
     saved = set(model.state_dict(keep_vars=True))
-    return [buffer for name, buffer in model.named_buffers() if name in saved]
+    return [name for name, _ in model.named_buffers() if name in saved]
