@@ -77,7 +77,7 @@ def probe(
         probes = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
         if pairs:
             probes += [*_pings(group, memory, sizes, places), *_exchanges(group, memory, sizes)]
-            probes += _clones(group.size(), memory, tensor_bytes)
+            probes += _clones(group.size(), memory)
             for dtype in REDUCED:
                 probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
         meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
@@ -152,9 +152,9 @@ def _additions(
         yield Experiment(kind, size, 1, range(num_ranks), rounds)
 
 
-def _clones(num_ranks: int, memory: torch.Tensor, tensor_bytes: int) -> Iterator[Experiment]:
-    """Every rank copies into memory that is new to it, if the largest tensor is one that gets such memory."""
-    if tensor_bytes > NEW_BEYOND_BYTES:
+def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[Experiment]:
+    """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
+    if len(memory) >= FRESH_BYTES:
         pieces = cycle(_spread(memory, FRESH_BYTES))
 
         def rounds() -> None:
