@@ -31,8 +31,9 @@ def ddp_comm_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Make a bucket of gradients the mean over all ranks: `model.register_comm_hook(state, ddp_comm_hook)`.
 
-    Returns at once; buckets are reduced one after the other, in a thread of the group's. If one cannot be, the
-    backward pass raises a RuntimeError that holds the text of the CollectiveError.
+    Returns at once; buckets are reduced one after the other, in a thread of the group's. But for the last one: it is
+    full when the backward pass is over and the program waits, so that it need not be handed over to another thread. If
+    a bucket cannot be reduced, the backward pass raises a RuntimeError that holds the text of the CollectiveError.
     """
     state = state or HookState()
     gradients = bucket.buffer()
@@ -45,10 +46,9 @@ def ddp_comm_hook(
         gradients,
         op,
         state.group,
-        async_op=True,
+        async_op=gradients.is_cuda or not bucket.is_last(),
         algorithm=state.algorithm,
         accumulate=state.accumulate,
         wire=state.wire,
     )
-    assert isinstance(work, Work)
-    return work.future_of(lambda: gradients)
+    return (work or Work.over([gradients])).future_of(lambda: gradients)
