@@ -12,7 +12,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
-	@echo "make fidelity  how far off predictions are here: measures for a quarter of an hour, as root for the testbed"
+	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
 
 # What is installed is recorded in files, so that nothing is installed twice.
