@@ -190,13 +190,15 @@ def training_row(training: Training, folder: Path, again: bool) -> str:
 
 @click.command("fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there.")
+@click.option(
+    "--write", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there."
+)
 @click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
 @click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
-def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -> None:
+def main(output: Path, write: tuple[Path, ...], again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
-    if write:
-        PART.check(write)
+    for page in write:
+        PART.check(page)
     reason = why_not()
     chosen = [each for each in EXPERIMENTS if not only or any(words in each.title for words in only)]
     trained = [each for each in TRAININGS if not only or any(words in each.title for words in only)]
@@ -215,8 +217,8 @@ def main(output: Path, write: Path | None, again: bool, only: tuple[str, ...]) -
     ]
     text = "\n".join(lines) + "\n"
     click.echo(text)
-    if write:
-        PART.write(write, text)
+    for page in write:
+        PART.write(page, text)
 
 
 if __name__ == "__main__":
