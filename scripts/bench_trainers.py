@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import click
 
 from collectives.provenance import provenance
-from ringsim.local_ranks import run_local_ranks
 from ringsim.one_line import OneLineCommand
-from ringsim.signals import ended_once
-from ringsim.testbed import Testbed, why_not
+from ringsim.testbed import run_ranks, why_not
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")
@@ -30,7 +28,7 @@ MODELS = {
 
 
 class Place(NamedTuple):
-    """hosts: of a testbed of 1 Gbit/s, a rank each; 1: `ranks` on this machine."""
+    """hosts: of a testbed of 1 Gbit/s; 1: this machine. ranks: on all of them together."""
 
     title: str
     hosts: int
@@ -51,14 +49,7 @@ PLACES = (
 
 def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
     """Run the main job there; its report."""
-    command = [MAIN_JOB, *arguments, "--output", str(output)]
-    if place.hosts == 1:
-        run_local_ranks(place.ranks, command)
-    else:
-        with ended_once(), Testbed(place.hosts, "1gbit") as bed:
-            code = bed.run(command, 1).exit_code
-        if code:
-            raise click.ClickException(f"the main job on {place.title} ended with exit code {code}")
+    run_ranks(place.hosts, place.ranks // place.hosts, [MAIN_JOB, *arguments, "--output", str(output)])
     found: dict[str, Any] = json.loads((output / "report.json").read_text())
     return found
 

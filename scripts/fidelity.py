@@ -20,12 +20,10 @@ from ringsim.cluster.network_file import read_network
 from ringsim.cluster.network_text import network_text
 from ringsim.compare import Compared, compare_measurements, percentile
 from ringsim.generated_part import GeneratedPart
-from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.one_line import OneLineCommand
 from ringsim.provenance import provenance
-from ringsim.signals import ended_once
-from ringsim.testbed import Testbed, why_not
+from ringsim.testbed import run_ranks, why_not
 
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
@@ -67,13 +65,7 @@ class Place:
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it there. Raises OSError if it fails."""
-        if self.hosts == 1:
-            run_local_ranks(self.ranks_per_host, arguments)
-            return
-        with ended_once(), Testbed(self.hosts, "1gbit", self.slow) as bed:
-            code = bed.run(list(arguments), self.ranks_per_host).exit_code
-        if code:
-            raise OSError(f"what ran on {self.name} ended with exit code {code}; what it said is above")
+        run_ranks(self.hosts, self.ranks_per_host, arguments, self.slow)
 
 
 @dataclass(frozen=True, slots=True)

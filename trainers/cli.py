@@ -4,7 +4,6 @@ Everything a user can get wrong is checked before torch is imported, which takes
 """
 
 import datetime
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import click
 from ringsim import torchrun
 from ringsim.commands.options import OUTPUT
 from ringsim.torchrun import TorchrunCommand, check_writable
-from trainers.config import RESULTS, ModelConfig, TrainConfig
+from trainers.config import RESULTS, Job, ModelConfig, TrainConfig
 from trainers.data import Tokens, load_tokens
+from trainers.session.rank import leave
 from trainers.strategy_names import check_strategy
 
 STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
@@ -76,7 +76,7 @@ def main(
     num_ranks = torchrun.num_ranks(START)
     tokens = load_tokens(data, model, num_ranks, train.seed)
     _check_writable(output)
-    sys.exit(_run(model, train, data, strategies, tokens, timeout, profile, output))
+    sys.exit(_run(Job(model, train, data, strategies, profile), tokens, timeout, output))
 
 
 def _check_writable(output: Path) -> None:
@@ -87,20 +87,11 @@ def _check_writable(output: Path) -> None:
     check_writable(f"--output {output}", output)
 
 
-def _run(
-    model: ModelConfig,
-    train: TrainConfig,
-    data: str,
-    strategies: tuple[str, ...],
-    tokens: Tokens,
-    timeout_s: float,
-    profile: Path | None,
-    output: Path,
-) -> int:
+def _run(job: Job, tokens: Tokens, timeout_s: float, output: Path) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from collectives.errors import CollectiveError  # noqa: PLC0415
-    from trainers.main_job import Job, run_job, save_results  # noqa: PLC0415
+    from trainers.main_job import run_job, save_results  # noqa: PLC0415
     from trainers.report_table import format_report  # noqa: PLC0415
     from trainers.training import DivergedError  # noqa: PLC0415
 
@@ -108,13 +99,10 @@ def _run(
     group = dist.group.WORLD
     assert group is not None
     try:
-        with _progress(train.steps, group.rank()) as bar:
-            report, runs = run_job(Job(model, train, data, strategies, profile), tokens, group, lambda _: bar.update(1))
+        with _progress(job.train.steps, group.rank()) as bar:
+            report, runs = run_job(job, tokens, group, lambda _: bar.update(1))
     except (CollectiveError, DivergedError) as error:
-        click.echo(str(error), err=True)
-        sys.stdout.flush()
-        # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
-        os._exit(1)
+        leave(str(error))
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     if group.rank() == 0:
         click.echo(format_report(report))

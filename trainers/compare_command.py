@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,8 +14,9 @@ from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import save_json
 from ringsim.provenance import provenance
 from ringsim.torchrun import check_writable
-from trainers.comparison import Run, as_dict, compare, format_comparison, run_of_log
+from trainers.comparison import Row, Run, as_dict, compare, format_comparison, run_of_log
 from trainers.comparison_plot import save_comparison_plot
+from trainers.session.step_log import read_log
 from trainers.strategy_names import check_strategy
 from trainers.task_options import read_settings, read_unknown
 from trainers.tasks import TASK_NAMES, load_task
@@ -50,57 +52,63 @@ def compare_command(
     for name in strategies:
         check_strategy(name)
     options = read_settings(task, read_unknown(click.get_current_context().args))
-    loaded = load_task(task, seed, **options)
-    size = batch_size or loaded.batch_size
+    size = batch_size or load_task(task, seed, **options).batch_size
     if size < ranks:
         raise ValueError(f"--batch-size {size}: must be at least --ranks {ranks}, so that every rank has a sample")
     check_writable(f"--output {output}", output)
-    plan = ["--task", task, "--steps", str(steps), "--epochs", str(steps), "--batch-size", str(size)]
-    plan += ["--seed", str(seed), "--log-every", "1", *_as_arguments(options)]
     # As torchrun does for several ranks, but not for one, which would then have more cores than each of them.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with TemporaryDirectory() as folder:
-        gradients = _gradients(task, options, strategies, seed, size, ranks, Path(folder))
-        runs = [_run(ALONE, "none", 1, plan, size, None, Path(folder))]
-        runs += [_run(name, name, ranks, plan, size, gradients.get(name), Path(folder)) for name in strategies]
+        plan = Plan(task, options, steps, size, seed, Path(folder))
+        gradients = plan.gradients(strategies, ranks)
+        runs = [plan.run(ALONE, "none", 1, None)]
+        runs += [plan.run(name, name, ranks, gradients.get(name)) for name in strategies]
+    _save(compare(runs), f"{task}, batches of {size}", output)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all runs have in common. options: of the task; folder: for what they leave."""
+
+    task: str
+    options: dict[str, Any]
+    steps: int
+    batch_size: int
+    seed: int
+    folder: Path
+
+    def gradients(self, strategies: Sequence[str], ranks: int) -> dict[str, float]:
+        """How far the gradients of each strategy are off."""
+        checked = [name for name in strategies if name not in UNCHECKED]
+        if not checked:
+            return {}
+        file = self.folder / "gradients.json"
+        options = ["--options", json.dumps(self.options), *(f"--strategy={name}" for name in checked), "-o", str(file)]
+        run_local_ranks(ranks, ["-m", "trainers.gradient_check", *self._common(), *options], quiet=True)
+        found: dict[str, float] = json.loads(file.read_text())
+        return found
+
+    def run(self, name: str, strategy: str, ranks: int, gradient_difference: float | None) -> Run:
+        """Train, and read the log."""
+        output = self.folder / name.replace(" ", "-").replace("/", "-")
+        click.echo(f"{name}: training on {ranks} rank{'s' * (ranks > 1)}", err=True)
+        steps = ["--steps", str(self.steps), "--epochs", str(self.steps), "--log-every", "1"]  # enough epochs for any
+        settings = [text for key, value in self.options.items() for text in ("--set", f"{key}={value}")]
+        arguments = [*self._common(), *steps, *settings, "--strategy", strategy, "--output", str(output)]
+        run_local_ranks(ranks, ["-m", "trainers", "train", *arguments], quiet=True)
+        return run_of_log(name, ranks, read_log(output / "log.jsonl"), self.batch_size, gradient_difference)
+
+    def _common(self) -> list[str]:
+        return ["--task", self.task, "--batch-size", str(self.batch_size), "--seed", str(self.seed)]
+
+
+def _save(rows: Sequence[Row], title: str, output: Path) -> None:
+    """Print the table, and leave figures and picture."""
     output.mkdir(parents=True, exist_ok=True)
-    rows, where = compare(runs), provenance()
+    where = provenance()
     click.echo(format_comparison(rows))
     threads = os.environ["OMP_NUM_THREADS"]
     click.echo(f"\n{where['machine']}, {where['cores']} cores, OMP_NUM_THREADS={threads}, {where['date']}")
     save_json(output / "comparison.json", as_dict(rows, where))
-    title = f"{task}, batches of {size}, {where['machine']}, {where['cores']} cores"
-    save_comparison_plot(rows, title, output / "comparison.png")
+    save_comparison_plot(rows, f"{title}, {where['machine']}, {where['cores']} cores", output / "comparison.png")
     click.echo(f"wrote {output / 'comparison.json'} and comparison.png")
-
-
-def _as_arguments(options: dict[str, Any]) -> list[str]:
-    return [text for name, value in options.items() for text in ("--set", f"{name}={value}")]
-
-
-def _gradients(
-    task: str, options: dict[str, Any], strategies: Sequence[str], seed: int, batch_size: int, ranks: int, folder: Path
-) -> dict[str, float]:
-    """How far the gradients of each strategy are off."""
-    checked = [name for name in strategies if name not in UNCHECKED]
-    if not checked:
-        return {}
-    file = folder / "gradients.json"
-    arguments = ["-m", "trainers.gradient_check", "--task", task, "--options", json.dumps(options)]
-    arguments += ["--seed", str(seed), "--batch-size", str(batch_size), "-o", str(file)]
-    run_local_ranks(ranks, [*arguments, *(f"--strategy={name}" for name in checked)], quiet=True)
-    found: dict[str, float] = json.loads(file.read_text())
-    return found
-
-
-def _run(
-    name: str, strategy: str, ranks: int, plan: Sequence[str], batch_size: int, off: float | None, folder: Path
-) -> Run:
-    """Train, and read the log."""
-    from trainers.session.step_log import read_log  # noqa: PLC0415
-
-    output = folder / name.replace(" ", "-").replace("/", "-")
-    click.echo(f"{name}: training on {ranks} rank{'s' * (ranks > 1)}", err=True)
-    arguments = ["-m", "trainers", "train", *plan, "--strategy", strategy, "--output", str(output)]
-    run_local_ranks(ranks, arguments, quiet=True)
-    return run_of_log(name, ranks, read_log(output / "log.jsonl"), batch_size, off)

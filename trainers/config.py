@@ -1,7 +1,8 @@
-"""`ModelConfig` and `TrainConfig`: what is trained and how; bad values are refused here, before torch is loaded."""
+"""`ModelConfig`, `TrainConfig`, `Job`: what is trained and how; bad values are refused here, before torch is loaded."""
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
 MAX_TOKENS_PER_BATCH = 2**22
@@ -73,6 +74,17 @@ def check_seed(seed: int) -> None:
     """Raise ValueError for a seed that torch or NumPy would refuse."""
     if not 0 <= seed < 2**63:
         raise ValueError(f"--seed {seed}: must be at least 0 and less than 2**63")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the main job is asked to do. profile: where to save the profile of a step, if anywhere."""
+
+    model: ModelConfig
+    train: TrainConfig
+    data: str
+    strategies: tuple[str, ...]
+    profile: Path | None = None
 
 
 def _require_at_least(minimum: int, **options: int) -> None:

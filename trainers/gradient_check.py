@@ -17,6 +17,7 @@ from ringsim.torchrun import TorchrunCommand
 from trainers.batches import Batches, Share
 from trainers.data_parallel import DataParallel
 from trainers.session.learner import on_device
+from trainers.session.rank import leave
 from trainers.tasks import Task, load_task
 from trainers.where import join, where
 
@@ -27,7 +28,7 @@ def largest_difference(
     """Over the largest gradient: the largest difference of one element, in the first step, over all ranks.
 
     Every rank computes the gradients of the whole batch by itself, from the same start, for comparison; dropout, if the
-    model has any, is left out of both. With "zero1" gradients stay where they are, and it is the share that differs.
+    model has any, is left out of both. Not for "zero1", with which a parameter's `grad` stays this rank's own.
     """
     torch.manual_seed(seed)
     model = task.model().to(device).eval()
@@ -61,9 +62,10 @@ def main(task: str, options: str, strategies: tuple[str, ...], seed: int, batch_
     group = join(here, 60.0)
     loaded = load_task(task, seed, **json.loads(options))
     found = {name: largest_difference(loaded, name, seed, batch_size, group, here.device) for name in strategies}
-    dist.destroy_process_group()
     if here.rank == 0:
         save_json(output, found)
+    dist.barrier(group)  # so that nobody leaves while another still needs it
+    leave("", 0)  # taking leave in order, threads of Gloo abort the process now and then
 
 
 if __name__ == "__main__":

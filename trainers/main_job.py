@@ -3,7 +3,7 @@
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ringsim.measurements import Measurements, save_json
 from ringsim.network import Network
 from ringsim.spread import tenths
 from trainers.checkpoint import Checkpoint, save_checkpoint
-from trainers.config import RESULTS, ModelConfig, TrainConfig
+from trainers.config import RESULTS, Job
 from trainers.data import Shard, Tokens
 from trainers.identity import fingerprint
 from trainers.prediction import can_overlap, predict_step_s, predict_sync_s
@@ -32,17 +32,6 @@ MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touc
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
 
 Report = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the main job is asked to do. profile: where to save the profile of a step, if anywhere."""
-
-    model: ModelConfig
-    train: TrainConfig
-    data: str
-    strategies: tuple[str, ...]
-    profile: Path | None = None
 
 
 def run_job(

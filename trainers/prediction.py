@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim import work_queue
-from ringsim.algorithms import gloo_ring_all_reduce, gloo_segments_per_rank
+from ringsim.collective import Collective
 from ringsim.ddp.profile import StepProfile
 from ringsim.network import Network
+from ringsim.rival import rival_schedule
 from ringsim.schedule import Schedule
 from ringsim.work_queue import time_queue
 
@@ -26,8 +27,7 @@ class Call(NamedTuple):
 
 def gloo_all_reduce(num_ranks: int, size_bytes: int, element_bytes: int, lead_s: float = 0.0) -> Call:
     """What `dist.all_reduce` of so many bytes is on Gloo."""
-    schedule = gloo_ring_all_reduce(num_ranks, gloo_segments_per_rank(num_ranks, size_bytes))
-    return Call(schedule, size_bytes, element_bytes, lead_s)
+    return Call(rival_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes), size_bytes, element_bytes, lead_s)
 
 
 class Traffic(NamedTuple):

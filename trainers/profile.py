@@ -4,16 +4,18 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from ringsim.ddp.profile import Parameter, StepProfile
+from ringsim.ddp.profile import StepProfile
 from ringsim.provenance import provenance
 from trainers.data import Shard
 from trainers.gradient_clock import GradientClock
 from trainers.model import next_token_loss
+from trainers.parameters import described
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
 STEPS = 15
@@ -56,13 +58,12 @@ def record_profile(
 def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
     backward_s = statistics.median(step.backward_s for step in steps)
     ready_s = [statistics.median(values) for values in zip(*(step.ready_s for step in steps), strict=True)]
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    # The median of one may come after the median of the whole, by the spread of the steps.
+    ready_s = [min(at_s, backward_s) for at_s in ready_s]
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = zip(named, described(named.values(), ready_s), strict=True)
     return StepProfile(
-        tuple(
-            # The median of one may come after the median of the whole, by the spread of the steps.
-            Parameter(name, p.numel(), min(at_s, backward_s), str(p.dtype).removeprefix("torch."), str(p.device))
-            for (name, p), at_s in zip(named, ready_s, strict=True)
-        ),
+        tuple(replace(parameter, name=name) for name, parameter in parameters),
         forward_s=statistics.median(step.forward_s for step in steps),
         backward_s=backward_s,
         optimizer_s=statistics.median(step.optimizer_s for step in steps),

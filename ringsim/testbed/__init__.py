@@ -7,6 +7,7 @@ itself as a network file.
 from ringsim.testbed.description import network_text
 from ringsim.testbed.jobs import Ending
 from ringsim.testbed.leftovers import clean
+from ringsim.testbed.run_ranks import run_ranks
 from ringsim.testbed.testbed import Testbed, why_not
 
-__all__ = ["Ending", "Testbed", "clean", "network_text", "why_not"]
+__all__ = ["Ending", "Testbed", "clean", "network_text", "run_ranks", "why_not"]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainers.config import ModelConfig, TrainConfig
-from trainers.main_job import MAX_WARM_UP_STEPS, Job, Predicted, _summarise
+from trainers.config import Job, ModelConfig, TrainConfig
+from trainers.main_job import MAX_WARM_UP_STEPS, Predicted, _summarise
 from trainers.report_table import format_report
 
 JOB = Job(ModelConfig(sequence_length=10), TrainConfig(batch_size=5, steps=12), "topics", ("ring",))

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.algorithms import gloo_ring_all_gather
+from ringsim.collective import Collective
+from ringsim.rival import rival_schedule
 from trainers.flat import flat_gradients
-from trainers.prediction import Call, Traffic, gloo_all_reduce
+from trainers.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
 
 # Their names from torch 2.13 on, where the older ones warn.
@@ -34,7 +35,8 @@ class ReduceScatterAllGather(Strategy):
         num_ranks, calls, local_bytes = self.group.size(), [], 0
         for vector in (gradients.vector for gradients in self._vectors):
             # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
-            calls.append(gloo_all_reduce(num_ranks, vector.nbytes, vector.element_size()))
-            calls.append(Call(gloo_ring_all_gather(num_ranks), vector.nbytes, vector.element_size()))
+            for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+                schedule = rival_schedule(half, num_ranks, vector.nbytes)
+                calls.append(Call(schedule, vector.nbytes, vector.element_size()))
             local_bytes += 2 * vector.nbytes + 2 * vector.nbytes // num_ranks  # pack, copy; take the share, divide
         return Traffic(calls, local_bytes)
