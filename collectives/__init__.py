@@ -9,6 +9,7 @@ from collectives.execute import Executor, execute
 from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
 from collectives.lane import check_calls
 from collectives.ledger import Ledger
+from collectives.polling import calm_polling
 from collectives.rooted import barrier, broadcast, reduce
 from collectives.run import Event
 from collectives.work import Work
@@ -27,6 +28,7 @@ __all__ = [
     "all_reduce",
     "barrier",
     "broadcast",
+    "calm_polling",
     "check_calls",
     "ddp_comm_hook",
     "execute",

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from collectives.exchange import Exchange
+from collectives.experiment import Blocks
 from collectives.probe import probe
 from collectives.transport import CPU, has_backend
 from ringsim.algorithms import build
@@ -27,6 +28,7 @@ CANDIDATES: dict[Collective, tuple[str, ...]] = {
 TAG = 0x54
 PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
 PROBED_MEMORY_BYTES = 16 * 2**20
+PROBED_BLOCKS = Blocks(turns=2, number=2)
 PROBED_SIZES = (64, 32 * 2**10, 512 * 2**10)  # and half of the above
 
 
@@ -50,7 +52,7 @@ class Chooser:
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
-        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, turns=2, blocks=4, sizes=PROBED_SIZES)
+        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
         cores = len(os.sched_getaffinity(0))
         one_host = num_hosts(measurements) == 1
         self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)

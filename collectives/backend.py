@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives import coalesced, functions, rooted
 from collectives.lane import close_lane
+from collectives.polling import calm_polling
 from collectives.work import Work
 
 NAME = "ring"
@@ -62,6 +63,7 @@ class RingGroup(dist.ProcessGroup):
         self._store = store
         self.options = options or BackendOptions()
         gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        calm_polling()
         gloo._set_sequence_number_for_group()
         # What a Python group does not override torch looks up here; and so do our own sends and receives.
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)

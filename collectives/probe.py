@@ -1,15 +1,15 @@
 """`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from collectives.errors import naming_failures
 from collectives.execute import Executor, execute
+from collectives.experiment import ROUNDS_PER_RUN, Blocks, Experiment, Rounds, time_blocks
 from collectives.place import places_of
 from collectives.probe_schedules import ping_schedule, shift_schedule
 from collectives.provenance import provenance
@@ -22,27 +22,10 @@ from ringsim.schedule import Schedule
 
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
 IN_FLIGHT = 4
-NUM_BLOCKS = 12
-ROUNDS_PER_BLOCK = 8  # even, so that what goes out in a ping comes back
-TURNS = 4
+BLOCKS = Blocks()
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
 REDUCED = (torch.bfloat16, torch.float16)  # beside float32
-
-Rounds = Callable[[], None]
-
-
-class Experiment(NamedTuple):
-    """One probe to be done.
-
-    ranks: those that have a part in it.
-    """
-
-    kind: str
-    size_bytes: int
-    in_flight: int
-    ranks: Sequence[int]
-    rounds: Rounds
 
 
 def probe(
@@ -50,10 +33,10 @@ def probe(
     tensor_bytes: int,
     memory_bytes: int,
     *,
-    turns: int = TURNS,
-    blocks: int = NUM_BLOCKS,
+    blocks: Blocks = BLOCKS,
     sizes: Sequence[int] = SIZES,
     pairs: bool = False,
+    calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[Experiment]]] = lambda _: nullcontext([]),
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
@@ -62,12 +45,12 @@ def probe(
     of them work at once here. Messages go the way they go in a collective, through an `Executor`.
 
     tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
-    turns, blocks: how often everything is probed, and in how many blocks of rounds each time; the fewer, the more a
-    busy moment of the machine matters.
+    blocks: how often everything is probed; the fewer, the more a busy moment of the machine matters.
     sizes: of messages, as far as the tensor goes.
     memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
     time, because what is still in the caches moves and adds several times faster.
     pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
+    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `Call`.
     """
     sizes = _sizes(sizes, tensor_bytes)
     memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
@@ -80,8 +63,10 @@ def probe(
             probes += _clones(group.size(), memory)
             for dtype in REDUCED:
                 probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
-        meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
-        rounds_in_turn = [[_time_blocks(each, blocks, meeting) for each in probes] for _ in range(turns)]
+        with calls(group) as of_calls:
+            probes += of_calls
+            meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+            rounds_in_turn = [[time_blocks(each, blocks, meeting) for each in probes] for _ in range(blocks.turns)]
         times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
     times /= torch.tensor([len(each.ranks) for each in probes])[:, None, None]  # over a block all go at the same pace
@@ -99,9 +84,9 @@ def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]
     if group.size() == 1:
         return
     for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
-        groups = min(ROUNDS_PER_BLOCK, max(len(memory) // (in_flight * size), 1))
+        groups = min(ROUNDS_PER_RUN, max(len(memory) // (in_flight * size), 1))
         ring = range(group.size())
-        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_BLOCK, groups, in_flight)
+        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
         yield Experiment("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
 
 
@@ -114,7 +99,7 @@ def _pings(
     within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
     for rank in sorted(across + within):
         pair = rank, places.right_of(rank)
-        schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_BLOCK)
+        schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
         for size in sizes:
             yield Experiment(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
 
@@ -124,8 +109,8 @@ def _exchanges(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[i
     for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
         rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
         for size in sizes:
-            groups = min(ROUNDS_PER_BLOCK, max(len(memory) // size, 1))
-            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_BLOCK, groups, 1)
+            groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
+            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
             rounds = _messages(schedule, group, memory, size)
             yield Experiment(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
 
@@ -134,10 +119,10 @@ def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor
     """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
     executor = Executor(schedule, group)
     windows = cycle(_spread(memory, schedule.num_chunks * size))
-    return lambda: executor.run(next(windows), reduce=_leave_it)
+    return lambda: executor.run(next(windows), reduce=leave_it)
 
 
-def _leave_it(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+def leave_it(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     """Instead of adding, which is probed by itself."""
 
 
@@ -158,7 +143,7 @@ def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[Experiment]:
         pieces = cycle(_spread(memory, FRESH_BYTES))
 
         def rounds() -> None:
-            for _ in range(ROUNDS_PER_BLOCK):
+            for _ in range(ROUNDS_PER_RUN):
                 next(pieces).clone()
 
         yield Experiment("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
@@ -176,26 +161,11 @@ def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
 
 
-def _time_blocks(experiment: Experiment, num_blocks: int, meeting: Executor) -> list[tuple[float, float]]:
-    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others."""
-    meeting.run(torch.zeros(1))  # the others must not disturb it with the next
-    if meeting.group.rank() not in experiment.ranks:
-        return [(0.0, 0.0)] * num_blocks
-    experiment.rounds()
-    times = []
-    for _ in range(num_blocks):
-        begin, begin_cpu = time.perf_counter(), time.process_time()
-        experiment.rounds()
-        elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
-        times.append((elapsed / ROUNDS_PER_BLOCK, of_core / ROUNDS_PER_BLOCK))
-    return times
-
-
 def _reduce(held: Sequence[torch.Tensor], arrived: torch.Tensor) -> Rounds:
     chunks = cycle(held)
 
     def rounds() -> None:
-        for _ in range(ROUNDS_PER_BLOCK):
+        for _ in range(ROUNDS_PER_RUN):
             next(chunks).add_(arrived)  # what has just arrived is still in the caches, what it is added to is not
 
     return rounds

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 import ringsim.provenance
+from collectives.polling import is_calm
 
 
 def provenance() -> dict[str, Any]:
@@ -17,6 +18,7 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        "calm_polling": is_calm(),
     }
 
 

@@ -19,7 +19,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
-    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing.
+    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
+    a message takes longer by a call of its own is the call's.
 
     Raises ValueError when probes are missing.
     """
@@ -44,12 +45,15 @@ def processor_of(measurements: Measurements) -> Processor:
     per_message_s, per_byte_s = fit_line(messages)
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.of("fresh_cpu")
+    calls, torch_calls = measurements.of("call"), measurements.of("call/dist")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
         reduce_bytes_per_s=_rate(reduce_s_per_byte),
         copy_bytes_per_s=_rate(per_byte_s / 2),
         fresh_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
+        call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
+        torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
     )
 
 

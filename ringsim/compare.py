@@ -140,8 +140,8 @@ def _simulated(cell: Cell, cluster: Cluster) -> tuple[float | None, str]:
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
     work = local_work(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
-    time_s = predict_time(schedule, cluster, cell.size_bytes) + local_s(work, cluster, cell.num_ranks)
-    return time_s, f"simulating {schedule.algorithm}"
+    beside_s = cluster.call_s(cell.algorithm == TORCH) + local_s(work, cluster, cell.num_ranks)
+    return beside_s + predict_time(schedule, cluster, cell.size_bytes), f"simulating {schedule.algorithm}"
 
 
 def _comparison(

@@ -24,8 +24,10 @@ class Probe:
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
     receives as many from its left one, and waits for all; "ping/R": rank R and the one after it send each other a
     message in turn, the others being idle; "exchange/K": K pairs of neighbours send each other one both ways at once;
-    "reduce": every rank adds `size_bytes` to as many in float32, "reduce/bfloat16" and others in theirs. With "_cpu"
-    after it: the same, but seconds of a core, in all threads of a rank.
+    "reduce": every rank adds `size_bytes` to as many in float32, "reduce/bfloat16" and others in theirs; "fresh": it
+    copies them into memory that is new to it; "call": a shift in which each message is sent by a call of its own, as
+    collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. With "_cpu" after it: the
+    same, but seconds of a core, in all threads of a rank.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
     collective is a sum over steps too, and the mean over the ranks that have a part in it.
     """

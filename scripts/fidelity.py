@@ -28,7 +28,7 @@ from ringsim.testbed import run_ranks, why_not
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
 MIB = 2**20
-SMALL = ("-b", "1KiB", "-e", "512KiB", "--calls", "8")  # in a row, as calls in a program or in nccl-tests come
+SMALL = ("-b", "1KiB", "-e", "512KiB")
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 STRATEGIES = "allreduce,flat,rs_ag,ring,bucketed,bucketed/0.25,ddp,ddp/0.25,ddp/1,ddp_ring,zero1"
 TRAINING = (MAIN_JOB, "--strategies", STRATEGIES, "--steps", "60")

@@ -56,12 +56,14 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--learning-rate", type=float, default=TrainConfig().learning_rate)
 @click.option("--seed", type=int, default=TrainConfig().seed)
 @click.option("--strategies", callback=_names, default=STRATEGIES, help="Which, and in which order.")
+@click.option("--calm/--no-calm", default=True, help="Keep Gloo's polling threads from taking cores in use.")
 @click.option("--timeout", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer.")
 @click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
 def main(
     data: str,
     strategies: tuple[str, ...],
+    calm: bool,
     timeout: float,
     profile: Path | None,
     output: Path,
@@ -76,7 +78,7 @@ def main(
     num_ranks = torchrun.num_ranks(START)
     tokens = load_tokens(data, model, num_ranks, train.seed)
     _check_writable(output)
-    sys.exit(_run(Job(model, train, data, strategies, profile), tokens, timeout, output))
+    sys.exit(_run(Job(model, train, data, strategies, profile), tokens, calm, timeout, output))
 
 
 def _check_writable(output: Path) -> None:
@@ -87,10 +89,11 @@ def _check_writable(output: Path) -> None:
     check_writable(f"--output {output}", output)
 
 
-def _run(job: Job, tokens: Tokens, timeout_s: float, output: Path) -> int:
+def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from collectives.errors import CollectiveError  # noqa: PLC0415
+    from collectives.polling import calm_polling  # noqa: PLC0415
     from trainers.main_job import run_job, save_results  # noqa: PLC0415
     from trainers.report_table import format_report  # noqa: PLC0415
     from trainers.training import DivergedError  # noqa: PLC0415
@@ -98,6 +101,8 @@ def _run(job: Job, tokens: Tokens, timeout_s: float, output: Path) -> int:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
     assert group is not None
+    if calm:
+        calm_polling()
     try:
         with _progress(job.train.steps, group.rank()) as bar:
             report, runs = run_job(job, tokens, group, lambda _: bar.update(1))

@@ -102,6 +102,8 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    from collectives.polling import calm_polling  # noqa: PLC0415  it needs torch
+
     if where.device != "cpu":
         torch.cuda.set_device(where.device)  # what NCCL and barriers take, if they are not told
     backend = "gloo" if where.device == "cpu" else "cpu:gloo,cuda:nccl"
@@ -112,6 +114,7 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     except RuntimeError as error:
         raise ConnectionError(_not_joined(where, timeout_s, error)) from error
     assert dist.group.WORLD is not None
+    calm_polling()
     return dist.group.WORLD
 
 

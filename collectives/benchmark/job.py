@@ -12,15 +12,17 @@ from collectives.benchmark.plan import Plan
 from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
+from collectives.experiment import Blocks
 from collectives.place import places_of
 from collectives.probe import probe
+from collectives.probe_calls import probe_calls
 from collectives.provenance import provenance
 from ringsim.collective import Collective
 from ringsim.collective_times import CollectiveTimes
 from ringsim.measurements import Measurements
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
-PROBE_TURNS, PROBE_BLOCKS = 3, 6  # on a slow link with long messages even these take a minute
+BLOCKS = Blocks(turns=3, number=6)  # on a slow link with long messages even these take a minute
 
 
 def run_plan(
@@ -50,7 +52,7 @@ def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:
     if not plan.probes:
         return Measurements(group.size(), provenance() | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
-    return probe(group, min(largest, PROBED_BYTES), largest, turns=PROBE_TURNS, blocks=PROBE_BLOCKS, pairs=True)
+    return probe(group, min(largest, PROBED_BYTES), largest, blocks=BLOCKS, pairs=True, calls=probe_calls)
 
 
 def _contenders(cell: Cell, plan: Plan, group: dist.ProcessGroup, raw: Contender | None) -> list[Contender]:

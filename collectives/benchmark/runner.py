@@ -16,8 +16,10 @@ from collectives.errors import naming_failures
 from ringsim.collective_times import CollectiveTimes
 
 TRIED = 3  # rounds, to find out how many fit
-IN_A_ROW_S = 5e-3  # a turn should take as long, so that who leaves the barrier last does not decide what it takes
-MAX_IN_A_ROW = 20
+# A turn should take as long, so that neither who leaves the barrier last decides what it takes nor a thread that polls
+# where another waits for its core, which may take until the kernel's next tick: 4 ms and more.
+IN_A_ROW_S = 50e-3
+MAX_IN_A_ROW = 500
 MIN_ITERATIONS = 5
 MAX_ITERATIONS = 1000
 

@@ -74,6 +74,7 @@ class Processor:
     """What a rank does at the ends of a message.
 
     fresh_bytes_per_s: at which it copies into memory that is new to the process; no message does.
+    call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
     """
 
     send_overhead_s: float = 0.0
@@ -81,6 +82,8 @@ class Processor:
     reduce_bytes_per_s: float = math.inf
     copy_bytes_per_s: float = math.inf
     fresh_bytes_per_s: float = math.inf
+    call_s: float = 0.0
+    torch_call_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

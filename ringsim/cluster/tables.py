@@ -105,6 +105,8 @@ _PROCESSOR = Table(
         "reduce_bandwidth": Key("reduce_bytes_per_s", values.rate),
         "copy_bandwidth": Key("copy_bytes_per_s", values.rate),
         "fresh_bandwidth": Key("fresh_bytes_per_s", values.rate),
+        "call": Key("call_s", values.time),
+        "torch_call": Key("torch_call_s", values.time),
     }
 )
 _SLOW_RANK = Table(

@@ -11,11 +11,16 @@ from ringsim.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """num_workers: how many collectives a rank works on at once; the names are those of `ringsim algorithms`."""
+    """The names are those of `ringsim algorithms`.
+
+    num_workers: how many collectives a rank works on at once.
+    torchs: whether calls are torch.distributed's own, rather than those of `collectives`.
+    """
 
     num_workers: int
     all_reduce: str
     broadcast: str
+    torchs: bool = True
 
 
 # Gloo has two threads (ProcessGroupGloo.hpp: `threads = 2`) and broadcasts along a binomial tree (gloo/broadcast.cc);
@@ -23,7 +28,7 @@ class Backend:
 BACKENDS = {
     "gloo": Backend(2, "gloo_ring", "binomial_tree"),
     "nccl": Backend(1, "ring", "ring"),
-    "ring": Backend(1, "ring", "binomial_tree"),
+    "ring": Backend(1, "ring", "binomial_tree", torchs=False),
 }
 
 

@@ -218,17 +218,19 @@ def _calls(
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(Call(schedule_of(size_bytes), size_bytes, element_bytes, at_s))
+        calls.append(Call(schedule_of(size_bytes), size_bytes, element_bytes, at_s, config.backend.torchs))
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
-        calls.append(Call(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1]))
+        torchs = config.backend.torchs
+        calls.append(Call(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], torchs))
     return calls
 
 
 def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
     if not profile.buffer_bytes:
         return 0.0
-    return predict_time(build(Collective.BROADCAST, config.backend.broadcast, num_ranks), network, profile.buffer_bytes)
+    schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
+    return network.call_s(config.backend.torchs) + predict_time(schedule, network, profile.buffer_bytes)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

@@ -21,11 +21,16 @@ IDLE = -1  # in place of a collective: a worker has none
 
 
 class Queued(NamedTuple):
-    """A collective in the queue. chunk_bytes: (schedule.num_chunks,); ready_s: when it joins, not before the last."""
+    """A collective in the queue.
+
+    chunk_bytes: (schedule.num_chunks,). ready_s: when it joins, not before the last.
+    call_s: from when a worker takes it until its first messages go.
+    """
 
     schedule: Schedule
     chunk_bytes: Ints
     ready_s: float
+    call_s: float = 0.0
 
 
 def run_queue(queue: Sequence[Queued], machine: Machine, num_workers: int) -> tuple[Floats, Floats]:
@@ -34,7 +39,7 @@ def run_queue(queue: Sequence[Queued], machine: Machine, num_workers: int) -> tu
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
     """
-    rows, first_row = _in_a_row([schedule for schedule, _, _ in queue])
+    rows, first_row = _in_a_row([each.schedule for each in queue])
     pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * machine.num_ranks + rows.dst, return_inverse=True)
     workers = _Workers(machine, pair, num_workers)
     run = _QueueRun(rows, first_row, queue, workers, len(pair))
@@ -117,6 +122,7 @@ class _QueueRun(Run):
         self._collective = np.repeat(np.arange(len(queue)), np.diff(first_row))
         self._to_apply = np.diff(first_row)
         self.begin_s, self.end_s = np.full(len(queue), np.inf), np.full(len(queue), np.inf)
+        self._sends_from_s = np.full(len(queue), np.inf)
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([each.chunk_bytes for each in queue])
@@ -132,7 +138,7 @@ class _QueueRun(Run):
         return len(self._rows)  # nothing may be left until the clock has stopped: more begins when a worker is free
 
     def _starts_at(self, row: Ints) -> Floats:
-        starts_s: Floats = np.maximum(super()._starts_at(row), self.begin_s[self._collective[row]])
+        starts_s: Floats = np.maximum(super()._starts_at(row), self._sends_from_s[self._collective[row]])
         return starts_s
 
     def _take_next(self, worker: int, free_s: float) -> None:
@@ -141,6 +147,7 @@ class _QueueRun(Run):
             return
         taken, self._next = self._next, self._next + 1
         self.begin_s[taken] = max(free_s, self._queue[taken].ready_s)
+        self._sends_from_s[taken] = self.begin_s[taken] + self._queue[taken].call_s
         self._worker_of[taken] = worker
         rows = slice(self._first_row[taken], self._first_row[taken + 1])
         self._rows.src[rows] += worker * self._num_ranks
@@ -149,7 +156,7 @@ class _QueueRun(Run):
         if self._to_apply[taken]:
             self._later(self._start, rows.start + np.flatnonzero(self._start_waits[rows] == 0))
         else:
-            self._has_ended(taken, self.begin_s[taken])
+            self._has_ended(taken, self._sends_from_s[taken])
 
     def _be_applied(self, row: Ints) -> None:
         super()._be_applied(row)
