@@ -74,10 +74,10 @@ _PROBES = {
 
 def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, file: str) -> ProbeFit:
     """Fit a network to the probes. Raises ValueError where they are too few."""
-    cluster = _fitted(measurements, model, name)
+    cluster = fitted_cluster(measurements, model, name)
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
-    drawn = [_values(_fitted(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
+    drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
     ends = {key: np.quantile([each[key] for each in drawn], [0.025, 0.975], method="nearest") for key in values}
     single = measurements.of("shift", in_flight=1)
     residuals = tuple(
@@ -116,7 +116,8 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
     return replace(measurements, probes=probes)
 
 
-def _fitted(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
+def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
+    """The network alone, without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
     if model is not ProbeModel.NETWORK:

@@ -1,6 +1,5 @@
 """The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
 
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -12,11 +11,14 @@ import torch.distributed as dist
 
 import collectives
 from collectives.errors import naming_failures
+from collectives.experiment import Blocks
 from collectives.probe import probe
-from ringsim.calibrate import calibrate
+from collectives.probe_calls import probe_calls
+from ringsim.calibrate_probes import fitted_cluster, fitting_model
+from ringsim.cluster import Cluster
 from ringsim.ddp.profile import StepProfile
 from ringsim.measurements import Measurements, save_json
-from ringsim.network import Network
+from ringsim.places import Places
 from ringsim.spread import tenths
 from trainers.checkpoint import Checkpoint, save_checkpoint
 from trainers.config import RESULTS, Job
@@ -27,6 +29,7 @@ from trainers.profile import record_profile
 from trainers.strategies import Strategy
 from trainers.training import Run, start_runs, train
 
+BLOCKS = Blocks(turns=3, number=3)
 STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -46,19 +49,22 @@ def run_job(
     shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
     runs = start_runs(job.strategies, job.model, job.train, group)
     gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
-    measurements = probe(group, gradient_bytes, memory_bytes=STATE_PER_GRADIENT * gradient_bytes * len(runs))
-    network = calibrate(measurements)
-    profile = _profile(runs, shard, job.train.learning_rate, group)
+    memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
+    measurements = probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, pairs=True, calls=probe_calls)
+    network, overlap = _found(measurements, group)
+    profile = _profile(runs, shard, job.train.learning_rate, group, overlap)
     if job.profile and group.rank() == 0:
         profile.save(job.profile)
-    predicted = {run.name: _predict(run.strategy, profile, network) for run in runs}
+    predicted = {run.name: _predict(run.strategy, profile, network, group.size()) for run in runs}
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
     results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]
     return _report(job, measurements, network, results, runs[0].model), runs
 
 
-def _profile(runs: Sequence[Run], shard: Shard, learning_rate: float, group: dist.ProcessGroup) -> StepProfile:
+def _profile(
+    runs: Sequence[Run], shard: Shard, learning_rate: float, group: dist.ProcessGroup, overlap: bool
+) -> StepProfile:
     """What a step takes without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
 
     All ranks compute at once, as they will, and between two steps do what will be done there: walk through the memory
@@ -80,18 +86,24 @@ def _profile(runs: Sequence[Run], shard: Shard, learning_rate: float, group: dis
         dist.all_gather_object(found, recorded, group=group)
     slowest_s = statistics.median(max(steps) for steps in zip(*(each.steps_s for each in found), strict=True))
     profile = _stretched(found[0].profile, slowest_s / found[0].profile.step_s)
-    if not _can_overlap(group):
+    if not overlap:
         ready_at_end = tuple(replace(each, ready_s=profile.backward_s) for each in profile.parameters)
         profile = replace(profile, parameters=ready_at_end)
     return profile
 
 
-def _can_overlap(group: dist.ProcessGroup) -> bool:
-    """As rank 0's host is."""
-    answer = [can_overlap(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), os.cpu_count())]
+def _found(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, bool]:
+    """The network, and whether there are cores to communicate beside the backward pass, as rank 0's machine is.
+
+    Its ranks share its cores even where each is in a network namespace or container of its own.
+    """
+    network = fitted_cluster(measurements, fitting_model(measurements), "this")
+    places = Places.of(measurements)
+    assert places is not None  # of our own probes
+    found: list[Any] = [network, can_overlap(places.machines.count(0), measurements.provenance["cores"])]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
-        dist.broadcast_object_list(answer, group=group, group_src=0)
-    return answer[0]
+        dist.broadcast_object_list(found, group=group, group_src=0)
+    return found[0], found[1]
 
 
 def _stretched(profile: StepProfile, factor: float) -> StepProfile:
@@ -112,10 +124,10 @@ class Predicted(NamedTuple):
     step_s: float
 
 
-def _predict(strategy: Strategy, profile: StepProfile, network: Network) -> Predicted:
+def _predict(strategy: Strategy, profile: StepProfile, network: Cluster, num_ranks: int) -> Predicted:
     traffic = strategy.traffic([profile.backward_s - each.ready_s for each in profile.parameters])
-    step_s = predict_step_s(traffic, profile, network, strategy.stepped)
-    return Predicted(predict_sync_s(traffic, network), step_s)
+    step_s = predict_step_s(traffic, profile, network, num_ranks, strategy.stepped)
+    return Predicted(predict_sync_s(traffic, network, num_ranks), step_s)
 
 
 def _gather_notes(runs: Sequence[Run], group: dist.ProcessGroup) -> list[dict[str, dict[str, Any]]]:
@@ -141,7 +153,9 @@ def _summarise(name: str, predicted: Predicted, ranks: Sequence[dict[str, Any]],
     # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
     # the others' includes their waiting for it.
     sync_s = [min(times) for times in zip(*(rank["sync_s"] for rank in ranks), strict=True)][warm_up:]
-    step_s = [max(times) for times in zip(*(rank["step_s"] for rank in ranks), strict=True)][warm_up:]
+    # A rank begins a step when its last one ends: whoever begins early waits longer, so that only means add up to what
+    # all steps take.
+    step_s = [statistics.mean(times) for times in zip(*(rank["step_s"] for rank in ranks), strict=True)][warm_up:]
     losses = [statistics.mean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)]
     measured_s = statistics.median(sync_s)
     measured_step_s = statistics.median(step_s)
@@ -169,7 +183,7 @@ def _summarise(name: str, predicted: Predicted, ranks: Sequence[dict[str, Any]],
 
 
 def _report(
-    job: Job, measurements: Measurements, network: Network, results: list[Report], model: torch.nn.Module
+    job: Job, measurements: Measurements, network: Cluster, results: list[Report], model: torch.nn.Module
 ) -> Report:
     curves = [result["losses"] for result in results if result["strategy"] != "none"]
     differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim import work_queue
+from ringsim.cluster import Cluster
 from ringsim.collective import Collective
 from ringsim.ddp.profile import StepProfile
-from ringsim.network import Network
+from ringsim.local_work import LocalWork, local_s
 from ringsim.rival import rival_schedule
 from ringsim.schedule import Schedule
 from ringsim.work_queue import time_queue
@@ -17,17 +18,24 @@ class Call(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     lead_s: how long before the end of the backward pass it can start; 0: afterwards only.
+    torchs: whether torch.distributed is called, rather than `collectives`.
     """
 
     schedule: Schedule
     size_bytes: int
     element_bytes: int
     lead_s: float = 0.0
+    torchs: bool = False
+
+    def queued(self, first_s: float) -> work_queue.Call:
+        """For a queue that begins `first_s` before the end of the backward pass."""
+        ready_s = first_s - self.lead_s
+        return work_queue.Call(self.schedule, self.size_bytes, self.element_bytes, ready_s, self.torchs)
 
 
 def gloo_all_reduce(num_ranks: int, size_bytes: int, element_bytes: int, lead_s: float = 0.0) -> Call:
     """What `dist.all_reduce` of so many bytes is on Gloo."""
-    return Call(rival_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes), size_bytes, element_bytes, lead_s)
+    return Call(rival_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes), size_bytes, element_bytes, lead_s, True)
 
 
 class Traffic(NamedTuple):
@@ -44,26 +52,27 @@ class Traffic(NamedTuple):
     forward_calls: Sequence[Call] = ()
 
 
-def predict_sync_s(traffic: Traffic, network: Network) -> float:
+def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
     """Seconds from the last gradient's being ready until the calls, which wait for a worker in their order, are done.
 
     What runs before that moment is hidden by the backward pass and not counted. A local walk is taken to be as
     fast as a reduction: both are bound by memory.
     """
     first_s = max((call.lead_s for call in traffic.calls), default=0.0)
-    queue = [work_queue.Call(*call[:3], ready_s=first_s - call.lead_s) for call in traffic.calls]
-    spans = time_queue(queue, network, traffic.num_workers)
+    spans = time_queue([call.queued(first_s) for call in traffic.calls], network, traffic.num_workers)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
-    return max(end_s, 0.0) + traffic.local_bytes / network.reduce_bytes_per_s
+    return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
 
-def predict_step_s(traffic: Traffic, profile: StepProfile, network: Network, stepped: float) -> float:
+def predict_step_s(
+    traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int, stepped: float
+) -> float:
     """Seconds of a whole training step. stepped: the part of the parameters that a rank's optimizer steps."""
-    before_s = sum(time_queue([work_queue.Call(*call[:3])], network, 1)[0].end_s for call in traffic.forward_calls)
+    before_s = sum(time_queue([call.queued(0.0)], network, 1)[0].end_s for call in traffic.forward_calls)
     compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * stepped
-    return before_s + compute_s + predict_sync_s(traffic, network)
+    return before_s + compute_s + predict_sync_s(traffic, network, num_ranks)
 
 
-def can_overlap(ranks_per_host: int, cores: int | None) -> bool:
+def can_overlap(ranks_per_machine: int, cores: int | None) -> bool:
     """Whether communication on the CPU can go on beside the backward pass: each rank needs a second core for it."""
-    return cores is not None and cores >= 2 * ranks_per_host
+    return cores is not None and cores >= 2 * ranks_per_machine

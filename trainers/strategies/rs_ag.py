@@ -37,6 +37,6 @@ class ReduceScatterAllGather(Strategy):
             # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
             for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
                 schedule = rival_schedule(half, num_ranks, vector.nbytes)
-                calls.append(Call(schedule, vector.nbytes, vector.element_size()))
+                calls.append(Call(schedule, vector.nbytes, vector.element_size(), torchs=True))
             local_bytes += 2 * vector.nbytes + 2 * vector.nbytes // num_ranks  # pack, copy; take the share, divide
         return Traffic(calls, local_bytes)
