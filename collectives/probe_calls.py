@@ -12,6 +12,7 @@ import torch.distributed as dist
 from collectives.call import Call, Words
 from collectives.execute import Executor
 from collectives.experiment import ROUNDS_PER_RUN, Experiment, Rounds
+from collectives.polling import calm_polling, is_calm
 from collectives.probe_schedules import shift_schedule
 from ringsim.collective import Collective
 
@@ -26,7 +27,10 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[Experiment]]:
     is a call's. "call/dist": torch's all_reduce of one rank by itself, which sends nothing and is its call alone.
     """
     everyone = range(group.size())
+    calm = is_calm()
     own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    if calm:  # the others are: so should this one's thread be
+        calm_polling()
     assert isinstance(own, dist.ProcessGroup)
     experiments = [Experiment("call/dist", SIZE_BYTES, 1, everyone, _torchs(own))]
     if group.size() > 1:

@@ -126,7 +126,7 @@ def _finite(value: float) -> float | None:
 def _shown_or_none(name: str, value: float) -> str:
     if math.isinf(value):
         return "no limit"
-    return format_time(value) if "overhead" in name or "latency" in name else format_rate(value)
+    return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 
 def _probe(probe: Probe) -> str:

@@ -124,7 +124,7 @@ def _serve(
     import torch
     import torch.distributed as dist
 
-    import collectives  # noqa: F401  so that torch knows the backend "ring"
+    import collectives  # which also makes torch know the backend "ring"
 
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=peer_timeout_s)
@@ -133,6 +133,7 @@ def _serve(
     )
     for backend, n in itertools.product(backends, range(1, num_ranks + 1)):
         _GROUPS[backend, n] = dist.new_group(list(range(n)), timeout=timeout, backend=backend)
+    collectives.calm_polling()  # ranks share cores here
     orders.send((True, None))
     while True:
         try:

@@ -40,6 +40,8 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     assert (measurements.provenance["hosts"], measurements.provenance["machines"]) == ([0, 0], [0, 0])
     kinds = {probe.kind for probe in measurements.probes}
     assert kinds > {"shift", "shift_cpu", "ping/0", "exchange/1", "reduce", "reduce/bfloat16", "reduce/float16"}
+    assert kinds > {"call", "call/dist"}
+    assert measurements.provenance["calm_polling"] is True
     assert "rank.copy_bandwidth" in ringsim("calibrate", measured, "-o", network)
     report = tmp_path / "report"
     found = json.loads(ringsim("compare", measured, "--network", network, "--json", "-o", str(report)))

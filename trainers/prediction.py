@@ -64,9 +64,7 @@ def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
     return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
 
-def predict_step_s(
-    traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int, stepped: float
-) -> float:
+def predict_step_s(traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int, stepped: float) -> float:
     """Seconds of a whole training step. stepped: the part of the parameters that a rank's optimizer steps."""
     before_s = sum(time_queue([call.queued(0.0)], network, 1)[0].end_s for call in traffic.forward_calls)
     compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * stepped

@@ -1,11 +1,18 @@
 """Probing a real process group."""
 
+import time
+
 import pytest
 import torch.distributed as dist
 
 from collectives.errors import CollectiveError, naming_failures
-from collectives.probe import IN_FLIGHT, NUM_BLOCKS, TURNS, probe
+from collectives.execute import Executor
+from collectives.experiment import ROUNDS_PER_RUN, Blocks, Experiment, time_blocks
+from collectives.probe import BLOCKS, IN_FLIGHT, probe
+from collectives.probe_calls import probe_calls
+from ringsim.algorithms import build
 from ringsim.calibrate import calibrate
+from ringsim.collective import Collective
 from ringsim.measurements import Measurements
 from tests.ranks import RankPool
 
@@ -25,7 +32,7 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert [p.size_bytes for p in measurements.of("shift", in_flight=1)] == [64, 4096, 32768, 131072]
     assert [p.size_bytes for p in measurements.of("shift", in_flight=IN_FLIGHT)] == [64]
     assert [p.size_bytes for p in measurements.of("reduce")] == [64, 4096, 32768, 131072]
-    assert all(len(p.times_s) == TURNS * NUM_BLOCKS and min(p.times_s) > 0 for p in measurements.probes)
+    assert all(len(p.times_s) == BLOCKS.turns * BLOCKS.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
     network = calibrate(measurements)
     assert network.latency_s + network.send_overhead_s > 0
@@ -37,6 +44,49 @@ def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: in
     for num_ranks in (1, 2):
         (first, *_) = ranks.run(probed, tensor_bytes, tensor_bytes, num_ranks=num_ranks)
         calibrate(first)
+
+
+def two_that_wait(group: dist.ProcessGroup) -> tuple[int, list[tuple[float, float]]]:
+    """How often rank 0 and rank 1 of three wait for 5 and 15 ms, and what is found of that."""
+    calls = []
+    wait_s = (0.005, 0.015, 0.0)[group.rank()]
+
+    def rounds() -> None:
+        calls.append(1)
+        time.sleep(wait_s)
+
+    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+    blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 0.05), meeting)
+    return len(calls), blocks
+
+
+def test_blocks_have_as_many_rounds_as_all_agree(ranks: RankPool) -> None:
+    """Of those with a part in it: as many as take the time on average, here five; the others only meet them."""
+    (first, first_blocks), (second, second_blocks), (third, nothing) = ranks.run(two_that_wait, num_ranks=3)
+    assert first == second
+    assert third == 0
+    per_block, warming = 5, 1 + 5
+    assert warming + 2 * (per_block - 1) <= first <= warming + 2 * per_block
+    assert all(elapsed * ROUNDS_PER_RUN >= 0.005 > of_core * ROUNDS_PER_RUN for elapsed, of_core in first_blocks)
+    assert all(elapsed * ROUNDS_PER_RUN >= 0.015 for elapsed, _ in second_blocks)
+    assert nothing == [(0.0, 0.0)] * 2
+
+
+def probed_calls(group: dist.ProcessGroup) -> list[str]:
+    """The kinds of probes there are, each having done its rounds; the group made for them is gone."""
+    before = len(dist.distributed_c10d._world.pg_map)
+    with probe_calls(group) as experiments:
+        for each in experiments:
+            each.rounds()
+    assert len(dist.distributed_c10d._world.pg_map) == before
+    return [each.kind for each in experiments]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
+    """Ours where there is somebody to send to, torch's always."""
+    expected = ["call/dist", "call"] if num_ranks > 1 else ["call/dist"]
+    assert ranks.run(probed_calls, num_ranks=num_ranks) == [expected] * num_ranks
 
 
 def test_a_failure_is_named() -> None:

@@ -33,6 +33,18 @@ def test_calibration_finds_the_host(num_ranks: int, memory: float) -> None:
     assert found.host.memory_bytes_per_s == pytest.approx(memory, rel=0.05)
 
 
+def test_what_a_call_takes_beside_its_message() -> None:
+    """Of ours what is more than the message's own; of torch's all, since nothing is sent; without probes nothing."""
+    measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
+    message_s = measurements.of("shift")[0].median_s
+    calls = Probe("call", 64, 1, (message_s + 3e-4,)), Probe("call/dist", 64, 1, (2e-4,))
+    found = calibrate_host(Measurements(4, {}, measurements.probes + calls), 2)
+    assert (found.call_s(torchs=False), found.call_s(torchs=True)) == pytest.approx((3e-4, 2e-4))
+    quick = Probe("call", 64, 1, (message_s / 2,))
+    assert calibrate_host(Measurements(4, {}, (*measurements.probes, quick)), 2).call_s(torchs=False) == 0.0
+    assert calibrate_host(measurements, 2).call_s(torchs=True) == 0.0
+
+
 def test_the_elapsed_times_come_out() -> None:
     """Those of the smallest and the largest message, which is what latency and memory are there for."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))

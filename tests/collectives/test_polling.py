@@ -1,0 +1,59 @@
+"""Gloo's polling threads, and what the kernel is told of them."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from collectives import polling
+from tests.ranks import RankPool
+
+pytestmark = pytest.mark.skipif(not polling.TASKS.exists(), reason="not Linux: threads have no folders")
+
+
+def policies(_: dist.ProcessGroup) -> tuple[int, bool, bool, set[int], int]:
+    """How many threads there are, whether all are calm: as told, and when they are no longer; whose policy changed."""
+    found = polling.calm_polling()
+    calm = polling.is_calm()
+    own = os.sched_getscheduler(threading.get_native_id())
+    threads = [int(task.name) for task in polling.TASKS.glob("*")]
+    batch = {each for each in threads if os.sched_getscheduler(each) == os.SCHED_BATCH}
+    names = {(polling.TASKS / str(each) / "comm").read_text().strip() for each in batch}
+    assert names == {polling.GLOO_THREAD}
+    for each in batch:
+        os.sched_setscheduler(each, os.SCHED_OTHER, os.sched_param(0))
+    restless = polling.is_calm()
+    polling.calm_polling()
+    return found, calm, restless, {len(batch)}, own
+
+
+def test_only_gloos_threads_are_told(ranks: RankPool) -> None:
+    """All of them, one for each group; the callers keep their policy."""
+    for found, calm, restless, batch, own in ranks.run(policies, num_ranks=2):
+        assert found > 0
+        assert batch == {found}
+        assert calm
+        assert not restless
+        assert own == os.SCHED_OTHER
+
+
+def test_a_process_without_gloo_has_nothing_to_calm() -> None:
+    """Nor has a system without such folders."""
+    assert polling.calm_polling() == 0
+    assert not polling.is_calm()
+
+
+def test_a_system_that_forbids_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As seccomp may; a thread that ends meanwhile is no fault either."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "comm").write_text("gloo_tcp_loop\n")
+    (tmp_path / "2").mkdir()  # has no name any more
+    monkeypatch.setattr(polling, "TASKS", tmp_path)
+    monkeypatch.setattr(os, "sched_setscheduler", _refuse)
+    assert polling.calm_polling() == 0
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError
