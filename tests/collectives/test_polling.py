@@ -22,8 +22,8 @@ def policies(_: dist.ProcessGroup) -> tuple[int, bool, bool, set[int], int]:
     batch = {each for each in threads if os.sched_getscheduler(each) == os.SCHED_BATCH}
     names = {(polling.TASKS / str(each) / "comm").read_text().strip() for each in batch}
     assert names == {polling.GLOO_THREAD}
-    for each in batch:
-        os.sched_setscheduler(each, os.SCHED_OTHER, os.sched_param(0))
+    polling.calm_polling(calm=False)
+    assert {os.sched_getscheduler(each) for each in batch} == {os.SCHED_OTHER}
     restless = polling.is_calm()
     polling.calm_polling()
     return found, calm, restless, {len(batch)}, own

@@ -1,0 +1,87 @@
+"""What it gains to keep Gloo's polling threads from taking cores in use: the same calls with and without, in turn.
+
+torchrun --nproc-per-node 4 scripts/bench_polling.py
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import click
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.provenance import provenance
+from ringsim.commands.options import SIZE
+from ringsim.spread import tenths
+from ringsim.torchrun import TorchrunCommand, num_ranks
+from ringsim.units import format_size
+
+START = "torchrun --nproc-per-node 4 scripts/bench_polling.py"
+CONTENDERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "dist.all_reduce": dist.all_reduce,
+    "ring": collectives.all_reduce,
+}
+TRIED = 10  # calls, to find out how many a turn has
+
+
+@click.command(cls=TorchrunCommand, name="bench_polling.py", context_settings={"show_default": True})
+@click.option("--size", "sizes", type=SIZE, multiple=True, default=("1KiB", "64KiB", "1MiB", "16MiB"))
+@click.option("--turns", type=click.IntRange(2), default=20, help="Of each, with and without.")
+@click.option("--turn", "turn_s", type=click.FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
+def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
+    """Print medians and tenths of the time of a call, as Gloo's threads are and as SCHED_BATCH, and their ratio."""
+    num_ranks(START)
+    dist.init_process_group("gloo")
+    rows = [_row(name, size, turns, turn_s) for size in sizes for name in CONTENDERS]
+    if dist.get_rank() == 0:
+        where = provenance()
+        click.echo(f"{where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
+        click.echo(f"{where['command']}\n")
+        click.echo("| size | what | ranks | as they are (us) | 10 to 90 % | calm (us) | 10 to 90 % | ratio |")
+        click.echo("|---|---|---|---|---|---|---|---|")
+        click.echo("\n".join(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _row(name: str, size: int, turns: int, turn_s: float) -> str:
+    """Of the table; collective."""
+    tensor, call = torch.zeros(max(size // 4, 1)), CONTENDERS[name]
+    calls = _calls(lambda: call(tensor), turn_s)
+    times_s: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2 * turns):
+        calm = turn % 2 == 1
+        collectives.calm_polling(calm)
+        times_s[calm].append(_timed(lambda: call(tensor), calls))
+    rough, smooth = (statistics.median(times_s[calm]) for calm in (False, True))
+    cells = [f"{rough * 1e6:.0f}", _between(times_s[False]), f"{smooth * 1e6:.0f}", _between(times_s[True])]
+    return f"| {format_size(size)} | {name} | {dist.get_world_size()} | {' | '.join(cells)} | {smooth / rough:.2f} |"
+
+
+def _between(times_s: list[float]) -> str:
+    low, high = tenths(times_s)
+    return f"{low * 1e6:.0f} to {high * 1e6:.0f}"
+
+
+def _calls(call: Callable[[], object], turn_s: float) -> int:
+    """How many calls a turn has, the same on all ranks."""
+    _timed(call, TRIED)
+    number = torch.tensor(max(turn_s / _timed(call, TRIED), 1.0))
+    dist.broadcast(number, src=0)
+    return int(number)
+
+
+def _timed(call: Callable[[], object], calls: int) -> float:
+    """Seconds of a call, in a row of them."""
+    dist.barrier()
+    begin_s = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin_s) / calls
+
+
+if __name__ == "__main__":
+    sys.exit(main())
