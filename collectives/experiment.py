@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from collectives.execute import Executor
 
@@ -43,13 +44,13 @@ class Blocks(NamedTuple):
 def time_blocks(experiment: Experiment, blocks: Blocks, meeting: Executor) -> list[tuple[float, float]]:
     """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
 
-    Collective. meeting: an all_reduce for the ranks to meet, and to agree on how many rounds a block has. They meet
-    before each block: which thread has which core stays as it is for many rounds, and should not for all blocks.
+    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has. They meet before each
+    block: which thread has which core stays as it is for many rounds, and should not for all blocks.
     """
     num_runs = _agreed_runs(experiment, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
-        meeting.run(torch.zeros(1))
+        dist.barrier(group=meeting.group)  # torch's, as the benchmark has it: who is awake afterwards matters
         if meeting.group.rank() not in experiment.ranks:
             continue
         begin, begin_cpu = time.perf_counter(), time.process_time()

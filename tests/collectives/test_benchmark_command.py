@@ -69,6 +69,25 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert {"machine", "torch", "torch_threads", "OMP_NUM_THREADS", "date"} <= measurements.provenance.keys()
 
 
+def test_polling_is_compared_with_and_without() -> None:
+    """A row for each size and contender, with a ratio; `--no-calm` leaves Gloo's threads as they are."""
+    few = ["--size", "1KiB", "--turns", "2", "--turn", "0.001"]
+    job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "scripts/bench_polling.py", *few]
+    code, out, errors = finish(start(job))
+    assert code == 0, errors
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| 1 KiB")]
+    assert [row[1:3] for row in rows] == [["dist.all_reduce", "2"], ["ring", "2"]]
+    assert all(float(row[-1].removesuffix(" |")) > 0 for row in rows)
+
+
+def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
+    """The file says so."""
+    output = tmp_path / "times.json"
+    code, _, errors = benchmark("-b", "1KiB", "-e", "1KiB", "-n", "1", "--no-calm", "-o", str(output), ranks=2)
+    assert code == 0, errors
+    assert Measurements.load(output).provenance["calm_polling"] is False
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
