@@ -231,4 +231,5 @@ def _refusal(tensor: torch.Tensor) -> str:
 
 
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
-    return list(tensor.detach().view(-1).split_with_sizes(lengths))
+    # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
+    return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import collectives
 from collectives.auto import require_network
 from collectives.exchange import Exchange
 from collectives.script import Do, batched_script_of, num_apart_in_a_step, script_of
@@ -128,3 +129,18 @@ def said(group: dist.ProcessGroup) -> list[str]:
 def test_words_travel_in_batches(ranks: RankPool) -> None:
     """As the checked mode's and auto's do on NCCL."""
     assert ranks.run(said, num_ranks=3) == [["I am 0", "I am 1", "I am 2"]] * 3
+
+
+def single(group: dist.ProcessGroup) -> complex:
+    """The sum of tensors of one element, whose stride is that of the tensor that it was cut from."""
+    tensor = torch.full((4,), 1 + 2j, dtype=torch.complex128)[::2][:1]
+    with travelling(group, Transport.BATCHED):
+        collectives.all_reduce(tensor, group=group)
+    value = tensor.item()
+    assert isinstance(value, complex)
+    return value
+
+
+def test_a_single_element_may_have_any_stride(ranks: RankPool) -> None:
+    """It counts as contiguous, but cannot be seen as bytes as it is."""
+    assert ranks.run(single, num_ranks=2) == [2 + 4j] * 2

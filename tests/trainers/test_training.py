@@ -7,13 +7,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from collectives.experiment import Blocks
+from collectives.probe import probe
 from tests.ranks import RankPool
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard, load_tokens
 from trainers.data_parallel import broadcast_state
 from trainers.gradient_clock import GradientClock
 from trainers.identity import fingerprint
-from trainers.main_job import _profile
+from trainers.main_job import _found, _profile
 from trainers.model import TinyTransformer, next_token_loss
 from trainers.strategies import STRATEGIES
 from trainers.training import start_runs, train
@@ -105,7 +107,10 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
     shard = Shard(tokens, group.rank(), group.size(), MODEL, TRAIN)
     runs = start_runs(("ring",), MODEL, TRAIN, group)
     with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
-        profile = _profile(runs, shard, TRAIN.learning_rate, group)
+        measured = probe(group, 2**16, 2**16, blocks=Blocks(1, 1, 1e-3))
+    network, overlap = _found(measured, group)
+    assert network.spec.host.cores == cores[0]
+    profile = _profile(runs, shard, TRAIN.learning_rate, group, overlap)
     return [profile.backward_s - each.ready_s for each in profile.parameters]
 
 
