@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives import coalesced, functions, rooted
 from collectives.lane import close_lane
-from collectives.polling import calm_polling
+from collectives.polling import calm_new_polling
 from collectives.work import Work
 
 NAME = "ring"
@@ -62,8 +62,8 @@ class RingGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
         self.options = options or BackendOptions()
-        gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
-        calm_polling()
+        with calm_new_polling():
+            gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
         # What a Python group does not override torch looks up here; and so do our own sends and receives.
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)

@@ -7,7 +7,8 @@ still gets a core that is idle at once, but none that is in use (sched(7)): see 
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GLOO_THREAD = "gloo_tcp_loop"
@@ -22,12 +23,15 @@ def calm_polling(calm: bool = True) -> int:
 
     calm: False puts them back to what they were, SCHED_OTHER.
     """
-    changed = 0
-    for thread in _gloo_threads():
-        with suppress(OSError):  # it has ended meanwhile, or the system forbids it
-            os.sched_setscheduler(thread, os.SCHED_BATCH if calm else os.SCHED_OTHER, os.sched_param(0))
-            changed += 1
-    return changed
+    return _tell(_gloo_threads(), calm)
+
+
+@contextmanager
+def calm_new_polling() -> Iterator[None]:
+    """Calm the threads of groups that are made meanwhile; others stay as the program has left them."""
+    before = _gloo_threads()
+    yield
+    _tell(_gloo_threads() - before, calm=True)
 
 
 def is_calm() -> bool:
@@ -39,8 +43,17 @@ def is_calm() -> bool:
     return policies == {os.SCHED_BATCH}
 
 
-def _gloo_threads() -> list[int]:
-    return [int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD]
+def _gloo_threads() -> set[int]:
+    return {int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD}
+
+
+def _tell(threads: set[int], calm: bool) -> int:
+    changed = 0
+    for thread in threads:
+        with suppress(OSError):  # it has ended meanwhile, or the system forbids it
+            os.sched_setscheduler(thread, os.SCHED_BATCH if calm else os.SCHED_OTHER, os.sched_param(0))
+            changed += 1
+    return changed
 
 
 def _name(task: Path) -> str:

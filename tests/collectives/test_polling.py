@@ -39,6 +39,23 @@ def test_only_gloos_threads_are_told(ranks: RankPool) -> None:
         assert own == os.SCHED_OTHER
 
 
+def ring_beside(group: dist.ProcessGroup) -> list[bool]:
+    """Whether a thread is calm: of a group that is told not to be, and of one of the backend "ring" made after that."""
+    polling.calm_polling(calm=False)
+    before = polling._gloo_threads()
+    ring = dist.new_group(list(range(group.size())), backend="ring")
+    found = [before, polling._gloo_threads() - before]
+    policies = [{os.sched_getscheduler(thread) for thread in threads} for threads in found]
+    dist.destroy_process_group(ring)
+    polling.calm_polling()
+    return [policy == {os.SCHED_BATCH} for policy in policies]
+
+
+def test_a_group_of_ours_calms_its_own(ranks: RankPool) -> None:
+    """And leaves the others as the program wants them: `--no-calm` holds with the strategy ddp_on_ring, too."""
+    assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
+
+
 def test_a_process_without_gloo_has_nothing_to_calm() -> None:
     """Nor has a system without such folders."""
     assert polling.calm_polling() == 0

@@ -1,6 +1,6 @@
 """Probing a real process group."""
 
-import time
+from unittest import mock
 
 import pytest
 import torch.distributed as dist
@@ -46,29 +46,41 @@ def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: in
         calibrate(first)
 
 
-def two_that_wait(group: dist.ProcessGroup) -> tuple[int, list[tuple[float, float]]]:
-    """How often rank 0 and rank 1 of three wait for 5 and 15 ms, and what is found of that."""
-    calls = []
-    wait_s = (0.005, 0.015, 0.0)[group.rank()]
+class Clock:
+    """Stands in for the module `time`: only rounds let time pass, and take a fifth of it of a core."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        """Elapsed."""
+        return self.now_s
+
+    def process_time(self) -> float:
+        """Of a core."""
+        return self.now_s / 5
+
+
+def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float, float]]]:
+    """How often rank 0 and rank 1 of three do rounds of 1/4 and 3/4 s, and what is found of that."""
+    clock, calls = Clock(), []
 
     def rounds() -> None:
         calls.append(1)
-        time.sleep(wait_s)
+        clock.now_s += (0.25, 0.75)[group.rank()]
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
-    blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 0.05), meeting)
+    with mock.patch("collectives.experiment.time", clock):
+        blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting)
     return len(calls), blocks
 
 
 def test_blocks_have_as_many_rounds_as_all_agree(ranks: RankPool) -> None:
     """Of those with a part in it: as many as take the time on average, here five; the others only meet them."""
-    (first, first_blocks), (second, second_blocks), (third, nothing) = ranks.run(two_that_wait, num_ranks=3)
-    assert first == second
-    assert third == 0
-    per_block, warming = 5, 1 + 5
-    assert warming + 2 * (per_block - 1) <= first <= warming + 2 * per_block
-    assert all(elapsed * ROUNDS_PER_RUN >= 0.005 > of_core * ROUNDS_PER_RUN for elapsed, of_core in first_blocks)
-    assert all(elapsed * ROUNDS_PER_RUN >= 0.015 for elapsed, _ in second_blocks)
+    (first, first_blocks), (second, second_blocks), (third, nothing) = ranks.run(two_that_take_time, num_ranks=3)
+    warming, per_block = 1 + 5, 5
+    assert (first, second, third) == (warming + 2 * per_block, warming + 2 * per_block, 0)
+    assert first_blocks == [(0.25 / ROUNDS_PER_RUN, pytest.approx(0.25 / 5 / ROUNDS_PER_RUN))] * 2
+    assert second_blocks == [(0.75 / ROUNDS_PER_RUN, pytest.approx(0.75 / 5 / ROUNDS_PER_RUN))] * 2
     assert nothing == [(0.0, 0.0)] * 2
 
 
