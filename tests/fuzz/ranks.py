@@ -110,6 +110,36 @@ class Answer:
     value: Any
 
 
+@dataclass(frozen=True)
+class Leaving:
+    """What a task returns to let its rank leave: `value` is the answer, given before.
+
+    how: "return" from the program, "sys.exit", "destroy" the process groups and sys.exit, "os._exit", or "raise".
+    """
+
+    value: Any
+    how: str
+    code: int = 0
+
+    def leave(self) -> None:
+        """The rank's last act."""
+        if self.how == "raise":
+            raise ZeroDivisionError("a program's own error")
+        if self.how == "os._exit":
+            os._exit(self.code)
+        if self.how == "destroy":
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+        if self.how != "return":
+            sys.exit(self.code)
+
+    @property
+    def exit_code(self) -> int:
+        """That of its process."""
+        return 1 if self.how == "raise" else 0 if self.how == "return" else self.code
+
+
 class Ranks:
     """`num_ranks` processes in one process group on Gloo, which wait for tasks.
 
@@ -155,12 +185,8 @@ class Ranks:
         self,
         ranks: Sequence[int],
         limit_s: float,
-        on_news: Callable[[], object] = lambda: None,
     ) -> dict[int, Answer]:
-        """By rank, what became of the task; those that end, or say nothing in time, are missing.
-
-        on_news: called whenever something has happened, such as a rank being stopped.
-        """
+        """By rank, what became of the task; those that end, or say nothing in time, are missing."""
         waiting = {self.pipes[rank]: rank for rank in ranks}
         answers: dict[int, Answer] = {}
         end_s = time.monotonic() + limit_s
@@ -171,8 +197,11 @@ class Ranks:
                     answers[rank] = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     continue
-            on_news()
         return answers
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether its process is over."""
+        return self.pids[rank] in self._home.codes
 
     def is_stopped(self, rank: int) -> bool:
         """Whether it was by a signal."""
@@ -232,4 +261,8 @@ def serve(orders: Connection, rank: int, num_ranks: int, rendezvous: str, timeou
             answer = Answer(True, task(*arguments))
         except Exception:  # whoever gave the task judges
             answer = Answer(False, traceback.format_exc())
+        if isinstance(answer.value, Leaving):
+            orders.send(Answer(True, answer.value.value))
+            answer.value.leave()
+            return
         orders.send(answer)
