@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from tests.fuzz.calls import Issued, issue
-from tests.fuzz.ranks import Leaving
+from tests.fuzz.ranks import Leaving, group_on
 
 if TYPE_CHECKING:
     from tests.fuzz.deaths import Death
@@ -45,7 +45,7 @@ class Report:
 def live(death: Death) -> Leaving:
     """The calls of `death` on this rank, and how it leaves."""
     rank, report = dist.get_rank(), Report()
-    group: Any = dist.new_group(backend="ring") if death.way == "ring" else dist.group.WORLD
+    group = group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
     is_victim = rank == death.victim and death.how not in ("none", "leave")
     strike = _strike_of(death) if is_victim else lambda _: None
     began_s = time.monotonic()

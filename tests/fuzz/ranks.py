@@ -2,6 +2,7 @@
 
 import atexit
 import datetime
+import faulthandler
 import itertools
 import os
 import signal
@@ -21,7 +22,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
-LOG_LINES = 8
+LOG_LINES = 30
 News = tuple[str, int, int]
 
 
@@ -34,7 +35,7 @@ class Nursery:
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="fuzz-")
         self._control, theirs = Pipe()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
         command = [sys.executable, "-m", "tests.fuzz.zygote", str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment)
         theirs.close()
@@ -219,7 +220,9 @@ class Ranks:
         return [self._home.codes.get(pid) for pid in self.pids]
 
     def remains(self) -> str:
-        """What is known of each rank: its exit code and the last it wrote to its standard error."""
+        """What is known of each rank: its exit code, or where it is, and the last it wrote to its standard error."""
+        for rank in range(self.num_ranks):
+            self.signal(rank, signal.SIGUSR1)
         codes, lines = self.codes(limit_s=1), []
         for rank, code in enumerate(codes):
             log = self._log(rank)
@@ -243,6 +246,7 @@ def serve(orders: Connection, rank: int, num_ranks: int, rendezvous: str, timeou
 
     import collectives
 
+    faulthandler.register(signal.SIGUSR1)  # see `remains`
     dist.init_process_group(
         "gloo",
         init_method=f"file://{rendezvous}",
@@ -266,3 +270,12 @@ def serve(orders: Connection, rank: int, num_ranks: int, rendezvous: str, timeou
             answer.value.leave()
             return
         orders.send(answer)
+
+
+def group_on(backend: str, timeout_s: float) -> Any:
+    """In a rank: the group of all ranks, on Gloo or on another backend."""
+    import torch.distributed as dist
+
+    if backend == "gloo":
+        return dist.group.WORLD
+    return dist.new_group(timeout=datetime.timedelta(seconds=timeout_s), backend=backend)  # else it is half an hour
