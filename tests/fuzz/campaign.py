@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from tests.fuzz.attacks import Attack
 from tests.fuzz.case import Case
-from tests.fuzz.reducing import Fault, fault_of, reduced
+from tests.fuzz.reducing import MAX_REDUCING_S, Fault, fault_of, reduced
 
 PROGRESS_S = 30.0
 MAX_LINES = 40  # of a message; a rank's traceback may be long
@@ -84,12 +84,14 @@ class Campaign:
             self._say(f"  like an earlier one: {fault.signature}")
             return
         self._say("\n".join(fault.message.splitlines()[:MAX_LINES]))
+        began_s = time.monotonic()
         again = fault_of(case)
+        case_s = time.monotonic() - began_s
         if again is None:
             self._say("it does not fail when run once more; the whole case:")
             self._say(case.describe())
             return
-        case, fault = reduced(case, again)
+        case, fault = reduced(case, again, MAX_REDUCING_S + 4 * case_s)
         self._say(f"reduced to:\n{case.describe()}")
         self._say("\n".join(fault.message.splitlines()[:MAX_LINES]))
 

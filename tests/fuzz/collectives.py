@@ -90,6 +90,9 @@ class Job:
         for index in range(len(self.groups) if len(self.groups) > 1 else 0):  # only one of the groups
             calls = tuple(replace(call, group=0) for call in self.calls if call.group == index)
             yield replace(self, groups=(self.groups[index],), calls=calls)
+        if len(self.calls) > 1:
+            for only in self.calls:
+                yield replace(self, calls=(only,))
         for calls in shorter(self.calls):
             yield replace(self, calls=calls)
         for calls in with_one_replaced(self.calls, simpler_calls):

@@ -22,7 +22,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
-LOG_LINES = 30
+LOG_LINES = 100
 News = tuple[str, int, int]
 
 

@@ -57,7 +57,7 @@ def _limit(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def reduced(case: Case, fault: Fault, max_tries: int = MAX_TRIES, max_s: float = MAX_REDUCING_S) -> tuple[Case, Fault]:
+def reduced(case: Case, fault: Fault, max_s: float = MAX_REDUCING_S, max_tries: int = MAX_TRIES) -> tuple[Case, Fault]:
     """The smallest variant found of `case` that fails with the same signature, and how it fails.
 
     Greedy: goes on from the first smaller variant that fails; ends when none does, or at one of the limits.
