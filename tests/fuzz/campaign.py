@@ -10,6 +10,7 @@ from tests.fuzz.case import Case
 from tests.fuzz.reducing import MAX_REDUCING_S, Fault, fault_of, reduced
 
 PROGRESS_S = 30.0
+NUM_IN_FULL = 2  # faults of a kind, which may have several causes
 MAX_LINES = 40  # of a message; a rank's traceback may be long
 
 
@@ -78,10 +79,10 @@ class Campaign:
             tally.seconds += time.monotonic() - began_s
 
     def _report(self, attack: Attack, number: int, case: Case, fault: Fault, tally: Tally) -> None:
-        """The first fault of a kind in full, others in a line."""
+        """The first faults of a kind in full, others in a line."""
         self._say(f"\nFAULT in {attack.name}: --case {attack.name}:{number}")
-        if tally.signatures[fault.signature] > 1:
-            self._say(f"  like an earlier one: {fault.signature}")
+        if tally.signatures[fault.signature] > NUM_IN_FULL:
+            self._say(f"  like earlier ones: {fault.signature}")
             return
         self._say("\n".join(fault.message.splitlines()[:MAX_LINES]))
         began_s = time.monotonic()

@@ -122,7 +122,7 @@ class Job:
             for rank, results in outcomes.items()
             if (outcome := results.get(index)) and outcome.problem
         ]
-        assert not problems, "\n".join(problems)
+        assert not problems, f"{problems[0]}\n    and {len(problems) - 1} more calls of ranks"
         for index, each in enumerate(self.calls):
             self._judge_alike(index, each, [o for results in outcomes.values() if (o := results.get(index))])
 
@@ -235,7 +235,8 @@ def _over(call: Call, issued: Issued, draw: random.Random) -> Outcome:
         return _refusal(call, error)
     if call.wrong:
         return Outcome(f"a wrong call ({call.wrong}) is not refused")
-    return Outcome(issued.problem(), digest=issued.digest())
+    problem = issued.problem()
+    return Outcome(f"wrong result of {call.name}\n    {problem}" if problem else "", digest=issued.digest())
 
 
 # What follows draws jobs.

@@ -11,6 +11,7 @@ UNTOUCHED = 77
 WRITABLE = ("plain", "offset", "strided", "reversed dims", "padded", "negated", "parameter")
 COMPLEX_ONLY = ("conjugated", "conjugated and negated")
 READ_ONLY = ("expanded",)
+CANNOT_BE_NEGATED = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass
@@ -52,7 +53,7 @@ def laid_out(values: torch.Tensor, layout: str) -> View:
     tensor = memory.as_strided(shape, strides, offset)
     if layout.startswith("conjugated"):
         tensor = tensor.conj()
-    if layout.endswith("negated"):
+    if layout.endswith("negated") and dtype not in CANNOT_BE_NEGATED:
         tensor = torch._neg_view(tensor)
     tensor.copy_(values)
     if layout == "parameter" and (dtype.is_floating_point or dtype.is_complex):
