@@ -16,9 +16,11 @@ PR_SET_PDEATHSIG = 1
 Target = Callable[[Connection], object]
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when the thread that forked it ends."""
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os._exit(1)
 
 
 class Zygote:
@@ -34,21 +36,29 @@ class Zygote:
 
     def serve(self) -> Callable[[], object] | None:
         """In a forked rank: what it is to do. In the zygote: None, when nobody gives orders any more."""
-        while True:
-            ready = wait([self._control, self._woken])
-            if self._woken in ready:
-                os.read(self._woken, 1000)
-                for news in self._news():
-                    self._control.send(news)
-            if self._control in ready:
-                try:
+        try:
+            while True:
+                ready = wait([self._control, self._woken])
+                if self._woken in ready:
+                    os.read(self._woken, 1000)
+                    for news in self._news():
+                        self._control.send(news)
+                if self._control in ready:
                     kind, *order = self._control.recv()
-                except (EOFError, OSError):
-                    return None
-                if kind == "signal":
-                    self._signal(*order)
-                elif (work := self._fork(*order)) is not None:
-                    return work
+                    if kind == "signal":
+                        self._signal(*order)
+                    elif (work := self._fork(*order)) is not None:
+                        return work
+        except (EOFError, OSError):  # the other end is closed
+            self._end()
+            return None
+
+    def _end(self) -> None:
+        """Kill all ranks, and wait until they are gone."""
+        for pid in self._ranks:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._ranks:
+            os.waitpid(pid, 0)
 
     def _news(self) -> Iterator[tuple[str, int, int]]:
         """Ranks that have ended, with their exit codes, or been stopped."""
@@ -67,14 +77,14 @@ class Zygote:
             os.kill(pid, number)
 
     def _fork(self, log: str, target: Target, *arguments: object) -> Callable[[], object] | None:
-        pipe = recv_handle(self._control)
+        pipe, parent = recv_handle(self._control), os.getpid()
         pid = os.fork()
         if pid:
             os.close(pipe)
             self._ranks.add(pid)
             self._control.send(("started", pid, 0))
             return None
-        die_with_parent()
+        die_with_parent(parent)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
