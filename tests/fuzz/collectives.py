@@ -57,7 +57,8 @@ class Group:
         options = dict(self.options)
         name = call.name.removesuffix("_coalesced").removesuffix("_tensor").removesuffix("_into")
         call = replace(call, algorithm=options.get(name, ""))
-        if call.name in REDUCING and call.torch_dtype.is_floating_point:
+        # torch.distributed hands complex tensors over as real ones, so that the options apply to them as well.
+        if call.name in REDUCING and (call.torch_dtype.is_floating_point or call.torch_dtype.is_complex):
             call = replace(call, wire=options.get("wire", ""), accumulate=options.get("accumulate", ""))
         return call
 
