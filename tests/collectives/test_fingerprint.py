@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.agreement import Agreement, MismatchError
 from collectives.errors import CollectiveError
 from collectives.exchange import LENGTH
+from collectives.fingerprint import CallCheck, FingerprintCheck, MismatchError
 from tests.ranks import RankPool
 
 Calls = tuple[Callable[..., object], Callable[..., object]]
@@ -97,7 +97,7 @@ def disagreed(group: dist.ProcessGroup, pair: str, async_op: bool) -> tuple[str,
         call().wait() if async_op else call()
     after = torch.ones(2)
     collectives.all_reduce(after, group=group)
-    collectives.check_calls(group, on=False)
+    collectives.check_calls(group, CallCheck.NEW)
     return str(error.value), sorted({float(x) for each in given for x in each}), after.tolist()
 
 
@@ -133,7 +133,7 @@ def agreed(group: dist.ProcessGroup) -> list[float]:
         collectives.reduce_scatter_tensor(output, torch.cat(shares), group=group)
     for work in works:
         work.wait()
-    collectives.check_calls(group, on=False)
+    collectives.check_calls(group, CallCheck.NEW)
     collectives.all_reduce(output, group=group)
     return [*output.tolist(), *(float(tensor[-1]) for tensor in tensors)]
 
@@ -146,7 +146,7 @@ def test_agreeing_calls_pass(ranks: RankPool) -> None:
 def long_words(group: dist.ProcessGroup) -> str:
     """What is said of two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
-        Agreement(group).require("x" * 2 * LENGTH + str(group.rank()))
+        FingerprintCheck(group).compare("x" * 2 * LENGTH + str(group.rank()))
     return str(error.value)
 
 
