@@ -5,6 +5,7 @@ from collectives.backend import BackendOptions
 from collectives.ddp import HookState, ddp_comm_hook
 from collectives.errors import CollectiveError
 from collectives.execute import Executor, execute
+from collectives.failures import explain_failures
 from collectives.fingerprint import CallCheck, MismatchError
 from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
 from collectives.lane import check_calls
@@ -33,6 +34,7 @@ __all__ = [
     "check_calls",
     "ddp_comm_hook",
     "execute",
+    "explain_failures",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",

@@ -28,8 +28,14 @@ class CollectiveError(RuntimeError):
 
     def add_cause(self, cause: str) -> None:
         """Put at the end of the message what made the transfer fail."""
-        if cause:
+        if cause and cause not in str(self):
             self.args = (f"{self}; {cause}",)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether Gloo says that nothing came in time, or that an earlier such failure has closed the connection."""
+    text = str(error).lower()
+    return "timed out" in text or "timeout" in text
 
 
 @contextmanager

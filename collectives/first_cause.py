@@ -20,29 +20,33 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
-from collectives.errors import CollectiveError
+from collectives.errors import CollectiveError, is_timeout
 
 T = TypeVar("T")
 PREFIX = "collectives/failure"
 # How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
 # its process a moment before that process can write, so its neighbours may ask first.
 GRACE_S = 0.25
+# The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
+TIMEOUT_GRACE_S = 1.5
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
-LIMIT_S = 2.0
+LIMIT_S = 3.0
 POLL_S = 0.01
 
 
 class Record(NamedTuple):
     """What a rank that failed has written.
 
-    peer: the rank of the group that it was waiting for; None if it failed by itself.
+    peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
     call: what it was doing, in words.
-    cause: the error, if it failed by itself.
+    cause: the error, if it failed by itself; else empty.
+    timed_out: whether it gave up waiting, rather than lost a connection.
     """
 
     peer: int | None
     call: str
-    cause: str
+    cause: str = ""
+    timed_out: bool = False
 
 
 class FailureRecords:
@@ -58,12 +62,14 @@ class FailureRecords:
     def first_cause(self, error: BaseException, call: str) -> str:
         """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
-        Takes GRACE_S on the neighbours of the rank that failed first, and LIMIT_S at most. call: what this rank was
+        Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
+        at most. call: what this rank was
         doing, in words.
         """
         own_fault = not isinstance(error, CollectiveError)
         text = (str(error).strip() or repr(error)).splitlines()[0]
-        record = Record(getattr(error, "peer", None), call, f"{type(error).__name__}: {text}" if own_fault else "")
+        cause = f"{type(error).__name__}: {text}" if own_fault else ""
+        record = Record(getattr(error, "peer", None), call, cause, is_timeout(error))
         return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
 
     def _within_limit(self, ask: Callable[[], T]) -> T | None:
@@ -91,29 +97,39 @@ class FailureRecords:
     def _find(self, own: Record) -> str:
         store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
         store.set(self._key(self._rank), json.dumps(own))
-        if not store.check([verdict]):
-            store.compare_set(verdict, "", self._follow(own))  # the first to find out tells all
+        found = "" if store.check([verdict]) else self._follow(own)
+        if found:
+            store.compare_set(verdict, "", found)  # the first to find out tells all
         self._stay_while_serving()
-        return str(store.get(verdict).decode())
+        return store.get(verdict).decode() if store.check([verdict]) else ""
 
     def _follow(self, own: Record) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
         while rank is not None and rank not in chain:
-            found = self._record_of(rank)
+            found = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
             if found is None:
                 return f"the first rank to stop responding was rank {rank}"
             chain[rank], record, rank = found, found, found.peer
+        if record.cause:
+            return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
-            last = list(chain)[-1]
-            return f"the first rank to fail was rank {last}: {record.cause}" if record.cause else ""
+            return self._only_one_silent()
         return disagreement([(index, each.call) for index, each in sorted(self._all_records().items())])
+
+    def _only_one_silent(self) -> str:
+        """What to conclude where a rank knows no peer: torch's own errors name none."""
+        deadline = time.monotonic() + GRACE_S
+        while len(records := self._all_records()) < self._num_ranks - 1 and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        silent = sorted(set(range(self._num_ranks)) - set(records))
+        return f"the first rank to stop responding was rank {silent[0]}" if len(silent) == 1 else ""
 
     def _all_records(self) -> dict[int, Record]:
         return {rank: found for rank in range(self._num_ranks) if (found := self._read(rank)) is not None}
 
-    def _record_of(self, rank: int) -> Record | None:
+    def _record_of(self, rank: int, grace_s: float) -> Record | None:
         """That of `rank`, which gets some time to write it."""
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + grace_s
         while (found := self._read(rank)) is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return found
