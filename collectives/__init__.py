@@ -1,11 +1,12 @@
 """The collectives of torch.distributed, executed from `ringsim` schedules over send and receive."""
 
 from collectives import backend
-from collectives.agreement import MismatchError
 from collectives.backend import BackendOptions
 from collectives.ddp import HookState, ddp_comm_hook
 from collectives.errors import CollectiveError
 from collectives.execute import Executor, execute
+from collectives.failures import explain_failures
+from collectives.fingerprint import CallCheck, MismatchError
 from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
 from collectives.lane import check_calls
 from collectives.ledger import Ledger
@@ -16,6 +17,7 @@ from collectives.work import Work
 
 __all__ = [
     "BackendOptions",
+    "CallCheck",
     "CollectiveError",
     "Event",
     "Executor",
@@ -32,6 +34,7 @@ __all__ = [
     "check_calls",
     "ddp_comm_hook",
     "execute",
+    "explain_failures",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",

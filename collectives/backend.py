@@ -61,6 +61,7 @@ class RingGroup(dist.ProcessGroup):
         # With the store, as the stubs have it, torch cannot make a group that Python overrides.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
+        self.is_shut_down = False
         self.options = options or BackendOptions()
         with calm_new_polling():
             gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
@@ -77,6 +78,7 @@ class RingGroup(dist.ProcessGroup):
         return self._store
 
     def shutdown(self) -> None:
+        self.is_shut_down = True
         close_lane(self)
         super().shutdown()
 

@@ -17,6 +17,7 @@ from collectives.errors import CollectiveError, naming_failures
 from collectives.ledger import ledger_of
 from collectives.run import Arrival, Run
 from collectives.script import Do
+from ringsim.program import Receive, Send
 
 
 @dataclass(slots=True)
@@ -42,18 +43,18 @@ class BatchedRun(Run):
         receive = self.executor.program.receives[index]
         buffer = self._landing(receive)
         self.arrivals.append(Arrival(buffer))
-        self._add(dist.irecv, buffer, receive.peer)
+        self._add(dist.irecv, buffer, receive)
 
     def _send(self, index: int) -> None:
         send = self.executor.sends[index]
-        self._add(dist.isend, self._message(send), send.peer)
+        self._add(dist.isend, self._message(send), send)
         self._record("sent", send)
 
-    def _add(self, op: Callable[..., dist.Work | None], message: torch.Tensor, peer: int) -> None:
+    def _add(self, op: Callable[..., dist.Work | None], message: torch.Tensor, transfer: Send | Receive) -> None:
         if len(message):
             data = message.view(torch.uint8)  # NCCL knows fewer dtypes than torch
-            peer = self.executor.peers[peer]
-            self.batch.append(dist.P2POp(op, data, group=self.group, tag=self.executor.tag, group_peer=peer))
+            peer, tag = self.executor.peers[transfer.peer], self.tags[transfer.chunk]
+            self.batch.append(dist.P2POp(op, data, group=self.group, tag=tag, group_peer=peer))
 
     def _launch(self, _: int) -> None:
         if self.batch:
@@ -80,6 +81,7 @@ class BatchedRun(Run):
             f"rank {self.group.rank()}: {self.executor.schedule}: step {index}: sending to and receiving from ranks "
             f"{', '.join(map(str, peers))} failed: {cause} ({ledger})",
             ledger,
+            peers[0] if len(peers) == 1 else None,
         )
 
 

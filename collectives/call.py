@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.auto import chooser_of, require_network
+from collectives.errors import CollectiveError
 from collectives.execute import Executor, is_plain, resolve
+from collectives.fingerprint import UNNUMBERED, Fingerprint
 from collectives.lane import Lane, lane_of
 from collectives.reduction import Reduction
 from collectives.run import Source
@@ -43,29 +45,15 @@ def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtyp
     return Numbers(accumulate or dtype, wire or dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a rank is about to do, for `Agreement`; put into words only where that is asked for."""
-
-    name: str
-    tensor: torch.Tensor
-    details: tuple[object, ...] = ()
-
-    def of(self, call: "Call") -> str:
-        """In a few words."""
-        collective, algorithm, root = call.key
-        rooted = f", root {root}" if collective in (Collective.BROADCAST, Collective.REDUCE) else ""
-        of = f"{self.tensor.numel()} elements of {self.tensor.dtype}"
-        return f"{self.name} of {of}{''.join(map(str, self.details))}{rooted}, algorithm {algorithm}"
-
-
 class Call:
     """One collective on one group: where it runs, and its executor.
 
     transport: of its tensors, once it is to be performed.
+    number: of its fingerprint, once it is its turn.
     """
 
     transport: Transport
+    number: int = UNNUMBERED
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
@@ -101,7 +89,8 @@ class Call:
         if algorithm == AUTO:
             algorithm = chooser_of(self.group).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
-        executor.run(tensor, reduce=how.combine if how else torch.Tensor.add_, source=source, wire=wire)
+        combine = how.combine if how else torch.Tensor.add_
+        executor.run(tensor, reduce=combine, source=source, wire=wire, number=self.number)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
@@ -116,26 +105,39 @@ class Call:
         self,
         work: Callable[[], None],
         async_op: bool,
+        name: str,
         result: list[torch.Tensor],
-        words: Words,
+        tensor: torch.Tensor,
+        details: tuple[object, ...] = (),
         inputs: Sequence[torch.Tensor] = (),
     ) -> Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
-        words: what all ranks must say alike, if that is to be checked.
-        inputs: the tensors that it was given beside those of the result.
+        name, tensor, details: of the fingerprint, which all ranks must have alike.
+        inputs: the tensors that it was given beside that one and those of the result.
         """
-        self.transport = self.lane.transports.of(words.tensor)
+        self.transport = self.lane.transports.of(tensor)
+        collective, algorithm, root = self.key
+        of_root = root if collective in (Collective.BROADCAST, Collective.REDUCE) else None
+        fingerprint = Fingerprint(name, tensor.numel(), tensor.dtype, details, algorithm, of_root)
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
-        agreement = self.lane.agreement
+        check = self.lane.check
 
         def turn() -> None:
-            if agreement is not None:
-                agreement.require(words.of(self))
-            work()
+            try:
+                self.number = self.lane.fingerprints.number(fingerprint, check)
+                work()
+            except ValueError:  # refused before anything was sent
+                raise
+            except CollectiveError as error:
+                error.add_cause(self.lane.failures.first_cause(error, str(fingerprint)))
+                raise
+            except BaseException as error:
+                self.lane.failures.first_cause(error, str(fingerprint))  # for the others, who wait for this rank
+                raise
 
-        if words.tensor.is_cuda:
-            return self._perform_on_cuda(turn, async_op, result, [words.tensor, *result, *inputs])
+        if tensor.is_cuda:
+            return self._perform_on_cuda(turn, async_op, result, [tensor, *result, *inputs])
         if async_op:
             return self.lane.start(turn, result)
         self.lane.run(turn)
@@ -158,43 +160,3 @@ class Call:
             return Work.over(result, crossing)
         crossing.join()
         return None
-
-
-def check_writable(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if elements of `tensor` share memory, as those of an expanded one do: no result fits there."""
-    if not tensor.is_contiguous() and any(
-        step == 0 for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-    ):
-        raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()}: elements share memory; "
-            "give a tensor that is not expanded, such as its clone"
-        )
-
-
-def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
-    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
-    if small.numel() * num_ranks != large.numel():
-        raise ValueError(
-            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
-            f"{large_name} must have {num_ranks} times as many, once per rank"
-        )
-    if small.dtype != large.dtype:
-        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
-    if small.device != large.device:
-        raise ValueError(f"{large_name} is on {large.device} and {small_name} on {small.device}: must be on the same")
-
-
-def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
-    """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
-    if len(tensors) != num_ranks:
-        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
-    for index, each in enumerate(tensors):
-        if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
-            raise ValueError(
-                f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
-                f"{tensor.dtype}: both must be the same"
-            )
-        if each.device != tensor.device:
-            raise ValueError(
-                f"{list_name}[{index}] is on {each.device} and {name} on {tensor.device}: must be on the same"
-            )

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Words, check_writable, numbers
+from collectives.call import Call, numbers
 from collectives.functions import Group, Op, all_gather_into_tensor, reduce_scatter_tensor
 from collectives.reduction import reduction
+from collectives.tensor_checks import assign, check_writable, resolved
 from collectives.work import Work
 from ringsim.collective import Collective
 
@@ -33,7 +34,8 @@ def all_reduce_coalesced(
         check_writable(f"tensors[{index}]", each)
     if len({each.device for each in tensors}) != 1:
         raise ValueError(f"tensors on {sorted({str(each.device) for each in tensors})}: must all be on the same device")
-    how, states = reduction(op, tensors[0].dtype), numbers(tensors[0].dtype, accumulate, wire)
+    states = numbers(tensors[0].dtype, accumulate, wire)
+    how = reduction(op, states.state)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
     wholes = [each.detach() for each in tensors]
     lengths = [each.numel() for each in wholes]
@@ -42,14 +44,14 @@ def all_reduce_coalesced(
         state = call.buffer(sum(lengths), states.state, wholes[0])
         parts = [part.view(each.shape) for part, each in zip(state.split(lengths), wholes, strict=True)]
         for part, each in zip(parts, wholes, strict=True):
-            part.copy_(each)
+            part.copy_(resolved(each))
         call.execute(state, how, states.wire)
         how.finish(state, call.num_ranks)
         for part, each in zip(parts, wholes, strict=True):
-            each.copy_(part)
+            assign(each, part)
 
-    words = Words("all_reduce_coalesced", tensors[0], (", ", lengths, " in all, ", how.name, states))
-    return call.perform(run, async_op, tensors, words)
+    details = (", ", tuple(lengths), " in all, ", how.name, states)
+    return call.perform(run, async_op, "all_reduce_coalesced", tensors, tensors[0], details)
 
 
 def all_gather_into_tensor_coalesced(

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from collectives.batched_run import BatchedRun
-from collectives.mail import mail_of, mail_tag
+from collectives.mail import goes_by_mail, mail_of, mail_tag, numbered_tag
 from collectives.room import room
 from collectives.run import Event, Reduce, Run, Source
 from collectives.script import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
@@ -43,13 +44,27 @@ def execute(
 
 
 def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`group`, or the default one. Raises ValueError if there is none, or this rank is not in it."""
+    """`group`, or the default one.
+
+    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    """
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
     if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
         raise ValueError("group: this rank is not in it; only its members call its collectives")
+    if _is_destroyed(group):
+        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
     return group
+
+
+def _is_destroyed(group: dist.ProcessGroup) -> bool:
+    """Whether dist.destroy_process_group is over for `group`."""
+    if type(group) is dist.ProcessGroup:
+        return group not in distributed_c10d._world.pg_map
+    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
+    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    return getattr(group, "is_shut_down", False)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -109,7 +124,7 @@ class Executor:
         self.mail = mail_of(group)
         self.tag, self.cut = tag, cut
         self._transports = transports_of(group)
-        self._layouts: dict[tuple[int, int, bool], Layout] = {}
+        self._layouts: dict[tuple[int, int, bool, int], Layout] = {}
         self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
 
     @cached_property
@@ -136,6 +151,7 @@ class Executor:
         source: Source | None = None,
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
+        number: int = 0,
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
@@ -147,6 +163,8 @@ class Executor:
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
+        number: that of the call's fingerprint, the same on every rank: messages of calls with other numbers than this
+        one are not taken for its own.
 
         Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
         CollectiveError when a peer fails or is later than the group's timeout.
@@ -155,9 +173,9 @@ class Executor:
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
         if transport is STAGED:
-            self._run_staged(tensor, reduce, source, wire, log)
+            self._run_staged(tensor, reduce, source, wire, log, number)
         else:
-            self._run(tensor, transport, reduce, source, wire, log)
+            self._run(tensor, transport, reduce, source, wire, log, number)
 
     def _run_staged(
         self,
@@ -166,11 +184,12 @@ class Executor:
         source: Source | None,
         wire: torch.dtype | None,
         log: list[Event] | None,
+        number: int,
     ) -> None:
         self._staging = room(self._staging, tensor.numel(), tensor.dtype, pinned=True)
         host = self._staging[: tensor.numel()]
         host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
-        self._run(host, POSTED, reduce, None, wire, log)
+        self._run(host, POSTED, reduce, None, wire, log, number)
         tensor.detach().view(-1).copy_(host)
 
     def _run(
@@ -181,10 +200,11 @@ class Executor:
         source: Source | None,
         wire: torch.dtype | None,
         log: list[Event] | None,
+        number: int,
     ) -> None:
         plan = self._posted if transport is POSTED else self._batched
         wire = wire or tensor.dtype
-        layout = self._layout(tensor.numel(), wire.itemsize, plan)
+        layout = self._layout(tensor.numel(), wire.itemsize, plan, number)
         homes = _cut(tensor, layout.lengths)
         chunks = _cut(source.tensor, layout.lengths) if source else homes.copy()
         mirror = chunks
@@ -212,16 +232,23 @@ class Executor:
 
         return widened
 
-    def _layout(self, num_elements: int, bytes_each: int, plan: Plan) -> Layout:
+    def _layout(self, num_elements: int, bytes_each: int, plan: Plan, number: int) -> Layout:
         """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""
         by_mail = plan.run is Run  # only Gloo lets receives stay posted between calls
-        key = num_elements, bytes_each, by_mail
+        key = num_elements, bytes_each, by_mail, number
         if key not in self._layouts:
             lengths = np.diff(self.cut(num_elements, self.schedule.num_chunks)).tolist()
-            tags = [mail_tag(self.tag, length * bytes_each) if by_mail else self.tag for length in lengths]
-            unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if tag == self.tag]
+            tags = self._tags([length * bytes_each for length in lengths], by_mail, number)
+            unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not goes_by_mail(tag)]
             self._layouts[key] = Layout(lengths, tags, max(unmailed, default=0) if plan.num_slots else 0)
         return self._layouts[key]
+
+    def _tags(self, sizes_bytes: list[int], by_mail: bool, number: int) -> list[int]:
+        """The tags of the messages of chunks of those sizes."""
+        own = numbered_tag(self.tag, number)
+        tags = [mail_tag(own, size) for size in sizes_bytes]
+        # What has no number shares its places with all else that has none, so that these are not counted.
+        return tags if by_mail and (number == 0 or self.mail.grant(set(tags))) else [own] * len(tags)
 
 
 def _refusal(tensor: torch.Tensor) -> str:

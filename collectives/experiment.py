@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from collectives.execute import Executor
 
@@ -41,16 +40,19 @@ class Blocks(NamedTuple):
     least_s: float = 20e-3
 
 
-def time_blocks(experiment: Experiment, blocks: Blocks, meeting: Executor) -> list[tuple[float, float]]:
+def time_blocks(
+    experiment: Experiment, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
+) -> list[tuple[float, float]]:
     """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
 
-    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has. They meet before each
-    block: which thread has which core stays as it is for many rounds, and should not for all blocks.
+    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has.
+    meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
+    for all blocks.
     """
     num_runs = _agreed_runs(experiment, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
-        dist.barrier(group=meeting.group)  # torch's, as the benchmark has it: who is awake afterwards matters
+        meet()
         if meeting.group.rank() not in experiment.ranks:
             continue
         begin, begin_cpu = time.perf_counter(), time.process_time()

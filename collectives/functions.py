@@ -22,9 +22,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Numbers, Words, check_list, check_share, check_writable, numbers
+from collectives.call import Call, Numbers, numbers
 from collectives.reduction import Reduction, reduction
 from collectives.run import Source
+from collectives.tensor_checks import assign, check_list, check_share, check_tensor, check_writable, resolved
 from collectives.work import Work
 from ringsim.collective import Collective
 
@@ -49,10 +50,14 @@ def all_reduce(
     the very bits of dist.all_reduce on Gloo.
     """
     check_writable("tensor", tensor)
-    how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
+    dtypes = numbers(tensor.dtype, accumulate, wire)
+    how = reduction(op, dtypes.state)
     call = Call(Collective.ALL_REDUCE, algorithm, group)
-    words = Words("all_reduce", tensor, (", ", how.name, dtypes))
-    return call.perform(lambda: _reduce_in_place(call, tensor.detach(), how, dtypes), async_op, [tensor], words)
+
+    def run() -> None:
+        _reduce_in_place(call, tensor.detach(), how, dtypes)
+
+    return call.perform(run, async_op, "all_reduce", [tensor], tensor, (", ", how.name, dtypes))
 
 
 def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: Numbers) -> None:
@@ -61,11 +66,11 @@ def _reduce_in_place(call: Call, tensor: torch.Tensor, how: Reduction, dtypes: N
         state = tensor
     else:
         state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
-        state.copy_(tensor)
+        state.copy_(resolved(tensor))
     call.execute(state, how, dtypes.wire)
     how.finish(state, call.num_ranks)
     if state is not tensor:
-        tensor.copy_(state)
+        assign(tensor, state)
 
 
 def reduce_scatter_tensor(
@@ -117,18 +122,27 @@ class _Scatter:
         wire: torch.dtype | None = None,
     ) -> None:
         check_writable("output", output)
-        self.how, self.dtypes = reduction(op, output.dtype), numbers(output.dtype, accumulate, wire)
+        self.dtypes = numbers(output.dtype, accumulate, wire)
+        self.how = reduction(op, self.dtypes.state)
         self.call = Call(Collective.REDUCE_SCATTER, algorithm, group)
         self.output = output
-        self.words = Words("reduce_scatter", output, (" a rank, ", self.how.name, self.dtypes))
 
     def _can_be_read_in_place(self, inputs: list[torch.Tensor]) -> bool:
         plain = len(inputs) == 1 and self.call.takes(inputs[0])
         return plain and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
 
     def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
+        for each in inputs:
+            check_tensor("input", each)
+        output, details = self.output, (" a rank, ", self.how.name, self.dtypes)
         return self.call.perform(
-            lambda: self.run([each.detach() for each in inputs]), async_op, [self.output], self.words, inputs
+            lambda: self.run([each.detach() for each in inputs]),
+            async_op,
+            "reduce_scatter",
+            [output],
+            output,
+            details,
+            inputs,
         )
 
     def run(self, inputs: list[torch.Tensor]) -> None:
@@ -138,11 +152,11 @@ class _Scatter:
             call.execute(state, self.how, source=Source(inputs[0], self.how.combine_into))
         else:
             for part, each in zip(state.tensor_split(len(inputs)), inputs, strict=True):
-                part.view(each.shape).copy_(each)
+                part.view(each.shape).copy_(resolved(each))
             call.execute(state, self.how, self.dtypes.wire)
         share = state.view(call.num_ranks, -1)[call.rank]
         self.how.finish(share, call.num_ranks)
-        self.output.detach().copy_(share.view(self.output.shape))
+        assign(self.output, share.view(self.output.shape))
 
 
 def all_gather_into_tensor(
@@ -159,6 +173,7 @@ def all_gather_into_tensor(
     """
     call = Call(Collective.ALL_GATHER, algorithm, group)
     check_writable("output_tensor", output_tensor)
+    check_tensor("input_tensor", input_tensor)
     check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
 
     def run() -> None:
@@ -166,9 +181,9 @@ def all_gather_into_tensor(
         whole = output if call.takes(output) else call.buffer(output.numel(), output.dtype, output)
         _gather(call, whole.view(call.num_ranks, -1), input_tensor.detach())
         if whole is not output:
-            output.copy_(whole.view(output.shape))
+            assign(output, whole.view(output.shape))
 
-    return call.perform(run, async_op, [output_tensor], Words("all_gather", input_tensor, (" a rank",)))
+    return call.perform(run, async_op, "all_gather", [output_tensor], input_tensor, (" a rank",))
 
 
 def all_gather(
@@ -183,18 +198,19 @@ def all_gather(
     call = Call(Collective.ALL_GATHER, algorithm, group)
     for index, each in enumerate(tensor_list):
         check_writable(f"tensor_list[{index}]", each)
+    check_tensor("tensor", tensor)
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
 
     def run() -> None:
         whole = call.buffer(tensor.numel() * call.num_ranks, tensor.dtype, tensor).view(call.num_ranks, -1)
         _gather(call, whole, tensor.detach())
         for each, part in zip(tensor_list, whole, strict=True):
-            each.detach().copy_(part.view(each.shape))
+            assign(each, part.view(each.shape))
 
-    return call.perform(run, async_op, tensor_list, Words("all_gather", tensor, (" a rank",)))
+    return call.perform(run, async_op, "all_gather", tensor_list, tensor, (" a rank",))
 
 
 def _gather(call: Call, whole: torch.Tensor, own: torch.Tensor) -> None:
     """whole: (num_ranks, elements), contiguous."""
-    whole[call.rank].view(own.shape).copy_(own)
+    whole[call.rank].view(own.shape).copy_(resolved(own))
     call.execute(whole)

@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
-from collectives.agreement import Agreement
 from collectives.errors import CollectiveError
 from collectives.execute import resolve
+from collectives.fingerprint import CallCheck, FingerprintCheck
+from collectives.first_cause import FailureRecords
 from collectives.room import fresh
 from collectives.stream import Crossing
-from collectives.transport import CPU, Transports, transports_of
+from collectives.transport import CPU, has_backend, transports_of
 from collectives.work import Work
 
 
@@ -28,17 +29,20 @@ class Lane:
     Memory: of each dtype, device and kind as much as the longest tensor for which a `buffer` was needed.
     """
 
-    def __init__(self, name: str, transports: Transports) -> None:
-        self.transports = transports
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.transports = transports_of(group)
+        self.fingerprints = FingerprintCheck(group)
+        self.failures = FailureRecords(group)
+        self.check = default_check(group)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
         self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._entering = threading.Lock()  # of the queue; held for a moment only
         self._running = threading.Lock()  # held by whoever carries out a collective
+        self._running_thread: int | None = None  # who that is
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
         self._sides: dict[torch.device, torch.cuda.Stream] = {}
-        self.agreement: Agreement | None = None
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
         """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
@@ -57,7 +61,12 @@ class Lane:
         return Crossing(self._sides[device], tensors)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run `call` after all that was given before, and wait for it."""
+        """Run `call` after all that was given before, and wait for it.
+
+        Raises RuntimeError in a collective of the same group, since each would wait for the other for ever.
+        """
+        if threading.get_ident() == self._running_thread:
+            raise RuntimeError("a collective was called from within another one of the same group")
         with self._entering:
             idle = not self._queue and self._running.acquire(blocking=False)
             future = None if idle else self._enqueue(call)
@@ -117,6 +126,7 @@ class Lane:
     def _carry_out(self, call: Callable[[], None]) -> None:
         if self._broken is not None:
             raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
+        self._running_thread = threading.get_ident()
         try:
             call()
         except ValueError:  # refused before anything was sent
@@ -124,6 +134,8 @@ class Lane:
         except BaseException as error:  # an interrupt, too, leaves the others in the middle
             self._broken = str(error) or repr(error)
             raise
+        finally:
+            self._running_thread = None
 
 
 _LANES: WeakKeyDictionary[dist.ProcessGroup, Lane] = WeakKeyDictionary()
@@ -134,9 +146,7 @@ def lane_of(group: dist.ProcessGroup) -> Lane:
     """The lane of `group`, which lives as long as the group."""
     with _MAKING:
         if group not in _LANES:
-            _LANES[group] = Lane(f"collectives-{group.group_name}", transports_of(group))
-            if get_debug_level() != DebugLevel.OFF:
-                check_calls(group)
+            _LANES[group] = Lane(group)
         return _LANES[group]
 
 
@@ -147,12 +157,30 @@ def close_lane(group: dist.ProcessGroup) -> None:
         lane.close()
 
 
-def check_calls(group: dist.ProcessGroup | None = None, on: bool = True) -> None:
-    """From now on make sure, before every collective of `group`, that all its ranks are about to do the same.
+def default_check(group: dist.ProcessGroup) -> CallCheck:
+    """Which calls of `group` are compared unless `check_calls` is called.
 
-    To be called on every rank alike. On by default with TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. A mismatch raises
-    MismatchError on every rank, with what each was about to do; a rank that calls nothing is named by all others after
-    the group's timeout. It costs as much time as a small collective.
+    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
+    the CPU wait for the device, which a program on NCCL does not expect.
+    """
+    if group.size() == 1:
+        return CallCheck.NONE
+    if get_debug_level() != DebugLevel.OFF:
+        return CallCheck.EVERY
+    return CallCheck.NEW if has_backend(group, CPU) else CallCheck.NONE
+
+
+def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
+    """From now on compare, before they are carried out, the calls of all ranks of `group` that `check` says.
+
+    To be called on every rank alike. NEW is the default where the group has a backend for the CPU, EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
+    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
+    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
+    many elements of a dtype, an operation and an algorithm.
+
+    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
+    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
     """
     group = resolve(group)
-    lane_of(group).agreement = Agreement(group) if on and group.size() > 1 else None
+    lane_of(group).check = check if group.size() > 1 else CallCheck.NONE

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import cycle
 
 import torch
@@ -37,6 +38,7 @@ def probe(
     sizes: Sequence[int] = SIZES,
     pairs: bool = False,
     calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[Experiment]]] = lambda _: nullcontext([]),
+    meet: Callable[[], object] | None = None,
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
@@ -51,6 +53,8 @@ def probe(
     time, because what is still in the caches moves and adds several times faster.
     pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
     calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `Call`.
+    meet: lets all ranks meet before each block; by messages of our own if None, because in a collective of `group`,
+    which may be what asks for the probes, another one of the same group would wait for the end of the first.
     """
     sizes = _sizes(sizes, tensor_bytes)
     memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
@@ -66,7 +70,10 @@ def probe(
         with calls(group) as of_calls:
             probes += of_calls
             meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
-            rounds_in_turn = [[time_blocks(each, blocks, meeting) for each in probes] for _ in range(blocks.turns)]
+            meet = meet or partial(meeting.run, torch.zeros(1))
+            rounds_in_turn = [
+                [time_blocks(each, blocks, meeting, meet) for each in probes] for _ in range(blocks.turns)
+            ]
         times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
     times /= torch.tensor([len(each.ranks) for each in probes])[:, None, None]  # over a block all go at the same pace

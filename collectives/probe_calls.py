@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Words
+from collectives.call import Call
 from collectives.execute import Executor
 from collectives.experiment import ROUNDS_PER_RUN, Experiment, Rounds
 from collectives.polling import calm_polling, is_calm
@@ -48,7 +48,7 @@ def _ours(group: dist.ProcessGroup) -> Rounds:
     def rounds() -> None:
         for _ in range(ROUNDS_PER_RUN):
             call = Call(Collective.ALL_REDUCE, "ring", group)
-            call.perform(lambda: executor.run(tensor), False, [tensor], Words("probe", tensor))
+            call.perform(lambda: executor.run(tensor), False, "probe", [tensor], tensor)
 
     return rounds
 

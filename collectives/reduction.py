@@ -61,22 +61,41 @@ class Reduction:
             self.combine(place, arrived)
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """What is left to do, in place, once all contributions are combined."""
+        """What is left to do, in place, once all contributions are combined.
+
+        An AVG of integers is truncated towards zero, as NCCL does it.
+        """
         if self.averages:
-            tensor.div_(num_ranks)
+            whole = not (tensor.is_floating_point() or tensor.is_complex())
+            tensor.div_(num_ranks, rounding_mode="trunc" if whole else None)
 
 
 @lru_cache
 def reduction(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
-    """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it either."""
+    """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it, or torch no sum."""
     kind = next((each for each in _COMBINE if op == each), None)
     if kind is None:
         raise ValueError(f"op {op}: must be one of {', '.join(each.name for each in _COMBINE)}")
     name = kind.name
     if kind in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"op {name}: needs integers or bool, not {dtype}")
-    if kind is ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex):
-        raise ValueError(f"op AVG: needs a floating-point or complex tensor, not {dtype}; use SUM")
+    if kind is ReduceOp.AVG and dtype == torch.bool:
+        raise ValueError(f"op {name}: needs numbers, not {dtype}; use BAND or BOR")
     if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
         raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
-    return Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)
+    how = Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)
+    _try_out(how, dtype)
+    return how
+
+
+def _try_out(how: Reduction, dtype: torch.dtype) -> None:
+    """Raise ValueError if torch cannot do it: in the middle of a collective that would break the group."""
+    try:
+        place, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
+        how.combine(chunk, arrived)
+        how.combine_into(place, chunk, arrived)
+        how.finish(chunk, 2)
+    except RuntimeError as error:  # NotImplementedError is one
+        raise ValueError(
+            f"op {how.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
+        ) from error

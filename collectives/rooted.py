@@ -3,10 +3,11 @@
 import torch
 import torch.distributed as dist
 
-from collectives.call import Call, Words, check_writable, numbers
+from collectives.call import Call, numbers
 from collectives.execute import resolve
 from collectives.functions import Group, Op
 from collectives.reduction import reduction
+from collectives.tensor_checks import assign, check_writable, resolved
 from collectives.transport import home_of
 from collectives.work import Work
 from ringsim.collective import Collective
@@ -32,12 +33,12 @@ def broadcast(
         own = tensor.detach()
         whole = own if call.takes(own) else call.buffer(own.numel(), own.dtype, own).view(own.shape)
         if whole is not own:
-            whole.copy_(own)
+            whole.copy_(resolved(own))
         call.execute(whole)
         if whole is not own:
-            own.copy_(whole)
+            assign(own, whole)
 
-    return call.perform(run, async_op, [tensor], Words("broadcast", tensor))
+    return call.perform(run, async_op, "broadcast", [tensor], tensor)
 
 
 def reduce(
@@ -57,19 +58,20 @@ def reduce(
     dst: a rank of the whole job; `group_dst`, instead, one of `group`.
     """
     check_writable("tensor", tensor)
-    how, dtypes = reduction(op, tensor.dtype), numbers(tensor.dtype, accumulate, wire)
+    dtypes = numbers(tensor.dtype, accumulate, wire)
+    how = reduction(op, dtypes.state)
     root = _root(resolve(group), "dst", dst, group_dst)
     call = Call(Collective.REDUCE, algorithm, group, root)
 
     def run() -> None:
         state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
-        state.copy_(tensor.detach())
+        state.copy_(resolved(tensor))
         call.execute(state, how, dtypes.wire)
         if call.rank == root:
             how.finish(state, call.num_ranks)
-            tensor.detach().copy_(state)
+            assign(tensor, state)
 
-    return call.perform(run, async_op, [tensor], Words("reduce", tensor, (", ", how.name, dtypes)))
+    return call.perform(run, async_op, "reduce", [tensor], tensor, (", ", how.name, dtypes))
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
@@ -85,7 +87,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
-    return call.perform(run, async_op, [token], Words("barrier", token))
+    return call.perform(run, async_op, "barrier", [token], token)
 
 
 def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:

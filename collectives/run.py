@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from collectives.errors import CollectiveError
 from collectives.ledger import ledger_of
-from collectives.mail import Place
+from collectives.mail import Place, Unposted, goes_by_mail
 from collectives.script import Do, Line
 from collectives.spans import named, profiling
 from ringsim.collective import Collective
@@ -54,7 +54,7 @@ class Arrival(NamedTuple):
     """
 
     buffer: torch.Tensor
-    work: dist.Work | None = None
+    work: dist.Work | Unposted | None = None
     place: Place | None = None
 
 
@@ -65,7 +65,7 @@ class Run:
     chunks: where each chunk is now: at home, or, until it is first written, in the source.
     mirror: what is sent of each chunk: the chunks themselves, or, if they travel in another dtype, tensors of that.
     slots: places for what is too long for mail and must not land in its chunk.
-    tags: of each chunk's messages; those of the mail are other than the executor's own.
+    tags: of each chunk's messages.
     """
 
     executor: "Executor"
@@ -108,12 +108,13 @@ class Run:
     def _post(self, index: int) -> None:
         receive = self.executor.program.receives[index]
         chunk, peer = receive.chunk, self.executor.peers[receive.peer]
-        if self.tags[chunk] != self.executor.tag:
-            place = self.executor.mail.expect(self.group, peer, self.tags[chunk])
+        tag = self.tags[chunk]
+        if goes_by_mail(tag):
+            place = self.executor.mail.expect(self.group, peer, tag)
             self.arrivals.append(Arrival(place.as_wide_as(self.mirror[chunk]), place.work, place))
             return
         buffer = self._landing(receive)
-        self.arrivals.append(Arrival(buffer, self.group.recv([buffer], peer, self.executor.tag)))
+        self.arrivals.append(Arrival(buffer, self.group.recv([buffer], peer, tag)))
 
     def _landing(self, receive: Receive) -> torch.Tensor:
         """Where what does not come by mail lands."""
@@ -181,4 +182,5 @@ class Run:
             f"rank {self.group.rank()}: {executor.schedule}: step {transfer.step}: {doing} chunk "
             f"{transfer.chunk} {way} rank {executor.peers[transfer.peer]} failed: {cause} ({ledger})",
             ledger,
+            executor.peers[transfer.peer],
         )

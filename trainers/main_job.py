@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,8 @@ def run_job(
     runs = start_runs(job.strategies, job.model, job.train, group)
     gradient_bytes = sum(p.nbytes for p in runs[0].model.parameters())
     memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
-    measurements = probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, pairs=True, calls=probe_calls)
+    meet = partial(dist.barrier, group)  # as `ringsim measure` does, so that both find the same network
+    measurements = probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, pairs=True, calls=probe_calls, meet=meet)
     network, overlap = _found(measurements, group)
     profile = _profile(runs, shard, job.train.learning_rate, group, overlap)
     if job.profile and group.rank() == 0:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.errors import CollectiveError, naming_failures
+from collectives.failures import name_first_to_fail
 from trainers.config import ModelConfig, TrainConfig
 from trainers.data import Shard
 from trainers.data_parallel import DataParallel, broadcast_state
@@ -90,7 +91,8 @@ def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: C
             try:
                 run.step(batch)
             except CollectiveError as error:
-                raise CollectiveError(f"{place}, {error}") from error
+                name_first_to_fail(error, run.model.group)
+                raise CollectiveError(f"{place}, {error}", error.ledger, error.peer) from error
             except DivergedError as error:
                 raise DivergedError(f"{place}, strategy {run.name}: {error}") from error
         after_step(step)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch.distributed as dist
 
@@ -52,7 +53,8 @@ def _probed(plan: Plan, group: dist.ProcessGroup) -> Measurements:
     if not plan.probes:
         return Measurements(group.size(), provenance() | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
-    return probe(group, min(largest, PROBED_BYTES), largest, blocks=BLOCKS, pairs=True, calls=probe_calls)
+    meet = partial(dist.barrier, group)  # before each block, as `measure` does before each turn
+    return probe(group, min(largest, PROBED_BYTES), largest, blocks=BLOCKS, pairs=True, calls=probe_calls, meet=meet)
 
 
 def _contenders(cell: Cell, plan: Plan, group: dist.ProcessGroup, raw: Contender | None) -> list[Contender]:

@@ -6,9 +6,10 @@ import torch.distributed as dist
 
 import collectives
 from collectives.auto import CANDIDATES, Chooser, chooser_of, use_network
+from collectives.lane import lane_of
 from ringsim import Collective, Network, build, predict_time
 from ringsim.algorithms import ALGORITHMS
-from tests.ranks import RankPool
+from tests.ranks import RankPool, group_on
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
@@ -64,3 +65,44 @@ def test_a_group_is_probed_at_first_use(ranks: RankPool) -> None:
     """Without a network of its own; and all ranks choose the same for every collective."""
     results = ranks.run(probed, num_ranks=3)
     assert all(result == results[0] for result in results)
+
+
+def on_the_backend(group: dist.ProcessGroup, options: bool) -> tuple[list[float], str]:
+    """A sum by "auto" on the backend "ring", whose barrier is ours, too, and what was chosen."""
+    on = group_on("ring", group.size())
+    if options:
+        chosen = collectives.BackendOptions(all_reduce="auto")
+        on = dist.new_group(list(range(group.size())), backend="ring", pg_options=chosen)
+    tensor, later = torch.ones(3), torch.ones(3)
+    if options:
+        dist.all_reduce(tensor, group=on)
+        dist.all_reduce(later, group=on, async_op=True).wait()
+    else:
+        collectives.all_reduce(tensor, group=on, algorithm="auto")
+        collectives.all_reduce(later, group=on, algorithm="auto", async_op=True).wait()
+    dist.barrier(on)
+    return [*tensor.tolist(), *later.tolist()], chooser_of(on).choose(Collective.ALL_REDUCE, 12, on)
+
+
+@pytest.mark.parametrize("options", [False, True])
+def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
+    """The probes meet without the group's own barrier, which would wait for the call that probes."""
+    (sums, name), *others = ring_ranks.run(on_the_backend, options, num_ranks=3, timeout_s=60)
+    assert sums == [3.0] * 6
+    assert others == [(sums, name)] * 2
+
+
+def nested(group: dist.ProcessGroup) -> str:
+    """What is said of a collective that is called from within another one of the same group."""
+    lane = lane_of(group_on("ring", group.size()))
+    with pytest.raises(RuntimeError, match="from within") as error:
+        lane.run(lambda: lane.run(lambda: None))
+    lane._broken = None  # of this test's own making
+    return str(error.value)
+
+
+def test_a_collective_within_another_is_an_error(ring_ranks: RankPool) -> None:
+    """Rather than a wait without end."""
+    assert (
+        ring_ranks.run(nested, num_ranks=2) == ["a collective was called from within another one of the same group"] * 2
+    )

@@ -68,7 +68,7 @@ def checked_call(group: dist.ProcessGroup, device: str) -> list[float]:
     """A sum with what each rank is about to do asked before."""
     collectives.check_calls(group)
     collectives.all_reduce(tensor := torch.full((3,), 2.0, device=device), group=group)
-    collectives.check_calls(group, on=False)
+    collectives.check_calls(group, collectives.CallCheck.NEW)
     return tensor.tolist()
 
 

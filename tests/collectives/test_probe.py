@@ -1,8 +1,10 @@
 """Probing a real process group."""
 
+from functools import partial
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from collectives.errors import CollectiveError, naming_failures
@@ -69,8 +71,9 @@ def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float,
         clock.now_s += (0.25, 0.75)[group.rank()]
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+    meet = partial(meeting.run, torch.zeros(1))
     with mock.patch("collectives.experiment.time", clock):
-        blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting)
+        blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
     return len(calls), blocks
 
 

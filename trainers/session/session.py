@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from collectives.errors import CollectiveError, naming_failures
+from collectives.failures import name_first_to_fail
 from collectives.spans import span
 from trainers.batches import Batches
 from trainers.checkpoint import Checkpoint
@@ -121,7 +122,8 @@ class Session:
             yield
         except CollectiveError as error:
             place = f"rank {self.group.rank()}: training step {step}, strategy {self.config.strategy}"
-            raise CollectiveError(f"{place}: {error}", error.ledger) from error
+            name_first_to_fail(error, self.group)
+            raise CollectiveError(f"{place}: {error}", error.ledger, error.peer) from error
         except StoppedError as error:
             what = self.keeper.describe_trouble() if self.keeper.trouble else str(error)
             raise StoppedError(f"training step {step}: {what}") from error

@@ -1,19 +1,23 @@
-"""The checked mode: ranks that are about to do different things all say so, and nothing is done."""
+"""Fingerprints: ranks that are about to do different things all say so, and no message is taken for another's."""
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.agreement import Agreement, MismatchError
 from collectives.errors import CollectiveError
 from collectives.exchange import LENGTH
+from collectives.fingerprint import CallCheck, FingerprintCheck, MismatchError
+from collectives.lane import lane_of
+from collectives.mail import mail_of
 from tests.ranks import RankPool
 
 Calls = tuple[Callable[..., object], Callable[..., object]]
@@ -82,9 +86,29 @@ PAIRS: dict[str, tuple[Calls, tuple[str, str]]] = {
 }
 
 
-def disagreed(group: dist.ProcessGroup, pair: str, async_op: bool) -> tuple[str, list[float], list[float]]:
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Three ranks, all of which make new groups together."""
+    with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
+        yield pool
+
+
+def new_group(group: dist.ProcessGroup, backend: str = "gloo", timeout_s: float = 30) -> dist.ProcessGroup:
+    """One of the same ranks that has seen no call yet."""
+    timeout = timedelta(seconds=timeout_s)
+    members = list(range(group.size()))
+    made = dist.new_group(members, timeout=timeout, backend=backend)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def disagreed(
+    group: dist.ProcessGroup, pair: str, async_op: bool, backend: str, check: CallCheck
+) -> tuple[str, list[float], list[float]]:
     """The message, what has become of the tensors given, and a sum afterwards."""
-    collectives.check_calls(group)
+    group = new_group(group, backend)
+    if check is not CallCheck.NEW:  # which is the default
+        collectives.check_calls(group, check)
     given: list[torch.Tensor] = []
 
     def tensor(*arguments: object) -> torch.Tensor:
@@ -97,16 +121,18 @@ def disagreed(group: dist.ProcessGroup, pair: str, async_op: bool) -> tuple[str,
         call().wait() if async_op else call()
     after = torch.ones(2)
     collectives.all_reduce(after, group=group)
-    collectives.check_calls(group, on=False)
+    dist.destroy_process_group(group)
     return str(error.value), sorted({float(x) for each in given for x in each}), after.tolist()
 
 
 @pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+@pytest.mark.parametrize("check", [CallCheck.NEW, CallCheck.EVERY])
 @pytest.mark.parametrize("pair", list(PAIRS))
-def test_all_are_told_the_same(ranks: RankPool, pair: str, async_op: bool) -> None:
+def test_all_are_told_the_same(trio: RankPool, pair: str, async_op: bool, backend: str, check: CallCheck) -> None:
     """Which ranks are about to do what; tensors are as before, and the group can be used on."""
     usual, other = PAIRS[pair][1]
-    results = ranks.run(disagreed, pair, async_op, num_ranks=3)
+    results = trio.run(disagreed, pair, async_op, backend, check)
     assert len({message for message, *_ in results}) == 1
     message = results[0][0]
     assert re.fullmatch(
@@ -133,7 +159,7 @@ def agreed(group: dist.ProcessGroup) -> list[float]:
         collectives.reduce_scatter_tensor(output, torch.cat(shares), group=group)
     for work in works:
         work.wait()
-    collectives.check_calls(group, on=False)
+    collectives.check_calls(group, CallCheck.NEW)
     collectives.all_reduce(output, group=group)
     return [*output.tolist(), *(float(tensor[-1]) for tensor in tensors)]
 
@@ -143,10 +169,115 @@ def test_agreeing_calls_pass(ranks: RankPool) -> None:
     assert ranks.run(agreed, num_ranks=3) == [[9.0] * 4 + [3.0] * 10] * 3
 
 
+Swap = tuple[Callable[..., object], Callable[..., object]]
+
+# Calls that all ranks know before, but that rank 1 then makes in another order.
+SWAPS: dict[str, Swap] = {
+    "operations": (
+        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.SUM, **g),
+        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.MAX, **g),
+    ),
+    "dtypes of one width": (
+        lambda **g: collectives.all_reduce(of(8, torch.int32), **g),
+        lambda **g: collectives.all_reduce(of(8, torch.float32), **g),
+    ),
+    "lengths, by rendezvous": (
+        lambda **g: collectives.all_reduce(of(3_000_000), **g),
+        lambda **g: collectives.all_reduce(of(3_000_003), **g),
+    ),
+    "collectives": (
+        lambda **g: collectives.reduce_scatter_tensor(of(3), of(9), **g),
+        lambda **g: collectives.all_gather_into_tensor(of(9), of(3), **g),
+    ),
+    "roots": (
+        lambda **g: collectives.broadcast(of(3), group_src=0, **g),
+        lambda **g: collectives.broadcast(of(3), group_src=2, **g),
+    ),
+}
+
+
+def swapped(group: dist.ProcessGroup, swap: str, backend: str) -> str:
+    """What is said when ranks disagree on calls that they all have made before; and afterwards."""
+    group = new_group(group, backend, timeout_s=2)
+    first, second = SWAPS[swap]
+    for call in (first, second, first):
+        call(group=group)
+    call = second if group.rank() == 1 else first
+    with pytest.raises(CollectiveError) as error:
+        _call_and_meet(call, group)  # a broadcast that sends only may be done before the others have noticed
+    with pytest.raises(CollectiveError, match="an earlier collective of this group failed"):
+        first(group=group)
+    return str(error.value)
+
+
+def _call_and_meet(call: Callable[..., object], group: dist.ProcessGroup) -> None:
+    call(group=group)
+    collectives.barrier(group)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+@pytest.mark.parametrize("swap", list(SWAPS))
+def test_known_calls_that_differ(trio: RankPool, swap: str, backend: str) -> None:
+    """No message is taken for another call's: after the timeout all ranks say what each of them was doing."""
+    for message in trio.run(swapped, swap, backend, timeout_s=60):
+        assert "; the ranks do not agree on what to do: " in message
+        assert "rank 1: " in message.split("do not agree")[1]
+
+
+def exchanges(group: dist.ProcessGroup, check: CallCheck | None) -> list[int]:
+    """How often fingerprints are compared in ten rounds of three calls, round by round."""
+    group = new_group(group)
+    if check:
+        collectives.check_calls(group, check)
+    counts = []
+    compare = FingerprintCheck.compare
+    with mock.patch.object(FingerprintCheck, "compare", autospec=True, side_effect=compare) as compared:
+        for _ in range(10):
+            collectives.all_reduce(torch.ones(5), group=group)
+            collectives.all_reduce(torch.ones(5), dist.ReduceOp.MAX, group, async_op=True).wait()
+            collectives.barrier(group)
+            counts.append(compared.call_count)
+    dist.destroy_process_group(group)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [(None, [3] * 10), (CallCheck.EVERY, [3 * turn for turn in range(1, 11)]), (CallCheck.NONE, [0] * 10)],
+)
+def test_known_calls_are_not_compared_again(trio: RankPool, check: CallCheck | None, expected: list[int]) -> None:
+    """By default each of three calls is compared once."""
+    assert trio.run(exchanges, check) == [expected] * 3
+
+
+def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
+    """How many fingerprints are known after calls of many lengths, the memory for their messages, and the results."""
+    group = new_group(group)
+    right = []
+    with mock.patch("collectives.fingerprint.MAX_KNOWN", 40), mock.patch("collectives.mail.LIMIT_BYTES", 2**19):
+        for _ in range(2):
+            for length in range(1, 60):
+                tensor = torch.full((length,), group.rank() + 1.0)
+                collectives.all_reduce(tensor, group=group)
+                right.append(bool((tensor == 6).all()))
+    kept = sum(len(place.memory) for places in mail_of(group)._places.values() for place in places)
+    known = len(lane_of(group).fingerprints._known)
+    dist.destroy_process_group(group)
+    return known, kept, right
+
+
+def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
+    """What comes after the limits is compared each time, or sent without receives posted ahead; results are right."""
+    for known, kept, right in trio.run(many_lengths):
+        assert known == 40
+        assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
+        assert all(right)
+
+
 def long_words(group: dist.ProcessGroup) -> str:
     """What is said of two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
-        Agreement(group).require("x" * 2 * LENGTH + str(group.rank()))
+        FingerprintCheck(group).compare("x" * 2 * LENGTH + str(group.rank()))
     return str(error.value)
 
 

@@ -1,0 +1,90 @@
+"""What a tensor must be like, checked before anything is sent; a mistake found later would break the group."""
+
+from functools import lru_cache
+
+import torch
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if `tensor` is of a kind whose elements cannot be sent: sparse, quantized, or without memory."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} has the layout {tensor.layout}: must be dense; call to_dense() first")
+    if tensor.is_quantized:
+        raise ValueError(f"{name} is quantized ({tensor.dtype}): its scale would not be sent; send int_repr() instead")
+    if tensor.is_nested:
+        raise ValueError(f"{name} is a nested tensor: must be one dense tensor; send its values() instead")
+    if not _can_be_copied(tensor.dtype, tensor.is_conj(), tensor.is_neg()):
+        kinds = "conjugated " * tensor.is_conj() + "negated " * tensor.is_neg()
+        raise ValueError(f"{name}: torch cannot copy a {kinds}tensor of {tensor.dtype}; convert it or send its bytes")
+
+
+@lru_cache
+def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
+    """Whether torch can copy elements of `dtype`, and resolve such views of them."""
+    try:
+        element = torch.empty(1, dtype=dtype)
+        element.copy_(torch.empty(1, dtype=dtype))
+        element = element.conj() if conjugated else element
+        element = torch._neg_view(element) if negated else element
+        resolved(element)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
+
+
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` itself, or its values if it is a conjugated or negated view.
+
+    torch 2.13 copies some of these wrong to another dtype: a negated float16 view becomes float32 with the sign lost.
+    """
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def assign(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Write `values`, which is no such view, into `target`, which may be; both of one shape."""
+    same = values if values.dtype == target.dtype else values.to(target.dtype)
+    target.detach().copy_(same if target.is_neg() or target.is_conj() else values)
+
+
+def check_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if no result fits into `tensor`.
+
+    So it is if its elements share memory, as those of an expanded one do, or for what `check_tensor` refuses.
+    """
+    check_tensor(name, tensor)
+    if not tensor.is_contiguous() and any(
+        step == 0 for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ):
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()}: elements share memory; "
+            "give a tensor that is not expanded, such as its clone"
+        )
+
+
+def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
+    """Raise ValueError unless `large` is `num_ranks` times as long as `small`, and of the same dtype."""
+    if small.numel() * num_ranks != large.numel():
+        raise ValueError(
+            f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
+            f"{large_name} must have {num_ranks} times as many, once per rank"
+        )
+    if small.dtype != large.dtype:
+        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
+    if small.device != large.device:
+        raise ValueError(f"{large_name} is on {large.device} and {small_name} on {small.device}: must be on the same")
+
+
+def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
+    """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
+    if len(tensors) != num_ranks:
+        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
+    for index, each in enumerate(tensors):
+        if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
+            raise ValueError(
+                f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
+                f"{tensor.dtype}: both must be the same"
+            )
+        if each.device != tensor.device:
+            raise ValueError(
+                f"{list_name}[{index}] is on {each.device} and {name} on {tensor.device}: must be on the same"
+            )
