@@ -13,6 +13,7 @@ import torch.distributed as dist
 import collectives
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
 from tests.fuzz.case import expression, lines_to_reproduce, shorter, with_a_default, with_one_replaced
+from tests.fuzz.delays import delays
 from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, wrong_call
 from tests.fuzz.ranks import Ranks
 from tests.fuzz.ranks import close as close_ranks
@@ -76,11 +77,13 @@ class Outcome:
 class Job:
     """Calls on some groups, which all ranks make in this order.
 
+    delays: before transfers, in milliseconds at most.
     seed: of the data, and of the order in which each rank waits for what is asynchronous.
     """
 
     groups: tuple[Group, ...] = (Group(),)
     calls: tuple[Call, ...] = (Call(),)
+    delays: int = 0
     seed: int = 0
 
     def describe(self) -> str:
@@ -88,6 +91,8 @@ class Job:
 
     def smaller(self) -> "Iterator[Job]":
         """Fewer calls, simpler calls, simpler groups."""
+        if self.delays:
+            yield replace(self, delays=0)
         for index in range(len(self.groups) if len(self.groups) > 1 else 0):  # only one of the groups
             calls = tuple(replace(call, group=0) for call in self.calls if call.group == index)
             yield replace(self, groups=(self.groups[index],), calls=calls)
@@ -198,6 +203,11 @@ def carry_out(job: Job) -> dict[int, Outcome]:
     rank = dist.get_rank()
     draw = random.Random(job.seed * NUM_RANKS + rank)
     groups = [_group(group) for group in job.groups]
+    with delays(job.delays, job.seed + rank):
+        return _carried_out(job, rank, groups, draw)
+
+
+def _carried_out(job: Job, rank: int, groups: list[Any], draw: random.Random) -> dict[int, Outcome]:
     outcomes: dict[int, Outcome] = {}
     pending: dict[int, Issued] = {}
     for index, planned in enumerate(job.calls):
@@ -248,7 +258,7 @@ def cases(random: random.Random) -> Iterator[Job]:
     while True:
         groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2])))
         calls = tuple(_drawn_call(random, groups) for _ in range(random.choice([1, 2, 5, random.randint(5, 20)])))
-        yield Job(groups, calls, random.randrange(10**6))
+        yield Job(groups, calls, random.choice([0, 0, 0, 2, 20]), random.randrange(10**6))
 
 
 def _drawn_group(random: random.Random) -> Group:

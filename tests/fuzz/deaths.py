@@ -19,7 +19,7 @@ TIMEOUT_S = 3.0  # of a group in which a rank is to be given up
 PATIENCE_S = 30.0  # of a group in which nobody may be: the machine may be busy
 HANGS_S = 60.0  # beyond the timeout
 PAUSE_S = 0.5
-MANNERS = ("return", "sys.exit", "destroy", "os._exit")
+MANNERS = ("return", "sys.exit", "destroy", *["os._exit"] * 6)  # to end an interpreter takes seconds
 TOLD = r"rank {rank}\b.*\bstep \d+\b.*\brank \d+"
 REFUSED = "an earlier collective of this group failed: "
 
@@ -30,8 +30,9 @@ class Death:
 
     way: "functions", the backend "ring" or DistributedDataParallel with our hook ("ddp"), of which a call is a step.
     how: "kill"; "stop" for longer than the timeout; "pause", which is shorter; "leave" in its manner; "none".
-    moment: before call number `at` ("call"), at its send number `at` ("send"), or `at` milliseconds after the start.
+    moment: before call number `at` ("call"), at its send or receive number `at` ("transfer"), or `at` milliseconds after the start.
     manners: how each rank leaves; as they come, over and over.
+    delays: before transfers, in milliseconds at most.
     """
 
     num_ranks: int = 2
@@ -42,6 +43,7 @@ class Death:
     at: int = 0
     calls: tuple[Call, ...] = (Call(),)
     manners: tuple[str, ...] = ("os._exit",)
+    delays: int = 0
     seed: int = 0
 
     def describe(self) -> str:
@@ -142,8 +144,8 @@ def cases(random: random.Random) -> Iterator[Death]:
         way = random.choice(["functions", "functions", "ring", "ddp"])
         calls = tuple(_call(random, way) for _ in range(random.choice([1, 2, random.randint(2, 8)])))
         how = random.choice([*["kill"] * 6, *["leave"] * 3, *["none"] * 4, "pause", "stop"])
-        moment = "call" if how == "leave" else random.choice(["call", "send", "send", "time"])
-        most = {"call": len(calls), "send": 6 * len(calls), "time": 60}[moment]
+        moment = "call" if how == "leave" else random.choice(["call", "transfer", "transfer", "time"])
+        most = {"call": len(calls), "transfer": 12 * len(calls), "time": 60}[moment]
         yield Death(
             num_ranks,
             way,
@@ -153,6 +155,7 @@ def cases(random: random.Random) -> Iterator[Death]:
             random.randint(0, most),
             calls,
             tuple(random.choice(MANNERS) for _ in range(num_ranks)),
+            random.choice([0, 0, 2, 30]),
             random.randrange(10**6),
         )
 

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from tests.fuzz.calls import Issued, issue
+from tests.fuzz.delays import before_transfers, delays
 from tests.fuzz.ranks import Leaving, group_on
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ class Report:
 
 def live(death: Death) -> Leaving:
     """The calls of `death` on this rank, and how it leaves."""
-    rank, report = dist.get_rank(), Report()
+    with delays(death.delays, death.seed + dist.get_rank()):
+        return _lived(death, dist.get_rank(), Report())
+
+
+def _lived(death: Death, rank: int, report: Report) -> Leaving:
     group = group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
     is_victim = rank == death.victim and death.how not in ("none", "leave")
     strike = _strike_of(death) if is_victim else lambda _: None
@@ -90,24 +95,23 @@ def _strike_of(death: Death) -> Callable[[int], None]:
             timer = threading.Timer(death.at / 1000, strike)
             timer.daemon = True
             timer.start()
-        elif index == -1 and death.moment == "send":
-            _strike_at_send(death.at, strike)
+        elif index == -1 and death.moment == "transfer":
+            _strike_at_transfer(death.at, strike)
 
     return at_call
 
 
-def _strike_at_send(at: int, strike: Callable[[], None]) -> None:
-    """Before the send of that number of any process group."""
-    send, count = vars(dist.ProcessGroup)["send"], 0
+def _strike_at_transfer(at: int, strike: Callable[[], None]) -> None:
+    """Before the send or receive of that number of any process group."""
+    count = 0
 
-    def counting(self: Any, *arguments: Any) -> Any:
+    def counting() -> None:
         nonlocal count
         count += 1
         if count == at + 1:
             strike()
-        return send.__get__(self)(*arguments)
 
-    dist.ProcessGroup.send = counting  # type: ignore[method-assign]
+    before_transfers(counting).__enter__()  # for good
 
 
 class _Calls:
