@@ -113,9 +113,10 @@ class Issued:
         self._inputs_before = [bits(view.tensor) for view in self.inputs]
 
     def wait(self, random: random.Random) -> None:
-        """Until it is over, in one of the ways there are."""
+        """Until it is over; sometimes by a Future, which turns any error into a RuntimeError."""
+        may_use_a_future = not self.call.wrong and not self.call.may_be_refused
         for work in random.sample(self.waits, len(self.waits)):
-            if random.random() < 0.2 and hasattr(work, "get_future"):
+            if may_use_a_future and random.random() < 0.2 and hasattr(work, "get_future"):
                 work.get_future().wait()
             else:
                 work.wait()

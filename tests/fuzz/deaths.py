@@ -30,7 +30,7 @@ class Death:
 
     way: "functions", the backend "ring" or DistributedDataParallel with our hook ("ddp"), of which a call is a step.
     how: "kill"; "stop" for longer than the timeout; "pause", which is shorter; "leave" in its manner; "none".
-    moment: before call number `at` ("call"), or send or receive number `at` ("transfer"), or after so many milliseconds.
+    moment: before call number `at` ("call") or send or receive number `at` ("transfer"), or after so many milliseconds.
     manners: how each rank leaves; as they come, over and over.
     delays: before transfers, in milliseconds at most.
     """

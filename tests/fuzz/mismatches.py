@@ -81,7 +81,8 @@ def disagree(mismatch: Mismatch) -> tuple[str, str]:
     if last is None:
         return "", ""
     try:
-        issue(last, group, 99).wait(draw)
+        for work in issue(last, group, 99).waits:
+            work.wait()
     except (ValueError, RuntimeError) as error:
         if isinstance(error, collectives.MismatchError):
             return _after(group, str(error))
