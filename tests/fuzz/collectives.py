@@ -185,24 +185,26 @@ def close() -> None:
 _GROUPS: dict[Group, Any] = {}
 
 
-def _group(wanted: Group) -> Any:
+def _groups(job: Job) -> list[Any]:
     """Made when first asked for; all ranks ask for the same ones in the same order."""
-    if wanted not in _GROUPS:
-        if len(_GROUPS) >= MAX_GROUPS:
-            dist.barrier()  # nobody is in a collective of theirs any more
-            for each in _GROUPS.values():
-                if isinstance(each, dist.ProcessGroup):
-                    dist.destroy_process_group(each)
-            _GROUPS.clear()
-        _GROUPS[wanted] = wanted.made(TIMEOUT_S)
-    return _GROUPS[wanted]
+    missing = [group for group in job.groups if group not in _GROUPS]
+    if missing and len(_GROUPS) + len(missing) > MAX_GROUPS:
+        dist.barrier()  # nobody is in a collective of theirs any more
+        for each in _GROUPS.values():
+            if isinstance(each, dist.ProcessGroup):
+                dist.destroy_process_group(each)
+        _GROUPS.clear()
+    for group in job.groups:
+        if group not in _GROUPS:
+            _GROUPS[group] = group.made(TIMEOUT_S)
+    return [_GROUPS[group] for group in job.groups]
 
 
 def carry_out(job: Job) -> dict[int, Outcome]:
     """What became of each call of the job, by its index, on this rank."""
     rank = dist.get_rank()
     draw = random.Random(job.seed * NUM_RANKS + rank)
-    groups = [_group(group) for group in job.groups]
+    groups = _groups(job)
     with delays(job.delays, job.seed + rank):
         return _carried_out(job, rank, groups, draw)
 

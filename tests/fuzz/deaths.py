@@ -11,7 +11,7 @@ from tests.fuzz.calls import Call
 from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default, with_one_replaced
 from tests.fuzz.collectives import simpler_calls
 from tests.fuzz.draws import call
-from tests.fuzz.last_hours import Report, live
+from tests.fuzz.last_hours import Report, live, prepare
 from tests.fuzz.ranks import Answer, Leaving, Ranks
 from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
 
@@ -77,6 +77,11 @@ class Death:
 
     def run(self) -> None:
         with Ranks(self.num_ranks, self.timeout_s) as ranks:
+            ranks.start(prepare, self)  # by itself, so that all are ready when the first one is gone
+            ready = ranks.answers(range(self.num_ranks), HANGS_S + self.timeout_s)
+            assert len(ready) == self.num_ranks, f"ranks do not get ready\n{ranks.remains()}"
+            unready = [answer.value for answer in ready.values() if not answer.good]
+            assert not unready, f"ranks do not get ready\n{unready}"
             ranks.start(live, self)
             answers = self._watch(ranks)
             self._judge_answers(answers, ranks)

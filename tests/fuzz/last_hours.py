@@ -43,32 +43,40 @@ class Report:
     exit_code: int = 0
 
 
+_PREPARED: list[Any] = []  # the group, and what makes the calls
+
+
+def prepare(death: Death) -> None:
+    """Make the group, and the model if there is one."""
+    group = group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
+    _PREPARED[:] = group, _Steps(death, group) if death.way == "ddp" else _Calls(death, group)
+
+
 def live(death: Death) -> Leaving:
     """The calls of `death` on this rank, and how it leaves."""
-    with delays(death.delays, death.seed + dist.get_rank()):
-        return _lived(death, dist.get_rank(), Report())
+    rank, report = dist.get_rank(), Report()
+    with delays(death.delays, death.seed + rank):
+        _make_calls(death, rank, report)
+    return Leaving(report, death.manner(rank), report.exit_code)
 
 
-def _lived(death: Death, rank: int, report: Report) -> Leaving:
-    group = group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
+def _make_calls(death: Death, rank: int, report: Report) -> None:
+    group, calls = _PREPARED
     is_victim = rank == death.victim and death.how not in ("none", "leave")
     strike = _strike_of(death) if is_victim else lambda _: None
     began_s = time.monotonic()
     try:
-        calls = _Steps(death, group) if death.way == "ddp" else _Calls(death, group)
-        dist.barrier()  # torch's own, so that nobody is ahead
         strike(-1)
         for index in range(len(death.calls) + 1):
             strike(index)
             if death.how == "leave" and rank == death.victim and index == death.at:
-                return Leaving(report, death.manner(rank))
+                return
             began_s = time.monotonic()
             report.problem = report.problem or (calls.finish() if index == len(death.calls) else calls.make(index))
     except RuntimeError as error:  # a CollectiveError, or in DDP what comes of it
         report.error, report.error_s = str(error), time.monotonic() - began_s
         report.refusal = _refusal(group)
         report.exit_code = FAILED
-    return Leaving(report, death.manner(rank), report.exit_code)
 
 
 def _refusal(group: Any) -> str:

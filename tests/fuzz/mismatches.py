@@ -120,7 +120,9 @@ def _drawn(random: random.Random) -> Call:
     while True:
         drawn = call(random, max_length=100_000)
         if not drawn.may_be_refused and drawn.algorithm != "auto":
-            return replace(drawn, layout="plain", input_layout="plain")
+            # One collective: after the first of several the ranks would have got out of step for good.
+            count = drawn.count if drawn.name == "all_reduce_coalesced" else 1
+            return replace(drawn, layout="plain", input_layout="plain", count=count)
 
 
 def _different(random: random.Random, usual: Call) -> Call | None:

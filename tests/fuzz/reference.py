@@ -79,7 +79,7 @@ def _reduced(call: Call, parts: list[torch.Tensor]) -> torch.Tensor:
     for part in parts[1:]:
         total = OPS[call.op](total, part.to(wide))
     if call.op == "AVG":
-        state = getattr(torch, call.accumulate) if call.accumulate else dtype
+        state = getattr(torch, call.accumulate) if call.accumulate and not dtype.is_complex else dtype
         total = total.to(state) / len(parts)
     return total.to(dtype)
 
