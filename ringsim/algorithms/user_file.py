@@ -50,6 +50,6 @@ def _run(module: ModuleType) -> None:
 def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
     try:
         return function(argument)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error

@@ -104,7 +104,7 @@ WRONG_PROFILES = [
     ({"format": "other"}, "p.json: not a ringsim-step-profile file; scripts/train_ring.py --profile writes one"),
     ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
     ({"parameters": []}, "p.json: parameters: there must be at least one"),
-    ({"parameters": 3}, "p.json: a field is missing or unknown: 'int' object is not iterable"),
+    ({"parameters": 3}, "p.json: parameters 3: must be a list"),
     ({"forward_s": -1}, "p.json: forward_s -1: must be a finite number of seconds, at least 0"),
     ({"backward_s": "1"}, "p.json: backward_s '1': must be a finite number of seconds, at least 0"),
     (
