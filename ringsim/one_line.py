@@ -10,6 +10,7 @@ import click
 from ringsim.schedule import ScheduleError
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
+LONGEST = 1000  # characters of a message
 _BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
@@ -56,10 +57,12 @@ def message_of(error: Exception) -> str:
 def in_one_line(text: str) -> str:
     """Without line breaks, which click puts into lists of choices, and without what would control a terminal.
 
-    Either may also come from a file or its name.
+    Either may also come from a file or its name. Of what is very long, such as a name of thousands of letters, the
+    beginning and the end are shown: the place and the rule.
     """
     joined = _BREAK.sub(" ", text)
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
 
 
 class OneLineGroup(OneLineCommand, click.Group):

@@ -268,6 +268,7 @@ def test_help_names_every_command() -> None:
         (FileNotFoundError(2, "No such file", "a\r\n\tb"), "a b: No such file"),
         (click.UsageError("Choose from:\n\tone,\n\ttwo"), "Choose from: one, two"),
         (ScheduleError("a fault\n0 1 2"), "a fault\n0 1 2"),
+        (ValueError(f"place: {'x' * 5000}: rule"), f"place: {'x' * 493} ... {'x' * 494}: rule"),
     ],
 )
 def test_what_is_said_stays_in_one_line(error: Exception, message: str) -> None:
