@@ -36,7 +36,7 @@ class BucketCaps:
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
-            raise ValueError(f"bucket_cap_mb {bucket_cap_mb}: must be finite and greater than 0, in MiB")
+            raise ValueError(f"bucket_cap_mb {bucket_cap_mb}: must be finite and greater than 0")
         return cls(int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB))
 
     def __str__(self) -> str:

@@ -175,6 +175,7 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ('{"fast":', '{"odd": 3, "fast":', "line 1: networks .*: must be an object with an object for each"),
         ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     """The error names the file, the line and the fault."""

@@ -16,6 +16,11 @@ DEEP = {
 }
 
 
+def shortened(value: object) -> str:
+    """The name of a test whose parameter is long."""
+    return repr(value)[:40]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -32,6 +37,7 @@ DEEP = {
         ('{"\\udfff": 1}', "is no text: it has half of a surrogate pair"),
         *((text, "is nested too deeply: at most 100 levels") for text in DEEP.values()),
     ],
+    ids=shortened,
 )
 def test_what_is_not_json(text: str, message: str) -> None:
     """The place and the rule; Python's own words say neither, or there are none."""
@@ -52,6 +58,7 @@ def test_what_is_not_json(text: str, message: str) -> None:
         (f"[{'a . ' * 10**5}a]", "is nested too deeply: at most 100 levels"),
         ("x = {" + '"a".' * 10**5 + "a = 1}", "is nested too deeply: at most 100 levels"),
     ],
+    ids=shortened,
 )
 def test_what_is_not_toml(text: str, message: str) -> None:
     """Likewise."""
