@@ -13,6 +13,7 @@ import click
 from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import save_json
 from ringsim.provenance import provenance
+from ringsim.text_file import read_json
 from ringsim.torchrun import check_writable
 from trainers.comparison import Row, Run, as_dict, compare, format_comparison, run_of_log
 from trainers.comparison_plot import save_comparison_plot
@@ -85,7 +86,7 @@ class Plan:
         file = self.folder / "gradients.json"
         options = ["--options", json.dumps(self.options), *(f"--strategy={name}" for name in checked), "-o", str(file)]
         run_local_ranks(ranks, ["-m", "trainers.gradient_check", *self._common(), *options], quiet=True)
-        found: dict[str, float] = json.loads(file.read_text())
+        found: dict[str, float] = read_json(file)
         return found
 
     def run(self, name: str, strategy: str, ranks: int, gradient_difference: float | None) -> Run:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ringsim.one_line import MISTAKES, message_of
+from ringsim.schedule import ScheduleError
 from trainers import slurm
 from trainers.interruption import Interrupted, Interruption
 
@@ -210,7 +211,7 @@ def _verdict(failures: Mapping[int, int], store: "Store") -> int:
         failure = json.loads(store.get(FAILURE))
         code, text = int(failure["code"]), failure["text"]
         if text and code == MISTAKE:
-            raise ValueError(text)
+            raise ScheduleError(text) if "\n" in text else ValueError(text)  # whose grid has several lines
         if text:
             click.echo(f"rank {failure['rank']}: {text}", err=True)
         return code

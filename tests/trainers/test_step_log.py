@@ -83,3 +83,17 @@ def test_no_line_has_what_json_has_not(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         log.write({"step": 1, "loss": float("nan")})
     log.close()
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b"[" * 10**5, b'{"step": 1' + b"0" * 5000 + b"}", b'{"step": 2, "loss": NaN}', b"\xff"],
+    ids=["deep", "huge", "NaN", "binary"],
+)
+def test_a_line_that_is_no_json_is_dropped(tmp_path: Path, torn: bytes) -> None:
+    """As a torn one is, whatever is wrong with it."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + torn + b"\n")
+    assert read_log(path) == [{"step": 1}]
+    StepLog(path, 1).close()
+    assert path.read_bytes() == b'{"step": 1}\n'

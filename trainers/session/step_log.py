@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ringsim.atomic_file import atomic_file
+from ringsim.text_file import parse_json
 
 
 class StepLog:
@@ -47,7 +48,7 @@ class StepLog:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines; [] if there is no such file."""
-    return [json.loads(line) for line in _lines_until(path, None)]
+    return [parse_json(line.decode()) for line in _lines_until(path, None)]
 
 
 def _lines_until(path: Path, step: int | None) -> list[bytes]:
@@ -61,7 +62,7 @@ def _is_wanted(line: bytes, step: int | None) -> bool:
     if not line.endswith(b"\n"):
         return False
     try:
-        found = json.loads(line)
+        found = parse_json(line.decode())
     except ValueError:
         return False
     return isinstance(found, dict) and isinstance(found.get("step"), int) and (step is None or found["step"] <= step)
