@@ -24,6 +24,7 @@ from trainers.checkpoint import Checkpoint, save_checkpoint
 from trainers.config import RESULTS, Job
 from trainers.data import Shard, Tokens
 from trainers.identity import fingerprint
+from trainers.output_lock import WRITING_S, locked
 from trainers.prediction import can_overlap, predict_step_s, predict_sync_s
 from trainers.profile import record_profile
 from trainers.strategies import Strategy
@@ -202,11 +203,15 @@ def _report(
     }
 
 
-def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path]:
+def save_results(
+    report: Report, runs: Sequence[Run], output: Path, say: Callable[[str], None], wait_s: float = WRITING_S
+) -> list[Path]:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
     The checkpoint is of the `ring` run, if there is one, else of the first. Returns the paths.
-    Raises OSError if one cannot be written.
+    All are of one run, even if another writes there too: it has to wait, and then replaces all of them.
+
+    Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
     """
     from trainers.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
 
@@ -215,7 +220,8 @@ def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path
     run = next((run for run in runs if run.name == "ring"), runs[0])
     config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
     checkpoint = Checkpoint(run.model.state_dict(), run.optimizer.state_dict(), config, report["train"]["steps"])
-    save_checkpoint(paths[0], checkpoint)
-    save_report_plot(report, paths[1])
-    save_json(paths[2], report)
+    with locked(output, say, wait_s):
+        save_checkpoint(paths[0], checkpoint)
+        save_report_plot(report, paths[1])
+        save_json(paths[2], report)
     return paths
