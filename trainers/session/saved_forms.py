@@ -60,16 +60,24 @@ class SavedForms:
         if fault := mismatch("optimizer_state", saved, dict.fromkeys(("state", "param_groups"))):
             return fault
         groups, state = saved["param_groups"], saved["state"]
-        if fault := mismatch("optimizer_state.param_groups", groups, _with_any_number(self._optimizer["param_groups"])):
+        if fault := self._fault_of_groups(groups) or mismatch("optimizer_state.state", state, {}, inside=False):
             return fault
-        if fault := mismatch("optimizer_state.state", state, {}, inside=False):
-            return fault
-        for index, (got, want) in enumerate(zip(groups, self._optimizer["param_groups"], strict=True)):
-            if got["params"] != want["params"]:
-                return f"optimizer_state.param_groups[{index}].params: has other parameters than the task's optimizer"
         if len(state) != num_states:
             return f"optimizer_state.state: has {len(state)} entries, must have {num_states}"
         return next((f for index, got in state.items() if (f := self._fault_of_state(index, got))), None)
+
+    def _fault_of_groups(self, groups: Any) -> str | None:
+        wanted = self._optimizer["param_groups"]
+        if fault := mismatch("optimizer_state.param_groups", groups, _with_any_number(wanted)):
+            return fault
+        for index, (got, want) in enumerate(zip(groups, wanted, strict=True)):
+            place = f"optimizer_state.param_groups[{index}]"
+            if got["params"] != want["params"]:
+                return f"{place}.params: has other parameters than the task's optimizer"
+            for name in (name for name, value in want.items() if value is None):  # a choice, such as foreach
+                if not isinstance(got[name], int | float | None):
+                    return f"{place}.{name}: is {described(got[name])}, must be a number, True, False or None"
+        return None
 
     def _fault_of_state(self, index: object, got: Any) -> str | None:
         place = f"optimizer_state.state.{index}"
@@ -116,6 +124,8 @@ def _fault_of_random_states(states: list[dict[str, Any]]) -> str | None:
         for name in ("torch", "python", "numpy"):
             if trouble := _rehearsed(name, state):
                 return f"{place}.{name}: is no state of that generator: {trouble}"
+        if not isinstance(state["python"]["gauss"], float | None):
+            return f"{place}.python.gauss: is {described(state['python']['gauss'])}, must be a number or None"
         if not isinstance(state["cuda"], torch.Tensor | None):
             return f"{place}.cuda: is {described(state['cuda'])}, must be a tensor or None"
     return None

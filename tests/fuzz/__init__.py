@@ -1,0 +1,1 @@
+"""The fuzzer: attacks that draw cases from a seed, and the campaign that runs them in turn."""
