@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
+SECONDS ?= 600
+SEED ?=
 
-.PHONY: demo test test-all lint bench fidelity picture clean help
+.PHONY: demo test test-all fuzz lint bench fidelity picture clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
+	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
@@ -33,6 +36,9 @@ test: $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -1,0 +1,293 @@
+"""Random collectives on ranks that live for many cases, against a reference that does not use our code."""
+
+import datetime
+import random
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import collectives
+from tests.fuzz.calls import REDUCING, Call, Issued, issue
+from tests.fuzz.case import expression, lines_to_reproduce, shorter, with_a_default, with_one_replaced
+from tests.fuzz.delays import delays
+from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, wrong_call
+from tests.fuzz.ranks import Ranks
+from tests.fuzz.ranks import close as close_ranks
+from tests.fuzz.views import COMPLEX_ONLY
+
+NUM_RANKS = 5
+TIMEOUT_S = 20.0
+HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer; the machine may be busy
+MAX_JOBS = 150  # on the same ranks; then there are fresh ones
+MAX_GROUPS = 12  # that ranks keep for later jobs
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group of some of the ranks.
+
+    options: of the backend "ring", names and values of `BackendOptions`.
+    checked: with `collectives.check_calls`.
+    """
+
+    members: tuple[int, ...] = (0, 1)
+    backend: str = "gloo"
+    options: tuple[tuple[str, str], ...] = ()
+    checked: bool = False
+
+    def made(self, timeout_s: float) -> Any:
+        """To be called by all ranks."""
+        options = None
+        if self.backend == "ring":
+            values = {name: getattr(torch, v) if name in ("wire", "accumulate") else v for name, v in self.options}
+            options = collectives.BackendOptions(**values)
+        timeout = datetime.timedelta(seconds=timeout_s)
+        group = dist.new_group(list(self.members), timeout, self.backend, options)
+        if self.checked and dist.get_rank() in self.members:
+            collectives.check_calls(group)
+        return group
+
+    def effective(self, call: Call) -> Call:
+        """The call with the options that the backend adds to it."""
+        if call.through != "dist" or self.backend != "ring":
+            return call
+        options = dict(self.options)
+        name = call.name.removesuffix("_coalesced").removesuffix("_tensor").removesuffix("_into")
+        call = replace(call, algorithm=options.get(name, ""))
+        # torch.distributed hands complex tensors over as real ones, so that the options apply to them as well.
+        if call.name in REDUCING and (call.torch_dtype.is_floating_point or call.torch_dtype.is_complex):
+            call = replace(call, wire=options.get("wire", ""), accumulate=options.get("accumulate", ""))
+        return call
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one call on one rank."""
+
+    problem: str = ""
+    refused: bool = False
+    digest: bytes = b""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Calls on some groups, which all ranks make in this order.
+
+    delays: before transfers, in milliseconds at most.
+    seed: of the data, and of the order in which each rank waits for what is asynchronous.
+    """
+
+    groups: tuple[Group, ...] = (Group(),)
+    calls: tuple[Call, ...] = (Call(),)
+    delays: int = 0
+    seed: int = 0
+
+    def describe(self) -> str:
+        return lines_to_reproduce(self, Group, Call)
+
+    def smaller(self) -> "Iterator[Job]":
+        """Fewer calls, simpler calls, simpler groups."""
+        if self.delays:
+            yield replace(self, delays=0)
+        for index in range(len(self.groups) if len(self.groups) > 1 else 0):  # only one of the groups
+            calls = tuple(replace(call, group=0) for call in self.calls if call.group == index)
+            yield replace(self, groups=(self.groups[index],), calls=calls)
+        if len(self.calls) > 1:
+            for only in self.calls:
+                yield replace(self, calls=(only,))
+        for calls in shorter(self.calls):
+            yield replace(self, calls=calls)
+        for calls in with_one_replaced(self.calls, simpler_calls):
+            yield replace(self, calls=calls)
+        for groups in with_one_replaced(self.groups, _simpler_groups):
+            yield replace(self, groups=groups)
+
+    def run(self) -> None:
+        ranks = _pool()
+        try:
+            ranks.start(carry_out, self)
+            answers = ranks.answers(range(NUM_RANKS), HANGS_S)
+            self._judge(answers, ranks)
+        except BaseException:
+            close()
+            raise
+
+    def _judge(self, answers: dict[int, Any], ranks: Ranks) -> None:
+        broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
+        if len(answers) < NUM_RANKS or broken:
+            missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
+            raise AssertionError("\n".join([f"no answer from ranks {missing}", *broken, ranks.remains()]))
+        outcomes = {rank: answer.value for rank, answer in answers.items()}
+        problems = [
+            f"{outcome.problem}\n    call {index} on rank {rank}: {expression(self.calls[index])}"
+            for index in range(len(self.calls))
+            for rank, results in outcomes.items()
+            if (outcome := results.get(index)) and outcome.problem
+        ]
+        assert not problems, f"{problems[0]}\n    and {len(problems) - 1} more calls of ranks"
+        for index, each in enumerate(self.calls):
+            self._judge_alike(index, each, [o for results in outcomes.values() if (o := results.get(index))])
+
+    def _judge_alike(self, index: int, call: Call, outcomes: list[Outcome]) -> None:
+        assert len({outcome.refused for outcome in outcomes}) <= 1, (
+            f"some ranks refuse a call, and others do not\n    call {index}: {expression(call)}"
+        )
+        effective = self.groups[call.group].effective(call)
+        if effective.leaves_all_alike and not call.wrong:
+            alike = len({outcome.digest for outcome in outcomes}) <= 1
+            assert alike, f"ranks do not hold the same bits after a call\n    call {index}: {expression(call)}"
+
+
+def simpler_calls(call: Call) -> Iterator[Call]:
+    """With one field as it is by default, or with a shorter tensor."""
+    yield from with_a_default(call)
+    for shape in ((), (0,), (1,), (2,), (5,), *((n // 2,) for n in call.shape[-1:])):
+        if len(shape) < len(call.shape) or (len(call.shape) == 1 and shape < call.shape):
+            yield replace(call, shape=shape)
+
+
+def _simpler_groups(group: Group) -> Iterator[Group]:
+    for members in shorter(group.members):
+        if members:
+            yield replace(group, members=members)
+    if group.options:
+        for options in (*shorter(group.options), ()):
+            yield replace(group, options=options)
+    if group.checked:
+        yield replace(group, checked=False)
+
+
+_POOL: list[tuple[Ranks, list[int]]] = []  # one, or none; and how many jobs it has had
+
+
+def _pool() -> Ranks:
+    if _POOL and len(_POOL[0][1]) >= MAX_JOBS:
+        _POOL.pop()[0].end()
+    if not _POOL:
+        _POOL.append((Ranks(NUM_RANKS, TIMEOUT_S), []))
+    _POOL[0][1].append(0)
+    return _POOL[0][0]
+
+
+def close() -> None:
+    """End the ranks."""
+    while _POOL:
+        _POOL.pop()[0].end()
+    close_ranks()
+
+
+# What follows runs on the ranks.
+
+_GROUPS: dict[Group, Any] = {}
+
+
+def _group(wanted: Group) -> Any:
+    """Made when first asked for; all ranks ask for the same ones in the same order."""
+    if wanted not in _GROUPS:
+        if len(_GROUPS) >= MAX_GROUPS:
+            dist.barrier()  # nobody is in a collective of theirs any more
+            for each in _GROUPS.values():
+                if isinstance(each, dist.ProcessGroup):
+                    dist.destroy_process_group(each)
+            _GROUPS.clear()
+        _GROUPS[wanted] = wanted.made(TIMEOUT_S)
+    return _GROUPS[wanted]
+
+
+def carry_out(job: Job) -> dict[int, Outcome]:
+    """What became of each call of the job, by its index, on this rank."""
+    rank = dist.get_rank()
+    draw = random.Random(job.seed * NUM_RANKS + rank)
+    groups = [_group(group) for group in job.groups]
+    with delays(job.delays, job.seed + rank):
+        return _carried_out(job, rank, groups, draw)
+
+
+def _carried_out(job: Job, rank: int, groups: list[Any], draw: random.Random) -> dict[int, Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    pending: dict[int, Issued] = {}
+    for index, planned in enumerate(job.calls):
+        wanted = job.groups[planned.group]
+        if rank not in wanted.members:
+            continue
+        try:
+            issued = issue(wanted.effective(planned), groups[planned.group], job.seed * 1000 + index)
+        except Exception as error:
+            outcomes[index] = _refusal(planned, error)
+            if outcomes[index].problem:
+                break
+            continue
+        if planned.wrong and not issued.waits:
+            outcomes[index] = Outcome(f"a wrong call ({planned.wrong}) is not refused")
+            continue
+        pending[index] = issued
+        for ready in [each for each in pending if not pending[each].waits or draw.random() < 0.2]:
+            outcomes[ready] = _over(job.calls[ready], pending.pop(ready), draw)
+    for index in draw.sample(list(pending), len(pending)):
+        outcomes[index] = _over(job.calls[index], pending[index], draw)
+    return outcomes
+
+
+def _refusal(call: Call, error: Exception) -> Outcome:
+    if isinstance(error, ValueError) and (call.wrong or call.may_be_refused):
+        return Outcome(refused=True)
+    return Outcome(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+
+
+def _over(call: Call, issued: Issued, draw: random.Random) -> Outcome:
+    """Wait for it, and look at what has become of it."""
+    try:
+        issued.wait(draw)
+    except Exception as error:
+        return _refusal(call, error)
+    if call.wrong:
+        return Outcome(f"a wrong call ({call.wrong}) is not refused")
+    problem = issued.problem()
+    return Outcome(f"wrong result of {call.name}\n    {problem}" if problem else "", digest=issued.digest())
+
+
+# What follows draws jobs.
+
+
+def cases(random: random.Random) -> Iterator[Job]:
+    """Any jobs."""
+    while True:
+        groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2])))
+        calls = tuple(_drawn_call(random, groups) for _ in range(random.choice([1, 2, 5, random.randint(5, 20)])))
+        yield Job(groups, calls, random.choice([0, 0, 0, 2, 20]), random.randrange(10**6))
+
+
+def _drawn_group(random: random.Random) -> Group:
+    members = tuple(sorted(random.sample(range(NUM_RANKS), random.randint(1, NUM_RANKS))))
+    backend = random.choice(["gloo", "ring"])
+    options: list[tuple[str, str]] = []
+    if backend == "ring" and random.random() < 0.6:
+        for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"):
+            options.append((name, random.choice([*algorithms(name), f"ring/{random.randint(1, 4)}"])))
+        if random.random() < 0.3:
+            options += [(name, random.choice(FLOATS)) for name in ("wire", "accumulate") if random.random() < 0.7]
+    return Group(members, backend, tuple(options), random.random() < 0.1)
+
+
+def _drawn_call(random: random.Random, groups: tuple[Group, ...]) -> Call:
+    group = random.randrange(len(groups))
+    if random.random() < 0.08:
+        return replace(wrong_call(random), group=group)
+    drawn = replace(call(random), group=group)
+    if groups[group].backend == "ring" and random.random() < 0.7:
+        return _through_torch(drawn)
+    return drawn
+
+
+def _through_torch(drawn: Call) -> Call:
+    """torch.distributed looks at complex tensors as at real ones, which those in some layouts cannot be."""
+    drawn = replace(drawn, through="dist", algorithm="", wire="", accumulate="")
+    if drawn.dtype in COMPLEX and drawn.layout in COMPLEX_ONLY:
+        drawn = replace(drawn, layout="plain")
+    if drawn.dtype in COMPLEX and drawn.input_layout in COMPLEX_ONLY:
+        drawn = replace(drawn, input_layout="plain")
+    return drawn

@@ -1,0 +1,174 @@
+"""Ranks that die, stop or leave at random moments: the others finish with right results, or are told in time."""
+
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.fuzz.calls import Call
+from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default, with_one_replaced
+from tests.fuzz.collectives import simpler_calls
+from tests.fuzz.draws import call
+from tests.fuzz.last_hours import Report, live
+from tests.fuzz.ranks import Answer, Leaving, Ranks
+from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
+
+TIMEOUT_S = 3.0  # of a group in which a rank is to be given up
+PATIENCE_S = 30.0  # of a group in which nobody may be: the machine may be busy
+HANGS_S = 60.0  # beyond the timeout
+PAUSE_S = 0.5
+MANNERS = ("return", "sys.exit", "destroy", *["os._exit"] * 6)  # to end an interpreter takes seconds
+TOLD = r"rank {rank}\b.*\bstep \d+\b.*\brank \d+"
+REFUSED = "an earlier collective of this group failed: "
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank that dies in a job, or a job that just ends.
+
+    way: "functions", the backend "ring" or DistributedDataParallel with our hook ("ddp"), of which a call is a step.
+    how: "kill"; "stop" for longer than the timeout; "pause", which is shorter; "leave" in its manner; "none".
+    moment: before call number `at` ("call"), or send or receive number `at` ("transfer"), or after milliseconds.
+    manners: how each rank leaves; as they come, over and over.
+    delays: before transfers, in milliseconds at most.
+    """
+
+    num_ranks: int = 2
+    way: str = "functions"
+    how: str = "none"
+    victim: int = 0
+    moment: str = "call"
+    at: int = 0
+    calls: tuple[Call, ...] = (Call(),)
+    manners: tuple[str, ...] = ("os._exit",)
+    delays: int = 0
+    seed: int = 0
+
+    def describe(self) -> str:
+        return lines_to_reproduce(self, Call)
+
+    def smaller(self) -> "Iterator[Death]":
+        """Fewer calls, fewer ranks, simpler calls."""
+        for calls in shorter(self.calls):
+            yield replace(self, calls=calls)
+        for num_ranks in range(max(2, self.victim + 1), self.num_ranks):
+            yield replace(self, num_ranks=num_ranks)
+        for calls in with_one_replaced(self.calls, simpler_calls):
+            yield replace(self, calls=calls)
+        for field in with_a_default(self):
+            if field.how == self.how and field.calls == self.calls and field.num_ranks == self.num_ranks:
+                yield field
+
+    @property
+    def timeout_s(self) -> float:
+        """The group's."""
+        return PATIENCE_S if self.all_must_finish else TIMEOUT_S
+
+    @property
+    def all_must_finish(self) -> bool:
+        """Whether nobody is missed: all have done their part of all collectives before they leave."""
+        return self.how in ("none", "pause") or (self.how == "leave" and self.at >= len(self.calls))
+
+    def manner(self, rank: int) -> str:
+        """How it leaves."""
+        return self.manners[rank % len(self.manners)]
+
+    def run(self) -> None:
+        with Ranks(self.num_ranks, self.timeout_s) as ranks:
+            ranks.start(live, self)
+            answers = self._watch(ranks)
+            self._judge_answers(answers, ranks)
+            self._judge_ends(answers, ranks)
+
+    def _watch(self, ranks: Ranks) -> dict[int, Answer]:
+        """Wait for all answers; let a stopped rank go on after its time."""
+        stopped_s, length_s = None, PAUSE_S if self.how == "pause" else self.timeout_s + 2
+        end_s = time.monotonic() + HANGS_S + 2 * self.timeout_s
+        answers: dict[int, Answer] = {}
+        waiting = set(range(self.num_ranks))
+        while waiting and time.monotonic() < end_s:
+            ended = {rank for rank in waiting if ranks.has_ended(rank)}
+            answers |= ranks.answers(sorted(waiting), 0.1)
+            waiting -= ended | answers.keys()
+            if ranks.is_stopped(self.victim):
+                stopped_s = stopped_s or time.monotonic()
+                if time.monotonic() > stopped_s + length_s:
+                    ranks.signal(self.victim, signal.SIGCONT)
+        return answers
+
+    def _judge_answers(self, answers: dict[int, Answer], ranks: Ranks) -> None:
+        silent = set(range(self.num_ranks)) - answers.keys()
+        if self.how == "kill":
+            silent.discard(self.victim)
+        assert not silent, f"ranks hang, or are gone: {sorted(silent)}\n{ranks.remains()}"
+        unforeseen = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
+        assert not unforeseen, "unforeseen error\n" + "\n".join(unforeseen)
+        reports = {rank: answer.value for rank, answer in answers.items()}
+        for rank, report in sorted(reports.items()):
+            self._judge_report(rank, report)
+        errors = [report.error for rank, report in reports.items() if report.error and rank != self.victim]
+        if errors and self.how in ("kill", "leave"):
+            named = any(re.search(rf"(from|to|rank|ranks) .*\b{self.victim}\b", error) for error in errors)
+            assert named, f"no survivor names the rank that was the first to go, {self.victim}\n" + "\n".join(errors)
+
+    def _judge_report(self, rank: int, report: Report) -> None:
+        assert not report.problem, f"wrong result on a rank: {report.problem}\n    rank {rank}"
+        if not report.error:
+            return
+        assert not self.all_must_finish, f"an error where nobody was missed\n    rank {rank}: {report.error}"
+        told = re.search(TOLD.format(rank=rank), report.error)
+        assert told, f"an error that does not name rank, step and peer\n    rank {rank}: {report.error}"
+        late = report.error_s > self.timeout_s + HANGS_S / 2
+        assert not late, f"an error long after the timeout\n    rank {rank}, {report.error_s:.1f} s: {report.error}"
+        assert REFUSED in report.refusal, f"a broken group is used on\n    rank {rank}: {report.refusal or 'no error'}"
+
+    def _judge_ends(self, answers: dict[int, Answer], ranks: Ranks) -> None:
+        codes = ranks.codes(HANGS_S)
+        hangs = [rank for rank, code in enumerate(codes) if code is None]
+        assert not hangs, f"ranks do not end\n    {hangs}, leaving by {self.manners}\n{ranks.remains()}"
+        for rank, code in enumerate(codes):
+            expected = []
+            if rank in answers:
+                expected.append(Leaving(None, self.manner(rank), answers[rank].value.exit_code).exit_code)
+            if self.how == "kill" and rank == self.victim:  # perhaps on its way out
+                expected.append(-signal.SIGKILL)
+            assert code in expected, f"a wrong exit code\n    {code} of rank {rank}\n{ranks.remains()}"
+
+
+def cases(random: random.Random) -> Iterator[Death]:
+    """Any deaths."""
+    while True:
+        num_ranks = random.choice([2, 3, 3, 4])
+        way = random.choice(["functions", "functions", "ring", "ddp"])
+        calls = tuple(_call(random, way) for _ in range(random.choice([1, 2, random.randint(2, 8)])))
+        how = random.choice([*["kill"] * 6, *["leave"] * 3, *["none"] * 4, "pause", "stop"])
+        moment = "call" if how == "leave" else random.choice(["call", "transfer", "transfer", "time"])
+        most = {"call": len(calls), "transfer": 12 * len(calls), "time": 60}[moment]
+        yield Death(
+            num_ranks,
+            way,
+            how,
+            random.randrange(num_ranks),
+            moment,
+            random.randint(0, most),
+            calls,
+            tuple(random.choice(MANNERS) for _ in range(num_ranks)),
+            random.choice([0, 0, 2, 30]),
+            random.randrange(10**6),
+        )
+
+
+def _call(random: random.Random, way: str) -> Call:
+    if way == "ddp":
+        return Call(algorithm=random.choice(["", "halving_doubling", "two_shot"]))
+    while True:
+        drawn = call(random)
+        if not drawn.may_be_refused and drawn.algorithm != "auto":
+            break
+    if way == "ring":
+        drawn = replace(drawn, through="dist", algorithm="", wire="", accumulate="")
+        plain = {"layout": "plain", "input_layout": drawn.input_layout if drawn.input_layout == "in place" else "plain"}
+        drawn = replace(drawn, **plain)
+    return drawn

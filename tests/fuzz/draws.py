@@ -1,0 +1,146 @@
+"""Random calls, right ones and wrong ones."""
+
+import math
+import random
+from dataclasses import replace
+
+from ringsim.algorithms import ALGORITHMS
+from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, SCATTERS, Call
+from tests.fuzz.views import COMPLEX_ONLY, READ_ONLY, WRITABLE
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
+COMPLEX = ("complex64", "complex128")
+DTYPES = (*FLOATS, *FLOATS, *INTEGERS, *COMPLEX)
+ORDERED = ("SUM", "PRODUCT", "MIN", "MAX")
+BITWISE = ("BAND", "BOR", "BXOR")
+GLOOS = ("float32", "float64", "int32", "int64")  # what Gloo's own collectives take, too
+MANY = 2**11  # elements; most tensors are shorter
+MOST = 300_000
+
+
+def collective_of(name: str) -> str:
+    """What a function does, as `ringsim.Collective` calls it."""
+    return name.removesuffix("_coalesced").removesuffix("_tensor").removesuffix("_into")
+
+
+def algorithms(name: str) -> list[str]:
+    """The names of the algorithms of a function."""
+    return [algorithm for collective, algorithm in ALGORITHMS if collective.value == collective_of(name)]
+
+
+def ops(dtype: str) -> tuple[str, ...]:
+    """The operations that a dtype has."""
+    if dtype in COMPLEX:
+        return ("SUM", "AVG")
+    return (*ORDERED, *BITWISE) if dtype in INTEGERS or dtype.startswith("uint") else (*ORDERED, "AVG")
+
+
+def call(random: random.Random, max_length: int = MOST) -> Call:
+    """Any right call of one of our functions."""
+    name = random.choice(NAMES)
+    dtype = random.choice(EXOTIC if random.random() < 0.04 else DTYPES)
+    layouts = (*WRITABLE, *COMPLEX_ONLY) if dtype in COMPLEX else WRITABLE
+    drawn = Call(
+        name=name,
+        shape=shape(random, dtype, max_length),
+        dtype=dtype,
+        op=random.choice(ops(dtype)) if name in REDUCING else "SUM",
+        algorithm=algorithm(random, name),
+        layout=random.choice(["plain", random.choice(layouts)]),
+        input_layout=random.choice(["plain", random.choice([*layouts, *READ_ONLY])]),
+        root=random.randrange(8),
+        count=random.randint(1, 4) if name in COALESCED else 1,
+        asynchronous=random.random() < 0.4,
+    )
+    if name in IN_PLACE:
+        drawn = replace(drawn, input_layout="plain")
+    elif name in GATHERS and random.random() < 0.2:
+        drawn = replace(drawn, input_layout="in place")
+    return _with_values(random, _with_dtypes_on_the_way(random, drawn))
+
+
+def _with_dtypes_on_the_way(random: random.Random, drawn: Call) -> Call:
+    if drawn.name not in REDUCING or drawn.dtype not in FLOATS or random.random() < 0.5:
+        return drawn
+    names = ("", *FLOATS, "float8_e5m2") if random.random() < 0.1 else ("", *FLOATS)
+    return replace(drawn, wire=random.choice(names), accumulate=random.choice(names))
+
+
+def _with_values(random: random.Random, drawn: Call) -> Call:
+    if any(name.startswith("float8") for name in (drawn.dtype, drawn.wire, drawn.accumulate)):
+        return replace(drawn, values="random" if drawn.wire else "exact")
+    plain = not drawn.wire and not drawn.accumulate and drawn.op in ("SUM", "MIN", "MAX")
+    choices = ["exact", "random", "special"] if plain and drawn.dtype in FLOATS else ["exact", "random"]
+    return replace(drawn, values=random.choice(choices))
+
+
+def algorithm(random: random.Random, name: str) -> str:
+    """One of the function's, perhaps in pieces; "" is the default. "auto" probes, which takes a second."""
+    if name == "barrier" or random.random() < 0.2:
+        return ""
+    if random.random() < 0.02:
+        return "auto"
+    pieces = f"/{random.randint(1, 6)}" if random.random() < 0.3 else ""
+    return random.choice(algorithms(name)) + pieces
+
+
+def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[int, ...]:
+    """Of short tensors, of those as long as a kind of mail, and of long ones; up to four dimensions, or none."""
+    kind = random.random()
+    if kind < 0.06:
+        return ()
+    if kind < 0.6:
+        length = random.choice([0, 1, 2, 3, 4, 5, 7, 8, 13, 97, random.randrange(MANY)])
+    elif kind < 0.85:
+        length = max(0, 2 ** random.randint(12, 20) // _itemsize(dtype) + random.randint(-1, 1))
+    else:
+        length = random.randrange(max_length)
+    length = min(length, max_length)
+    dims = []
+    while len(dims) < 3 and random.random() < 0.4:
+        dims.append(random.choice([1, 2, 3, 5]))
+    return (*dims, length // math.prod(dims))
+
+
+def _itemsize(dtype: str) -> int:
+    digits = "".join(char for char in dtype.partition("_")[0] if char.isdigit())
+    return max(int(digits) // 8, 1) if digits and dtype != "bfloat16" else 2 if dtype == "bfloat16" else 1
+
+
+def wrong_call(random: random.Random) -> Call:
+    """A call that must be refused before anything is sent."""
+    right = replace(call(random, max_length=50), count=1, input_layout="plain", layout="plain", wire="", accumulate="")
+    right = replace(right, shape=(random.randint(2, 9),), values="exact", dtype=random.choice(DTYPES), op="SUM")
+    if right.name in ("barrier", *COALESCED):
+        right = replace(right, name="all_reduce", algorithm="")
+    wrong = random.choice(_wrongs(right.name))
+    if wrong == "op":
+        dtype = random.choice(DTYPES)
+        bad = [op for op in (*ORDERED, *BITWISE, "AVG") if op not in ops(dtype)]
+        return replace(right, dtype=dtype, op=random.choice(bad), wrong=wrong)
+    if wrong == "algorithm":
+        name = random.choice(["tree", "ring/0", "ring/x", "RING", "/2", "no.xml", "no.py:f"])
+        return replace(right, algorithm=name, wrong=wrong)
+    if wrong == "wire":
+        dtype, other = random.choice([("int32", "float16"), ("float32", "int32"), ("complex64", "float32")])
+        return replace(right, dtype=dtype, wrong=wrong, **{random.choice(["wire", "accumulate"]): other})
+    if wrong == "root":
+        return replace(right, root=random.choice([5, 17, -1]), wrong=wrong)
+    if wrong == "dtype":
+        return replace(right, dtype=random.choice([each for each in DTYPES if each != "int16"]), wrong=wrong)
+    return replace(right, wrong=wrong)
+
+
+def _wrongs(name: str) -> list[str]:
+    """What can be wrong with a call of that function."""
+    wrongs = ["algorithm", "expanded", "overlapping", "sparse", "quantised", "meta"]
+    if name in REDUCING:
+        wrongs += ["op", "wire"]
+    if name in ("broadcast", "reduce"):
+        wrongs.append("root")
+    if name in GATHERS + SCATTERS:
+        wrongs += ["size", "dtype"]
+    if name in ("all_gather", "reduce_scatter"):
+        wrongs.append("list")
+    return wrongs

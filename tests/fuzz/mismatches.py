@@ -1,0 +1,141 @@
+"""Ranks that call different things: every rank must be told, within the timeout of the group."""
+
+import random
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import collectives
+from tests.fuzz.calls import REDUCING, Call, issue
+from tests.fuzz.case import lines_to_reproduce, shorter
+from tests.fuzz.collectives import simpler_calls
+from tests.fuzz.draws import FLOATS, algorithm, call, ops
+from tests.fuzz.ranks import Ranks, group_on
+from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
+
+TIMEOUT_S = 3.0
+HANGS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Calls that all ranks make alike, and then one in which one rank does something else.
+
+    call, other: what the rest and what rank `odd` call at last; None for nothing.
+    backend: of the group, "gloo" or "ring".
+    """
+
+    num_ranks: int = 2
+    odd: int = 0
+    call: Call = Call()  # noqa: RUF009  it is frozen
+    other: Call | None = Call(shape=(4,))  # noqa: RUF009
+    before: tuple[Call, ...] = ()
+    backend: str = "gloo"
+    seed: int = 0
+
+    def describe(self) -> str:
+        return lines_to_reproduce(self, Call)
+
+    def smaller(self) -> "Iterator[Mismatch]":
+        """Fewer ranks, fewer calls before, simpler calls."""
+        if self.before:
+            yield replace(self, before=())
+        for before in shorter(self.before):
+            yield replace(self, before=before)
+        if self.num_ranks > 2:
+            yield replace(self, num_ranks=self.num_ranks - 1, odd=self.odd % (self.num_ranks - 1))
+        if self.other is not None:
+            for usual, other in zip(simpler_calls(self.call), simpler_calls(self.other), strict=False):
+                if usual != other:
+                    yield replace(self, call=usual, other=other)
+
+    def run(self) -> None:
+        with Ranks(self.num_ranks, TIMEOUT_S) as ranks:
+            ranks.start(disagree, self)
+            answers = ranks.answers(range(self.num_ranks), HANGS_S + 2 * TIMEOUT_S)
+            silent = [rank for rank in range(self.num_ranks) if rank not in answers]
+            assert not silent, f"ranks hang, or are gone: {silent}\n{ranks.remains()}"
+        told = {rank: answer.value for rank, answer in answers.items()}
+        lines = "\n".join(f"    rank {rank}: {text}" for rank, text in sorted(told.items()))
+        assert all(answer.good for answer in answers.values()), f"unforeseen error\n{lines}"
+        not_told = [
+            rank for rank, (kind, _) in told.items() if kind == "" and not (self.other is None and rank == self.odd)
+        ]
+        assert not not_told, f"ranks that are not told of a mismatch: {not_told}\n{lines}"
+        wrong = [rank for rank, (kind, _) in told.items() if kind not in ("", "MismatchError", "CollectiveError")]
+        assert not wrong, f"an error of another kind\n{lines}"
+
+
+def disagree(mismatch: Mismatch) -> tuple[str, str]:
+    """The name and text of what the last call raised on this rank; "" if nothing."""
+    rank = dist.get_rank()
+    group = group_on(mismatch.backend, TIMEOUT_S)
+    draw = random.Random(mismatch.seed * 8 + rank)
+    for index, each in enumerate(mismatch.before):
+        issue(each, group, index).wait(draw)
+    last = mismatch.other if rank == mismatch.odd else mismatch.call
+    if last is None:
+        return "", ""
+    try:
+        issue(last, group, 99).wait(draw)
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, collectives.MismatchError):
+            return _after(group, str(error))
+        return type(error).__name__, str(error) if isinstance(error, collectives.CollectiveError) else _trace()
+    return "", ""
+
+
+def _trace() -> str:
+    return traceback.format_exc()
+
+
+def _after(group: Any, text: str) -> tuple[str, str]:
+    """After a MismatchError the group can be used on."""
+    tensor = torch.full((3,), 2.0)
+    collectives.all_reduce(tensor, group=group)
+    right = tensor.tolist() == [2.0 * group.size()] * 3
+    return ("MismatchError" if right else "a wrong sum after a MismatchError"), text
+
+
+def cases(random: random.Random) -> Iterator[Mismatch]:
+    """Any two calls that differ in something."""
+    while True:
+        usual = _drawn(random)
+        other = _different(random, usual)
+        if usual == other:
+            continue
+        num_ranks = random.choice([2, 2, 3, 4])
+        before = tuple(random.choice([_drawn(random), usual]) for _ in range(random.randrange(4)))
+        if other is not None and random.random() < 0.3:
+            before = (*before, other)  # neither is new to the group
+        yield Mismatch(num_ranks, random.randrange(num_ranks), usual, other, before, random.choice(["gloo", "ring"]), 0)
+
+
+def _drawn(random: random.Random) -> Call:
+    while True:
+        drawn = call(random, max_length=100_000)
+        if not drawn.may_be_refused and drawn.algorithm != "auto":
+            return replace(drawn, layout="plain", input_layout="plain")
+
+
+def _different(random: random.Random, usual: Call) -> Call | None:
+    """The same but for what must be alike on all ranks; None for no call."""
+    kind = random.choice(["none", "call", "shape", "dtype", "op", "algorithm", "root", "wire"])
+    if kind == "none" or usual.name == "barrier":
+        return None
+    name = algorithm(random, usual.name)
+    changes: dict[str, dict[str, Any]] = {
+        "shape": {"shape": (random.choice([0, 1, 2, usual.shape[-1] + 1 if usual.shape else 3]),)},
+        "dtype": {"dtype": random.choice(FLOATS), "op": "SUM", "wire": "", "accumulate": ""},
+        "algorithm": {"algorithm": "" if name == "auto" else name},
+    }
+    if usual.name in REDUCING:
+        changes["op"] = {"op": random.choice(ops(usual.dtype))}
+        changes["wire"] = {"wire": random.choice(FLOATS) if usual.dtype in FLOATS else ""}
+    if usual.name in ("broadcast", "reduce"):
+        changes["root"] = {"root": usual.root + 1}
+    return replace(usual, **changes[kind]) if kind in changes else _drawn(random)

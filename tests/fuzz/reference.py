@@ -1,0 +1,132 @@
+"""What ranks contribute to a call, drawn from a seed, and what each must get, worked out without our code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from tests.fuzz.calls import Call
+
+FACTORS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)  # five of them multiply to what every dtype holds exactly
+SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.0, -2.0)
+
+
+def contribution(call: Call, seed: int, rank: int, num_ranks: int) -> list[torch.Tensor]:
+    """What `rank` of the group gives: its input tensors, contiguous."""
+    generator = torch.Generator().manual_seed((seed * 16 + rank) % 2**63)
+    values = [_random(call, shape, generator) for shape in call.input_shapes(num_ranks)]
+    if call.input_layout == "expanded":  # one element in many places
+        return [each.reshape(-1)[:1].expand(each.numel()).reshape(each.shape).clone() for each in values]
+    return values
+
+
+def _random(call: Call, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    dtype = call.torch_dtype
+    if dtype.is_complex:
+        parts = [_real(call, shape, generator) for _ in range(2)]
+        return torch.complex(*parts).to(dtype)
+    if dtype.is_floating_point:
+        return _real(call, shape, generator).to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    small = call.values == "exact"
+    return torch.randint(-4 if small else -(2**62), 5 if small else 2**62, shape, generator=generator).to(dtype)
+
+
+def _real(call: Call, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """float64."""
+    if call.values == "random":
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * 3
+    if call.values == "special":
+        choices = torch.tensor(SPECIAL, dtype=torch.float64)
+    elif call.op == "PRODUCT" and not call.torch_dtype.is_complex:
+        choices = torch.tensor(FACTORS, dtype=torch.float64)
+    else:
+        choices = torch.arange(-4, 5, dtype=torch.float64)
+    return choices[torch.randint(0, len(choices), shape, generator=generator)]
+
+
+def expected(call: Call, seed: int, rank: int, num_ranks: int) -> list[torch.Tensor]:
+    """The results of `rank`, contiguous; of what is only received or changed in place."""
+    inputs = [contribution(call, seed, each, num_ranks) for each in range(num_ranks)]
+    if call.name == "broadcast":
+        return inputs[call.root % num_ranks]
+    if call.name.startswith("all_gather"):
+        return _gathered(call, inputs)
+    if call.name == "reduce" and rank != call.root % num_ranks:
+        return inputs[rank]
+    totals = [_reduced(call, [each[index] for each in inputs]) for index in range(len(inputs[0]))]
+    if call.name == "reduce_scatter":
+        return [totals[rank]]
+    if call.name.startswith("reduce_scatter"):
+        return [total.view(num_ranks, *call.shape)[rank] for total in totals]
+    return totals
+
+
+def _gathered(call: Call, inputs: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    if call.name == "all_gather":
+        return [each[0] for each in inputs]
+    return [torch.stack(parts) for parts in zip(*inputs, strict=True)]
+
+
+def _reduced(call: Call, parts: list[torch.Tensor]) -> torch.Tensor:
+    """In a wide dtype, and only then rounded."""
+    dtype = call.torch_dtype
+    wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64
+    total = parts[0].to(wide)
+    for part in parts[1:]:
+        total = OPS[call.op](total, part.to(wide))
+    if call.op == "AVG":
+        state = getattr(torch, call.accumulate) if call.accumulate else dtype
+        total = total.to(state) / len(parts)
+    return total.to(dtype)
+
+
+OPS = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def difference(call: Call, got: list[torch.Tensor], wanted: list[torch.Tensor], num_ranks: int) -> str:
+    """What is wrong with the results; "" if nothing is."""
+    for index, (mine, right) in enumerate(zip(got, wanted, strict=True)):
+        if mine.shape != right.shape and mine.numel() != right.numel():
+            return f"result {index} has shape {tuple(mine.shape)}, must have {tuple(right.shape)}"
+        flat, other = mine.detach().resolve_conj().resolve_neg().reshape(-1), right.reshape(-1)
+        wrong = ~_equal(flat, other) if call.is_exact else ~_close(call, flat, other, num_ranks)
+        if wrong.any():
+            place = int(wrong.nonzero()[0])
+            return (
+                f"result {index}: {int(wrong.sum())} of {len(flat)} elements are wrong, first that at {place}: "
+                f"{flat[place].item()} instead of {other[place].item()}"
+            )
+    return ""
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.is_complex:
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.dtype.is_floating_point else tensor.to(torch.int64)
+
+
+def _equal(flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """NaN is NaN, and -0 is 0."""
+    flat, other = _comparable(flat), _comparable(other)
+    return (flat == other) | (flat.isnan() & other.isnan())
+
+
+def _close(call: Call, flat: torch.Tensor, other: torch.Tensor, num_ranks: int) -> torch.Tensor:
+    """How far two orders of additions, each with its roundings, may lie apart; all summands are below 20 or so."""
+    infos = [torch.finfo(getattr(torch, name)) for name in (call.dtype, call.wire, call.accumulate) if name]
+    eps, tiny = max(info.eps for info in infos), max(info.smallest_normal for info in infos)
+    scale = 20.0**num_ranks if call.op == "PRODUCT" else 20.0 * num_ranks
+    return (_comparable(flat) - _comparable(other)).abs() <= 2 * (num_ranks + 1) * (eps * scale + tiny)

@@ -1,0 +1,111 @@
+"""A process that has imported torch and forks ranks on request: to import takes seconds, to fork milliseconds.
+
+A rank returns from here to the end of the program, so its interpreter ends as that of any program does: what goes wrong
+there is a fault as well. Run as `python -m tests.fuzz.zygote`; `tests.fuzz.ranks` is the other end.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
+
+PR_SET_PDEATHSIG = 1
+Target = Callable[[Connection], object]
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os._exit(1)
+
+
+class Zygote:
+    """Serves orders ("fork" with a pipe and a target, "signal" a rank) and tells what becomes of the ranks."""
+
+    def __init__(self, control: Connection) -> None:
+        self._control = control
+        self._ranks: set[int] = set()
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> Callable[[], object] | None:
+        """In a forked rank: what it is to do. In the zygote: None, when nobody gives orders any more."""
+        try:
+            while True:
+                ready = wait([self._control, self._woken])
+                if self._woken in ready:
+                    os.read(self._woken, 1000)
+                    for news in self._news():
+                        self._control.send(news)
+                if self._control in ready:
+                    kind, *order = self._control.recv()
+                    if kind == "signal":
+                        self._signal(*order)
+                    elif (work := self._fork(*order)) is not None:
+                        return work
+        except (EOFError, OSError):  # the other end is closed
+            self._end()
+            return None
+
+    def _end(self) -> None:
+        """Kill all ranks, and wait until they are gone."""
+        for pid in self._ranks:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._ranks:
+            os.waitpid(pid, 0)
+
+    def _news(self) -> Iterator[tuple[str, int, int]]:
+        """Ranks that have ended, with their exit codes, or been stopped."""
+        while self._ranks:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                yield "stopped", pid, 0
+            else:
+                self._ranks.discard(pid)
+                yield "ended", pid, os.waitstatus_to_exitcode(status)
+
+    def _signal(self, pid: int, number: int) -> None:
+        if pid in self._ranks:  # not yet reaped, so the number is still its own
+            os.kill(pid, number)
+
+    def _fork(self, log: str, target: Target, *arguments: object) -> Callable[[], object] | None:
+        pipe, parent = recv_handle(self._control), os.getpid()
+        pid = os.fork()
+        if pid:
+            os.close(pipe)
+            self._ranks.add(pid)
+            self._control.send(("started", pid, 0))
+            return None
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        return lambda: target(Connection(pipe), *arguments)
+
+
+def main() -> None:
+    """Fork ranks until the other end is closed; in a rank, do its work."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # whoever started us ends us; a Ctrl-C goes to all of a terminal
+    import torch
+
+    import collectives  # noqa: F401
+
+    torch.set_num_threads(1)
+    work = Zygote(Connection(int(sys.argv[1]))).serve()
+    if work is not None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        work()
+
+
+if __name__ == "__main__":
+    main()
