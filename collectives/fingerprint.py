@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives.errors import CollectiveError
 from collectives.exchange import Exchange
 from collectives.first_cause import disagreement
 
@@ -61,6 +62,7 @@ class FingerprintCheck:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
+        self._rank = group.rank()
         self._exchange = Exchange(group, TAG)
         self._known: dict[Fingerprint, int] = {}
 
@@ -82,6 +84,10 @@ class FingerprintCheck:
 
     def compare(self, words: str) -> None:
         """Raise MismatchError, on every rank alike, unless all ranks give the same words."""
-        different = disagreement(list(enumerate(self._exchange.all(words))))
+        try:
+            different = disagreement(list(enumerate(self._exchange.all(words))))
+        except CollectiveError as error:
+            error.args = (f"rank {self._rank}: {words}: comparing this call with the other ranks' failed: {error}",)
+            raise
         if different:
             raise MismatchError(f"{different}; all must call the same with the same")

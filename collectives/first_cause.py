@@ -63,8 +63,9 @@ class FailureRecords:
         """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
         Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
-        at most. call: what this rank was
-        doing, in words.
+        at most.
+
+        call: what this rank was doing, in words.
         """
         own_fault = not isinstance(error, CollectiveError)
         text = (str(error).strip() or repr(error)).splitlines()[0]

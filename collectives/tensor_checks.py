@@ -52,13 +52,28 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
     So it is if its elements share memory, as those of an expanded one do, or for what `check_tensor` refuses.
     """
     check_tensor(name, tensor)
-    if not tensor.is_contiguous() and any(
-        step == 0 for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-    ):
+    if not tensor.is_contiguous() and _overlaps(tensor):
         raise ValueError(
             f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()}: elements share memory; "
             "give a tensor that is not expanded, such as its clone"
         )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements of `tensor` lie at one place."""
+    strides = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    reach = 0  # how far the dimensions of smaller strides go
+    for step, size in strides:
+        if step <= reach:
+            break
+        reach += step * (size - 1)
+    else:
+        return False
+    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all places.
+    places = torch.zeros(1, dtype=torch.int64)
+    for step, size in strides:
+        places = (places[:, None] + step * torch.arange(size)).flatten()
+    return len(places.unique()) < len(places)
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:

@@ -17,6 +17,8 @@ from ringsim.calibrate_hosts import calibrate_hosts
 from ringsim.cluster import Cluster
 from ringsim.cluster.calibration import Calibration
 from ringsim.cluster.spec import Host, Link, Nics, Processor, Spec
+from ringsim.cluster.values import MAX_COUNT
+from ringsim.json_fields import require_text, require_whole
 from ringsim.measurements import Measurements, Probe
 from ringsim.places import Places
 
@@ -97,7 +99,7 @@ def num_hosts(measurements: Measurements) -> int:
     """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
     if places := Places.of(measurements):
         return places.num_hosts
-    found = re.search(r"--nnodes[ =](\d+)", str(measurements.provenance.get("command", "")))
+    found = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
     return int(found[1]) if found else 1
 
 
@@ -119,11 +121,13 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
     """The network alone, without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
+    require_text("provenance.machine", machine)
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
     if model is not ProbeModel.NETWORK:
         cores = measurements.provenance.get("cores")
-        if not isinstance(cores, int) or cores < 1:
+        if cores is None:
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
+        require_whole("provenance.cores", cores, 1, MAX_COUNT)
         if model is ProbeModel.HOST:
             return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec

@@ -1,13 +1,21 @@
 """`CollectiveTimes`: how long one collective took, each time that it was done."""
 
-import math
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ringsim.collective import Collective
-from ringsim.json_fields import require_fields
+from ringsim.json_fields import (
+    MAX_RANKS,
+    as_tuple,
+    require_duration,
+    require_fields,
+    require_name,
+    require_seconds,
+    require_whole,
+)
 from ringsim.spread import tenths
+from ringsim.text_file import quoted
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
@@ -45,13 +53,20 @@ class CollectiveTimes:
     rank_medians_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name, minimum in (("size_bytes", 1), ("num_ranks", 1), ("wrong", 0), ("calls", 1)):
-            _check_whole(name, getattr(self, name), minimum)
+        for name in ("algorithm", "dtype", "op"):
+            require_name(name, getattr(self, name))
+        for name in ("size_bytes", "calls"):
+            require_whole(name, getattr(self, name), 1)
+        require_whole("num_ranks", self.num_ranks, 1, MAX_RANKS)
+        if not isinstance(self.in_place, bool):
+            raise ValueError(f"in_place {quoted(self.in_place)}: must be true or false")
+        if self.wrong is not None:
+            require_whole("wrong", self.wrong, 0)
         for position in self.positions:
-            _check_whole("positions", position, 0)
+            require_whole("positions", position, 0)
         for name in ("times_s", "rank_medians_s"):
-            _check_times(name, getattr(self, name))
-        _check_times("late_s", self.late_s, may_be_zero=True)
+            _require_times(name, getattr(self, name))
+        _require_times("late_s", self.late_s, may_be_zero=True)
         for name in ("positions", "late_s"):
             if len(getattr(self, name)) != len(self.times_s):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.times_s)} times_s: must be as many")
@@ -89,37 +104,16 @@ class CollectiveTimes:
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
-        read = {name: _read(name, value) for name, value in data.items()}
-        return cls(**{**read, "collective": Collective(data["collective"])})
+        lists = {name: as_tuple(name, data[name]) for name in ("times_s", "late_s", "positions", "rank_medians_s")}
+        require_name("collective", data["collective"])
+        return cls(**{**data, **lists, "collective": Collective(data["collective"])})
 
 
-def _read(name: str, value: Any) -> Any:
-    """A field as JSON has it: lists become tuples, and what is of a wrong type is refused."""
-    wanted = _JSON_TYPES[name]
-    if not isinstance(value, wanted):
-        raise ValueError(f"{name} {value!r}: must be {wanted.__name__}")
-    return tuple(value) if wanted is list else value
-
-
-_JSON_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("collective", "algorithm", "dtype", "op"), str),
-    **dict.fromkeys(("size_bytes", "num_ranks", "wrong", "calls"), object),  # looked at when all is read
-    **dict.fromkeys(("times_s", "late_s", "positions", "rank_medians_s"), list),
-    "in_place": bool,
-}
-
-
-def _check_whole(name: str, value: object, minimum: int) -> None:
-    if value is None and name == "wrong":
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{name} {value!r}: must be a whole number, at least {minimum}")
-
-
-def _check_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
+def _require_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
     if not times_s:
         raise ValueError(f"{name}: must hold at least one time")
     for time_s in times_s:
-        is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
-        if not is_number or not 0 <= time_s < math.inf or (time_s == 0 and not may_be_zero):
-            raise ValueError(f"{name} {time_s!r}: must be seconds, {'at least' if may_be_zero else 'greater than'} 0")
+        if may_be_zero:
+            require_seconds(name, time_s, 0)
+        else:
+            require_duration(name, time_s)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringsim.atomic_file import atomic_file
+from ringsim.text_file import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class GeneratedPart:
 
     def _around(self, page: Path) -> tuple[list[str], list[str]]:
         """The lines up to its beginning and from its end on, with the marks."""
-        lines = page.read_text(encoding="utf-8").split("\n")
+        lines = read_text(page).split("\n")
         for mark in (self.begin, self.end):
             if lines.count(mark) != 1:
                 raise ValueError(f"{page}: has {lines.count(mark)} lines {mark!r}: there must be one")

@@ -1,5 +1,6 @@
 """`run_local_ranks`: torchrun on this machine, to its end; what ends us ends its ranks too."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -9,6 +10,24 @@ from ringsim.signals import ended_once
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")  # brings torch with it; we only start it
 GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and nobody else could end them after it
+
+
+def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
+    """Run a program once, as if it were the first of `num_ranks` ranks; what it prints.
+
+    arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
+    with them is then said once and in one line; torchrun would add a traceback of its own.
+
+    Raises ValueError with what the program said last on stderr, if it fails.
+    """
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    environment = os.environ | ranks | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        *_, last = done.stderr.splitlines() or [f"{shlex.join(command)} ended with exit code {done.returncode}"]
+        raise ValueError(last)
+    return done.stdout
 
 
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:

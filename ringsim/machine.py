@@ -6,9 +6,9 @@ what is done at its ends uses the cores there. That is all an engine knows: host
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,13 @@ class Paths:
     resource: Ints
     use_per_byte: Floats
 
+    def check(self) -> None:
+        """Raise ValueError for a latency or a use that is not finite or is negative, and a rate that is not above 0."""
+        require_costs("latency_s of path", self.latency_s)
+        require_costs("use_per_byte of path", self.use_per_byte.max(axis=1, initial=0.0))
+        require_costs("use_per_byte of path", self.use_per_byte.min(axis=1, initial=0.0))
+        require_rates("bytes_per_s of path", self.bytes_per_s)
+
     def alone_bytes_per_s(self, resources: Resources) -> Floats:
         """(num_pairs,): the rate of a message that shares nothing."""
         if not self.resource.shape[1]:
@@ -112,6 +119,40 @@ class Machine(ABC):
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
         """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
+
+
+def require_sound(machine: Machine) -> None:
+    """Raise ValueError, which names the first, for a cost with which virtual time could not go on, such as NaN.
+
+    The paths have a check of their own, as they are worked out later, and only those that are used.
+    """
+    processors, resources = machine.processors, machine.resources
+    require_costs("send_overhead_s of rank", processors.send_overhead_s)
+    require_costs("receive_overhead_s of rank", processors.receive_overhead_s)
+    require_rates("reduce_bytes_per_s of rank", processors.reduce_bytes_per_s)
+    require_rates("copy_bytes_per_s of rank", processors.copy_bytes_per_s)
+    require_rates("capacity of", resources.capacity, resources.names)
+    if not (resources.fails_at_s >= 0).all():
+        _refuse("fails_at_s of", resources.fails_at_s, resources.fails_at_s >= 0, "not negative", resources.names)
+
+
+def require_costs(of: str, values: Floats) -> None:
+    """Raise ValueError unless all are finite and not negative."""
+    good = (values >= 0) & (values < np.inf)
+    if not good.all():
+        _refuse(of, values, good, "finite and not negative")
+
+
+def require_rates(of: str, values: Floats, names: Sequence[str] = ()) -> None:
+    """Raise ValueError unless all are greater than 0; infinite: without limit."""
+    good = values > 0
+    if not good.all():
+        _refuse(of, values, good, "greater than 0", names)
+
+
+def _refuse(of: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()) -> NoReturn:
+    first = int(np.argmin(good))
+    raise ValueError(f"{of} {names[first] if names else first} is {values[first]}: must be {rule}")
 
 
 class AnyNetwork(Protocol):

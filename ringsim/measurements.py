@@ -2,19 +2,27 @@
 
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ringsim.atomic_file import atomic_file
 from ringsim.collective_times import CollectiveTimes
+from ringsim.json_fields import MAX_RANKS, as_tuple, require_duration, require_fields, require_name, require_whole
 from ringsim.recorded_run import RecordedRun
+from ringsim.text_file import quoted, read_json
 
 FORMAT = "ringsim-measurements"
 VERSION = 3
 OLDER = (1, 2)  # without collectives; with one call in an iteration, and no word on who was late
 
-_Kind = TypeVar("_Kind", CollectiveTimes, RecordedRun)
+MAX_MESSAGE_BYTES = 2**40
+MAX_IN_FLIGHT = 2**20
+
+_Kind = TypeVar("_Kind")
+_OfRanks = TypeVar("_OfRanks", CollectiveTimes, RecordedRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,25 @@ class Probe:
     in_flight: int
     times_s: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        require_name("kind", self.kind)
+        require_whole("size_bytes", self.size_bytes, 1, MAX_MESSAGE_BYTES)
+        require_whole("in_flight", self.in_flight, 1, MAX_IN_FLIGHT)
+        if not self.times_s:
+            raise ValueError("times_s: must hold at least one time")
+        for index, time_s in enumerate(self.times_s):
+            require_duration(f"times_s[{index}]", time_s)
+
     @property
     def median_s(self) -> float:
         """The middle one of the blocks, which something else on the machine disturbs least."""
         return statistics.median(self.times_s)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """From JSON. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        require_fields(cls, data)
+        return cls(**{**data, "times_s": as_tuple("times_s", data["times_s"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +92,11 @@ class Measurements:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`, of older versions too. Raises ValueError, in one line, for anything else."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ValueError(f"not a {FORMAT} file")
-        if data.get("version") not in (*OLDER, VERSION):
-            raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads versions up to {VERSION}")
-        try:
-            probes = tuple(Probe(**{**probe, "times_s": tuple(probe["times_s"])}) for probe in data["probes"])
-            collectives = data["collectives"] if data["version"] > 1 else ()
-            times = _read_all(
-                "collectives", CollectiveTimes, [_of_today(each, data["version"]) for each in collectives], data
-            )
-            runs = _read_all("runs", RecordedRun, data.get("runs", []), data)
-            return cls(data["num_ranks"], data["provenance"], probes, times, runs)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a field is missing or unknown: {error}") from error
+        _require_header(data)
+        probes = _read_all("probes", Probe.from_dict, data["probes"])
+        times = _read_all("collectives", partial(_times_of, data), data.get("collectives", []))
+        runs = _read_all("runs", partial(_of_ranks, data, RecordedRun), data.get("runs", []))
+        return cls(data["num_ranks"], data["provenance"], probes, times, runs)
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -91,34 +105,52 @@ class Measurements:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        data = read_json(path)
         try:
-            return cls.from_dict(json.loads(path.read_text()))
+            return cls.from_dict(data)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
-def _of_today(data: Any, version: int) -> Any:
-    """A collective's times as this version would have written them."""
-    if version == VERSION or not isinstance(data, dict) or not isinstance(data.get("times_s"), list):
-        return data
-    return {**data, "calls": 1, "late_s": [0.0] * len(data["times_s"])}
+def _require_header(data: Any) -> None:
+    """Raise ValueError unless all is there that a file has beside its lists."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"not a {FORMAT} file")
+    version = data.get("version")
+    if version not in (*OLDER, VERSION) or version is True:
+        raise ValueError(f"version {quoted(version)} of {FORMAT}: this ringsim reads versions up to {VERSION}")
+    optional = {"runs"} if version > 1 else {"runs", "collectives"}
+    named = {name: value for name, value in data.items() if name not in ("format", "version")}
+    require_fields(Measurements, named, optional)
+    require_whole("num_ranks", data["num_ranks"], 1, MAX_RANKS)
+    if not isinstance(data["provenance"], dict):
+        raise ValueError(f"provenance {quoted(data['provenance'])}: must be an object")
 
 
-def _read_all(name: str, kind: type[_Kind], listed: Any, data: dict[str, Any]) -> tuple[_Kind, ...]:
+def _read_all(name: str, read: Callable[[Any], _Kind], listed: Any) -> tuple[_Kind, ...]:
     """Those of the list `name` of a file. Raises ValueError that says which one is not as it must be."""
-    if not isinstance(listed, list):
-        raise ValueError(f"{name}: must be a list")
-    return tuple(_read(f"{name}[{index}]", kind, each, data["num_ranks"]) for index, each in enumerate(listed))
+    made = []
+    for index, data in enumerate(as_tuple(name, listed)):
+        try:
+            made.append(read(data))
+        except ValueError as error:
+            raise ValueError(f"{name}[{index}]: {error}") from error
+    return tuple(made)
 
 
-def _read(place: str, kind: type[_Kind], data: Any, num_ranks: int) -> _Kind:
-    try:
-        read = kind.from_dict(data)
-        if read.num_ranks != num_ranks:
-            raise ValueError(f"num_ranks {read.num_ranks}: the file is of {num_ranks} ranks")
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
-    return read
+def _times_of(file: dict[str, Any], data: Any) -> CollectiveTimes:
+    """A collective's times; those of an older version as this one would have written them."""
+    if file["version"] != VERSION and isinstance(data, dict) and isinstance(data.get("times_s"), list):
+        data = {**data, "calls": 1, "late_s": [0.0] * len(data["times_s"])}
+    return _of_ranks(file, CollectiveTimes, data)
+
+
+def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks:
+    """What all ranks of the file did."""
+    made = kind.from_dict(data)
+    if made.num_ranks != file["num_ranks"]:
+        raise ValueError(f"num_ranks {made.num_ranks}: the file is of {file['num_ranks']} ranks")
+    return made
 
 
 def save_json(path: Path, data: Any) -> None:

@@ -1,6 +1,7 @@
 """Commands whose user's mistakes end in one line on stderr and exit code 2, never in a traceback."""
 
 import os
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -9,6 +10,8 @@ import click
 from ringsim.schedule import ScheduleError
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
+LONGEST = 1000  # characters of a message
+_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 class OneLineCommand(click.Command):
@@ -24,7 +27,7 @@ class OneLineCommand(click.Command):
         try:
             status = main(*args, **extra, standalone_mode=False)
         except click.UsageError as error:
-            self.refuse(error.format_message(), error.ctx.command_path if error.ctx else self.name)
+            self.refuse(in_one_line(error.format_message()), error.ctx.command_path if error.ctx else self.name)
         except click.exceptions.Abort:
             sys.exit(130)
         except BrokenPipeError:  # the reader of our output had enough, such as `head`
@@ -44,10 +47,22 @@ class OneLineCommand(click.Command):
 def message_of(error: Exception) -> str:
     """What an error says to a user: which file and what is wrong with it, without the system's number for that."""
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
-        return f"{os.fspath(error.filename)}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+        name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        return in_one_line(f"{name}: {error.strerror}" if name else error.strerror)
+    return in_one_line(str(error)) if isinstance(error, ValueError) else str(error)
+
+
+def in_one_line(text: str) -> str:
+    """Without line breaks, which click puts into lists of choices, and without what would control a terminal.
+
+    Either may also come from a file or its name. Of what is very long, such as a name of thousands of letters, the
+    beginning and the end are shown: the place and the rule.
+    """
+    joined = _BREAK.sub(" ", text)
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
 
 
 class OneLineGroup(OneLineCommand, click.Group):

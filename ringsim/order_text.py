@@ -1,8 +1,11 @@
 """An order of ranks as people and `ringsim order` write it: 0,2,1,3, or the name of a file that holds it."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from ringsim.text_file import parse_json, quoted, read_text
+
+MAX_DIGITS = 18
 
 
 def parse_order(text: str) -> tuple[int, ...]:
@@ -16,9 +19,9 @@ def parse_order(text: str) -> tuple[int, ...]:
     if _is_numbers(content):
         return _numbers(content)
     try:
-        found = json.loads(content)
-    except ValueError:
-        raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON") from None
+        found = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
     order = found.get("order") if isinstance(found, dict) else found
     if not isinstance(order, list) or not all(_is_rank(rank) for rank in order):
         raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
@@ -26,7 +29,8 @@ def parse_order(text: str) -> tuple[int, ...]:
 
 
 def _is_numbers(text: str) -> bool:
-    return all(part.strip().isdecimal() for part in text.split(","))
+    """Whether they are such as ranks may be: of no more digits than a number of 64 bits has."""
+    return all(part.strip().isdecimal() and len(part.strip()) <= MAX_DIGITS for part in text.split(","))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -39,6 +43,6 @@ def _is_rank(value: Any) -> bool:
 
 def _content(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
+        return read_text(Path(name))
     except OSError as error:
-        raise ValueError(f"{name!r} is not an order, 0,2,1,3, and not a file: {error.strerror}") from None
+        raise ValueError(f"{quoted(name, 300)} is not an order, 0,2,1,3, and not a file: {error.strerror}") from None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
+from ringsim.json_fields import as_tuple, require_whole
 from ringsim.measurements import Measurements
 
 
@@ -18,9 +19,11 @@ class Places:
 
     @classmethod
     def of(cls, measurements: Measurements) -> Self | None:
-        """As the ranks noted; None if they did not."""
-        machines, hosts = (measurements.provenance.get(name) for name in ("machines", "hosts"))
-        return None if machines is None or hosts is None else cls(tuple(machines), tuple(hosts))
+        """As the ranks noted; None if they did not. Raises ValueError for what cannot be."""
+        noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
+        if None in noted.values():
+            return None
+        return cls(*(_numbers(f"provenance.{name}", value, measurements.num_ranks) for name, value in noted.items()))
 
     def as_dict(self) -> dict[str, list[int]]:
         """For the provenance of measurements."""
@@ -47,3 +50,15 @@ class Places:
     def right_of(self, rank: int) -> int:
         """Its neighbour, to which it sends in a ring."""
         return (rank + 1) % len(self.hosts)
+
+
+def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
+    """One for each rank, counted from 0 as they first come."""
+    numbers = as_tuple(name, value)
+    if len(numbers) != num_ranks:
+        raise ValueError(f"{name}: {len(numbers)} numbers for {num_ranks} ranks: must be one for each")
+    known = 0
+    for rank, number in enumerate(numbers):
+        require_whole(f"{name}[{rank}]", number, 0, known)
+        known = max(known, number + 1)
+    return numbers

@@ -1,13 +1,11 @@
 """`RecordedRun`: one real run of a schedule, transfer by transfer."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ringsim.collective import Collective
-from ringsim.json_fields import require_fields
+from ringsim.json_fields import MAX_RANKS, as_tuple, require_fields, require_name, require_seconds, require_whole
 
-MAX_S = 1e9  # decades; neither infinite nor NaN
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
 
 
@@ -43,15 +41,17 @@ class RecordedRun:
     applied_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("size_bytes", "element_bytes", "num_ranks"):
-            _check_whole(name, getattr(self, name), 1)
+        require_name("algorithm", self.algorithm)
+        for name in ("size_bytes", "element_bytes"):
+            require_whole(name, getattr(self, name), 1)
+        require_whole("num_ranks", self.num_ranks, 1, MAX_RANKS)
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
-        _check_seconds("clock_error_s", self.clock_error_s, 0)
+        require_seconds("clock_error_s", self.clock_error_s, 0)
         if not self.runs_s:
             raise ValueError("runs_s: must hold at least one time")
         for index, time_s in enumerate(self.runs_s):
-            _check_seconds(f"runs_s[{index}]", time_s, 0)
+            require_seconds(f"runs_s[{index}]", time_s, 0)
         self._check_ranks()
         self._check_transfers()
 
@@ -61,7 +61,7 @@ class RecordedRun:
             if len(times) != self.num_ranks:
                 raise ValueError(f"{len(times)} {name} for {self.num_ranks} ranks: one for each")
             for rank, time_s in enumerate(times):
-                _check_seconds(f"{name}[{rank}]", time_s)
+                require_seconds(f"{name}[{rank}]", time_s)
 
     def _check_transfers(self) -> None:
         for name in TRANSFER:
@@ -78,14 +78,14 @@ class RecordedRun:
 
     def _check_transfer(self, index: int) -> None:
         for name in ("step", "chunk"):
-            _check_whole(f"{name}[{index}]", getattr(self, name)[index], 0)
+            require_whole(f"{name}[{index}]", getattr(self, name)[index], 0)
         for name in ("src", "dst"):
-            _check_whole(f"{name}[{index}]", getattr(self, name)[index], 0, self.num_ranks - 1)
+            require_whole(f"{name}[{index}]", getattr(self, name)[index], 0, self.num_ranks - 1)
         if self.src[index] == self.dst[index]:
             raise ValueError(f"dst[{index}] {self.dst[index]}: is the sender itself")
         issued, applied = self.issued_s[index], self.applied_s[index]
-        _check_seconds(f"issued_s[{index}]", issued)
-        _check_seconds(f"applied_s[{index}]", applied)
+        require_seconds(f"issued_s[{index}]", issued)
+        require_seconds(f"applied_s[{index}]", applied)
         if applied < issued - self.clock_error_s:
             raise ValueError(f"applied_s[{index}] {applied}: is before it was issued, at {issued}")
 
@@ -113,29 +113,6 @@ class RecordedRun:
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
-        columns = {name: _column(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
-        texts = {name: _text(name, data[name]) for name in ("collective", "algorithm")}
-        return cls(**{**data, **columns, **texts, "collective": Collective(texts["collective"])})
-
-
-def _column(name: str, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name} {value!r}: must be a list")
-    return tuple(value)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} {value!r}: must be text")
-    return value
-
-
-def _check_whole(name: str, value: object, minimum: int, maximum: float = math.inf) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-        bounds = f"at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
-        raise ValueError(f"{name} {value!r}: must be a whole number, {bounds}")
-
-
-def _check_seconds(name: str, value: object, minimum: float = -math.inf) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not max(minimum, -MAX_S) <= value <= MAX_S:
-        raise ValueError(f"{name} {value!r}: must be seconds{f', at least {minimum}' if minimum == 0 else ''}")
+        columns = {name: as_tuple(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
+        require_name("collective", data["collective"])
+        return cls(**{**data, **columns, "collective": Collective(data["collective"])})

@@ -8,7 +8,7 @@ import numpy as np
 from ringsim.engines.by_event import run_events
 from ringsim.engines.by_step import run_steps, time_steps
 from ringsim.engines.sharing import shares
-from ringsim.machine import AnyNetwork
+from ringsim.machine import AnyNetwork, Machine, require_sound
 from ringsim.memory import require_memory
 from ringsim.partition import partition
 from ringsim.schedule import Ints, Schedule
@@ -28,7 +28,7 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
     """
     sizes = chunk_bytes(schedule, size_bytes, element_bytes)
     _require_room(schedule)
-    machine = network.machine(schedule.num_ranks)
+    machine = sound_machine(network, schedule.num_ranks)
     run = run_events if shares(schedule, machine) else run_steps
     return run(schedule, machine, sizes)
 
@@ -39,11 +39,18 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
     Infinite if a failure keeps it from finishing.
     """
     sizes = chunk_bytes(schedule, size_bytes, element_bytes)
-    machine = network.machine(schedule.num_ranks)
+    machine = sound_machine(network, schedule.num_ranks)
     if not shares(schedule, machine):
         return time_steps(schedule, machine, sizes)
     _require_room(schedule)
     return run_events(schedule, machine, sizes).time_s
+
+
+def sound_machine(network: AnyNetwork, num_ranks: int) -> Machine:
+    """What the engines see of the network. Raises ValueError for costs with which time could not go on."""
+    machine = network.machine(num_ranks)
+    require_sound(machine)
+    return machine
 
 
 def chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,51 +17,17 @@ from ringsim.atomic_file import atomic_file
 from ringsim.collective import Collective
 from ringsim.machine import AnyNetwork
 from ringsim.provenance import provenance
-from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.schedule import Schedule
 from ringsim.schedule_size import estimated_transfers, format_count
 from ringsim.simulate import predict_time
+from ringsim.sweep_cell import Cell, read_cells
+from ringsim.text_file import parse_json, quoted, read_text
 
 FORMAT = "ringsim-sweep"
 VERSION = 1
 MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
 BASELINE = "ring"
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One algorithm's time for one number of ranks, network and size, or why there is none.
-
-    num_steps, num_transfers, time_s: None if it was skipped.
-    skipped: the reason, empty if it was simulated.
-    """
-
-    collective: Collective
-    network: str
-    algorithm: str
-    num_ranks: int
-    size_bytes: int
-    num_steps: int | None
-    num_transfers: int | None
-    time_s: float | None
-    skipped: str
-
-    @property
-    def algbw_bytes_per_s(self) -> float | None:
-        """None where no time passes, or none is known."""
-        return algbw_bytes_per_s(self.size_bytes, self.time_s or 0.0)
-
-    @property
-    def busbw_bytes_per_s(self) -> float | None:
-        """None where no time passes, or none is known."""
-        return busbw_bytes_per_s(self.collective, self.num_ranks, self.size_bytes, self.time_s or 0.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields and the rates, for CSV and JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        rates = {"algbw_bytes_per_s": self.algbw_bytes_per_s, "busbw_bytes_per_s": self.busbw_bytes_per_s}
-        return values | {"collective": self.collective.value} | rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +106,9 @@ class Sweep:
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:
         """What `to_csv` wrote; raises OSError, and ValueError for a file that it did not write."""
-        first, *lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+        first, _, table = read_text(Path(path)).partition("\n")
         header = _read_header(str(path), first)
-        cells = tuple(_read_cells(str(path), lines))
+        cells = tuple(read_cells(str(path), table))
         if not cells or len({cell.collective for cell in cells}) > 1:
             raise ValueError(f"{path}: needs at least one line with a time, and all of the same collective")
         if missing := {cell.network for cell in cells} - set(header["networks"]):
@@ -254,47 +220,16 @@ def _ratio(slower_s: float | None, faster_s: float) -> float | None:
     return slower_s / faster_s if slower_s is not None and faster_s > 0 else None
 
 
-def _read_cells(path: str, lines: Sequence[str]) -> Iterator[Cell]:
-    """The cells in the lines below the first of a file; the rates there are left, as they follow from the time."""
-    for number, row in enumerate(csv.DictReader(lines), start=3):
-        try:
-            yield Cell(**{name: read(row[name]) for name, read in _READERS.items()})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {number}: not a line of a sweep: {error!r}") from None
-
-
 def _read_header(path: str, line: str) -> dict[str, Any]:
     try:
-        header = json.loads(line.removeprefix("#"))
-        if (header["format"], header["version"]) == (FORMAT, VERSION):
-            return {"networks": dict(header["networks"]), "provenance": dict(header["provenance"])}
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise ValueError(f"{path}, line 1: not a {FORMAT} file of version {VERSION}; `ringsim sweep --csv` writes one")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(f"{number} is less than 1")
-    return number
-
-
-def _time_or_none(text: str) -> float | None:
-    time_s = float(text) if text else None
-    if time_s is not None and not 0 <= time_s < math.inf:
-        raise ValueError(f"{text} is not a time")
-    return time_s
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "collective": Collective,
-    "network": str,
-    "algorithm": str,
-    "num_ranks": _positive,
-    "size_bytes": _positive,
-    "num_steps": lambda text: int(text) if text else None,
-    "num_transfers": lambda text: int(text) if text else None,
-    "time_s": _time_or_none,
-    "skipped": str,
-}
+        header = parse_json(line.removeprefix("#"))
+    except ValueError:
+        header = None
+    if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"{path}, line 1: not a {FORMAT} file of version {VERSION}; `ringsim sweep --csv` writes one")
+    networks, made_by = header.get("networks"), header.get("provenance")
+    if not isinstance(networks, dict) or not all(isinstance(network, dict) for network in networks.values()):
+        raise ValueError(f"{path}, line 1: networks {quoted(networks)}: must be an object with an object for each")
+    if not isinstance(made_by, dict):
+        raise ValueError(f"{path}, line 1: provenance {quoted(made_by)}: must be an object")
+    return {"networks": networks, "provenance": made_by}

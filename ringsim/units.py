@@ -7,6 +7,7 @@ _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
+MIN_RATE = 1e-6  # bytes a second; with less, seconds would be beyond what a float holds
 _NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
@@ -35,6 +36,8 @@ def parse_rate(text: str) -> float:
     rate = float(_bounded(text, Decimal(match[1]) * _PREFIXES[match[2]])) / bits
     if not rate > 0:
         raise ValueError(f"{text!r}: a rate must be greater than 0")
+    if rate < MIN_RATE:
+        raise ValueError(f"{text!r}: a rate must be at least {MIN_RATE:g} bytes a second")
     return rate
 
 

@@ -10,7 +10,7 @@ from ringsim.engines.by_queue import Queued, run_queue
 from ringsim.machine import AnyNetwork, Machine
 from ringsim.memory import require_memory
 from ringsim.schedule import Schedule
-from ringsim.simulate import chunk_bytes, predict_time
+from ringsim.simulate import chunk_bytes, predict_time, sound_machine
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 
@@ -52,10 +52,13 @@ def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> 
         raise ValueError(f"calls of {sorted(num_ranks)} ranks: a queue is of one process group")
     if not calls:
         return []
+    for number, call in enumerate(calls):
+        if not math.isfinite(call.ready_s):
+            raise ValueError(f"calls[{number}]: ready_s {call.ready_s}: must be finite")
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
-    machine = network.machine(*num_ranks)
+    machine = sound_machine(network, *num_ranks)
     if num_workers == 1 and _is_the_same_at_all_times(machine):
         return _one_after_the_other(calls, ready_s, network)
     num_transfers = sum(call.schedule.num_transfers for call in calls)

@@ -3,7 +3,6 @@
 All strategies train in turn, step by step, in one run of the main job; a ratio is the median over the steps.
 """
 
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from collectives.provenance import provenance
 from ringsim.one_line import OneLineCommand
 from ringsim.testbed import run_ranks, why_not
+from ringsim.text_file import read_json
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")
@@ -50,7 +50,7 @@ PLACES = (
 def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
     """Run the main job there; its report."""
     run_ranks(place.hosts, place.ranks // place.hosts, [MAIN_JOB, *arguments, "--output", str(output)])
-    found: dict[str, Any] = json.loads((output / "report.json").read_text())
+    found: dict[str, Any] = read_json(output / "report.json")
     return found
 
 

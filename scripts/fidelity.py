@@ -5,7 +5,6 @@ table says so; and training steps, from probes and a profile of a step without s
 what was measured is kept in the output folder.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from ringsim.measurements import Measurements
 from ringsim.one_line import OneLineCommand
 from ringsim.provenance import provenance
 from ringsim.testbed import run_ranks, why_not
+from ringsim.text_file import read_json, read_text
 
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
@@ -135,7 +135,7 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     fit = calibrate_probes(found, fitting_model(found), file.stem, f"{place.name}-probes.json")
     with atomic_file(file) as writing:
         writing.write(network_text(fit.cluster).encode())
-    return read_network(file.read_text(), str(file))
+    return read_network(read_text(file), str(file))
 
 
 def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Compared]:
@@ -174,7 +174,7 @@ def training_row(training: Training, folder: Path, again: bool) -> str:
     output = folder / f"{training.place.name}-training"
     if again or not (output / "report.json").exists():
         training.place.run([*TRAINING, "--output", str(output)])
-    results = json.loads((output / "report.json").read_text())["strategies"]
+    results = read_json(output / "report.json")["strategies"]
     errors = [abs(result["step_error"]) for result in results]
     spreads = [(result["step_p90_s"] - result["step_p10_s"]) / result["step_s"] for result in results]
     return row(training.title, "1.8 MB of gradients", errors, spreads, training.target)

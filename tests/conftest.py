@@ -15,9 +15,14 @@ settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _hearing_of_hangups() -> None:
-    """Under nohup SIGHUP is ignored, also by what we start; tests send it."""
+def _hearing_of_signals() -> None:
+    """Under nohup SIGHUP is ignored, and in the background of a script SIGINT, also by what we start; tests send both.
+
+    (POSIX has `sh -c 'make test &'` start it so.)
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main
@@ -54,13 +55,25 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     assert len(found["cells"]) == 2 * (3 + 2 + 3)
 
 
-def test_a_benchmark_that_fails_is_one_line(tmp_path: Path) -> None:
-    """What it was told wrong it says itself; then what measure makes of it."""
-    start = [sys.executable, "-c", "from ringsim.cli import main; main()", "measure", "--ranks", "1"]
-    command = [*start, "-o", str(tmp_path / "m.json"), "--op", "none"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 2
-    last = run.stderr.splitlines()[-1]
-    assert last.startswith("ringsim: torchrun --nproc-per-node 1 -m collectives.benchmark --probes ")
-    assert last.endswith(f" --op none -o {tmp_path / 'm.json'} ended with exit code 1; what it said is above")
-    assert not (tmp_path / "m.json").exists()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--bogus",), "benchmark: No such option '--bogus'"),
+        (("--op", "none"), "benchmark: Invalid value for '--op': 'none' is not one of 'sum', "),
+        (("--algorithm", "nope"), "benchmark: algorithm 'nope': all_reduce has ring, "),
+        (("-b", "2KiB", "-e", "1KiB"), "benchmark: sizes from 2048 to 1024 B: the first (-b) must be"),
+        (("extra",), "benchmark: Got unexpected extra argument (extra)"),
+    ],
+)
+def test_a_wrong_option_of_the_benchmark_is_one_line(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    """In the benchmark's own words; torchrun, which would add a traceback for it, is not started."""
+    output = tmp_path / "m.json"
+    result = CliRunner().invoke(main, ["measure", "--ranks", "2", "-o", str(output), "--", *options])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {message}")
+    assert not output.exists()
+
+
+def test_the_benchmark_s_help_is_shown_once() -> None:
+    """And not by each rank, nor is anything measured."""
+    assert ringsim("measure", "--", "--help").count("Usage: benchmark [OPTIONS]") == 1

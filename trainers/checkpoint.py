@@ -1,5 +1,6 @@
 """Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole."""
 
+import hashlib
 import io
 import os
 from dataclasses import dataclass, field, fields
@@ -10,9 +11,10 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from ringsim.atomic_file import atomic_file
+from trainers.fields import mismatch
 
 FORMAT = "ringsim checkpoint"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,9 +43,10 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     Raises OSError if it cannot be written; the old checkpoint, if any, is then untouched.
     """
     parts = {name: getattr(checkpoint, name) for name in NAMES}
+    seals = {name: seal(value) for name, value in parts.items()}
     with atomic_file(path) as file:
         try:
-            torch.save({"format": FORMAT, "version": VERSION, **parts}, file)
+            torch.save({"format": FORMAT, "version": VERSION, "seals": seals, **parts}, file)
         except RuntimeError as error:
             raise _cause(error) from error
 
@@ -75,9 +78,55 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
         raise ValueError(f"checkpoint {path}: was not written by this program")
     if parts.get("version") != VERSION:
         raise ValueError(f"checkpoint {path}: has version {parts.get('version')}; this program reads {VERSION}")
-    if missing := [name for name in NAMES if name not in parts]:
+    if missing := [name for name in (*NAMES, "seals") if name not in parts]:
         raise ValueError(f"checkpoint {path}: lacks {', '.join(missing)}")
+    for name in NAMES:
+        if fault := _fault(name, parts[name]):
+            raise ValueError(f"checkpoint {path}: {fault}")
+    for name in NAMES:
+        if not isinstance(parts["seals"], dict) or seal(parts[name]) != parts["seals"].get(name):
+            raise ValueError(f"checkpoint {path}: {name}: is not what was saved: somebody has changed it since")
     return Checkpoint(**{name: parts[name] for name in NAMES})
+
+
+FORMS = {"model_state": {}, "optimizer_state": {}, "config": {}, "step": 0, "random_states": [], "notes": {}}
+
+
+def _fault(name: str, value: Any) -> str | None:
+    """What is wrong with a field, as far as can be said without knowing what is trained."""
+    if fault := mismatch(name, value, FORMS[name], inside=False):
+        return fault
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return f"{name}: has keys that are not names"
+    if name == "step" and value < 0:
+        return f"step: is {value}, must be at least 0"
+    return None
+
+
+def seal(value: Any) -> str:
+    """A hash of all there is in a field, tensors bit for bit: what was changed later does not have it."""
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: "hashlib._Hash", value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        digest.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
+        dense = value if value.layout is torch.strided else value.to_dense()
+        data = dense.detach().cpu().contiguous().view(-1)
+        digest.update(data.view(torch.uint8).numpy().data)
+    elif isinstance(value, dict):
+        digest.update(f"dict {len(value)};".encode())
+        for key, inner in value.items():
+            _feed(digest, key)
+            _feed(digest, inner)
+    elif isinstance(value, list | tuple):
+        digest.update(f"{'list' if isinstance(value, list) else 'tuple'} {len(value)};".encode())
+        for inner in value:
+            _feed(digest, inner)
+    else:
+        digest.update(f"{type(value).__name__} {value!r};".encode())
 
 
 def _parse(content: bytes | bytearray, path: str | os.PathLike[str]) -> object:

@@ -105,13 +105,13 @@ def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -
         calm_polling()
     try:
         with _progress(job.train.steps, group.rank()) as bar:
-            report, runs = run_job(job, tokens, group, lambda _: bar.update(1))
+            report, checkpoint = run_job(job, tokens, group, lambda _: bar.update(1))
     except (CollectiveError, DivergedError) as error:
         leave(str(error))
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     if group.rank() == 0:
         click.echo(format_report(report))
-        for path in save_results(report, runs, output):
+        for path in save_results(report, checkpoint, output, lambda text: click.echo(text, err=True)):
             click.echo(f"wrote {path}")
     return 0 if all(each["parameters_identical"] or each["strategy"] == "none" for each in report["strategies"]) else 1
 

@@ -13,9 +13,11 @@ import click
 from ringsim.local_ranks import run_local_ranks
 from ringsim.measurements import save_json
 from ringsim.provenance import provenance
+from ringsim.text_file import read_json
 from ringsim.torchrun import check_writable
 from trainers.comparison import Row, Run, as_dict, compare, format_comparison, run_of_log
 from trainers.comparison_plot import save_comparison_plot
+from trainers.output_lock import WRITING_S, locked
 from trainers.session.step_log import read_log
 from trainers.strategy_names import check_strategy
 from trainers.task_options import read_settings, read_unknown
@@ -85,7 +87,7 @@ class Plan:
         file = self.folder / "gradients.json"
         options = ["--options", json.dumps(self.options), *(f"--strategy={name}" for name in checked), "-o", str(file)]
         run_local_ranks(ranks, ["-m", "trainers.gradient_check", *self._common(), *options], quiet=True)
-        found: dict[str, float] = json.loads(file.read_text())
+        found: dict[str, float] = read_json(file)
         return found
 
     def run(self, name: str, strategy: str, ranks: int, gradient_difference: float | None) -> Run:
@@ -109,6 +111,7 @@ def _save(rows: Sequence[Row], title: str, output: Path) -> None:
     click.echo(format_comparison(rows))
     threads = os.environ["OMP_NUM_THREADS"]
     click.echo(f"\n{where['machine']}, {where['cores']} cores, OMP_NUM_THREADS={threads}, {where['date']}")
-    save_json(output / "comparison.json", as_dict(rows, where))
-    save_comparison_plot(rows, f"{title}, {where['machine']}, {where['cores']} cores", output / "comparison.png")
+    with locked(output, lambda text: click.echo(text, err=True), WRITING_S):  # both are of one run
+        save_json(output / "comparison.json", as_dict(rows, where))
+        save_comparison_plot(rows, f"{title}, {where['machine']}, {where['cores']} cores", output / "comparison.png")
     click.echo(f"wrote {output / 'comparison.json'} and comparison.png")

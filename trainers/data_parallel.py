@@ -21,6 +21,9 @@ class DriftError(RuntimeError):
     """Ranks that should hold the same model do not."""
 
 
+ADVICE = "every rank must take the same steps, with the optimizer that model.optimizer(...) gives"
+
+
 class DataParallel(nn.Module):
     """`model` with gradients that are, after each backward pass, the mean over all ranks.
 
@@ -131,7 +134,7 @@ class DataParallel(nn.Module):
         Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's.
         """
         if differs := difference(self.model, self.group, buffers=False):
-            raise DriftError(differs)
+            raise DriftError(f"{differs}; {ADVICE}")
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
         """That of the plain model."""

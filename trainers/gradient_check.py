@@ -4,7 +4,6 @@
 """
 
 import copy
-import json
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringsim.measurements import save_json
+from ringsim.text_file import parse_json
 from ringsim.torchrun import TorchrunCommand
 from trainers.batches import Batches, Share
 from trainers.data_parallel import DataParallel
@@ -60,7 +60,7 @@ def main(task: str, options: str, strategies: tuple[str, ...], seed: int, batch_
     """Write the largest difference of each strategy to a JSON file."""
     here = where()
     group = join(here, 60.0)
-    loaded = load_task(task, seed, **json.loads(options))
+    loaded = load_task(task, seed, **parse_json(options))
     found = {name: largest_difference(loaded, name, seed, batch_size, group, here.device) for name in strategies}
     if here.rank == 0:
         save_json(output, found)

@@ -25,6 +25,7 @@ from trainers.checkpoint import Checkpoint, save_checkpoint
 from trainers.config import RESULTS, Job
 from trainers.data import Shard, Tokens
 from trainers.identity import fingerprint
+from trainers.output_lock import WRITING_S, locked
 from trainers.prediction import can_overlap, predict_step_s, predict_sync_s
 from trainers.profile import record_profile
 from trainers.strategies import Strategy
@@ -40,11 +41,12 @@ Report = dict[str, Any]
 
 def run_job(
     job: Job, tokens: Tokens, group: dist.ProcessGroup, progress: Callable[[int], None]
-) -> tuple[Report, list[Run]]:
+) -> tuple[Report, Checkpoint]:
     """Do the whole job on every rank of `group`; collective.
 
     progress: called with the number of every finished step.
-    Returns the report, the same on every rank but for its provenance, and this rank's runs.
+    Returns the report, the same on every rank but for its provenance, and a checkpoint of the `ring` run, if there is
+    one, else of the first.
     Raises CollectiveError when a peer fails, DivergedError when a loss is not finite.
     """
     shard = Shard(tokens, group.rank(), group.size(), job.model, job.train)
@@ -61,7 +63,14 @@ def run_job(
     train(runs, shard, range(job.train.steps), progress)
     notes = _gather_notes(runs, group)
     results = [_summarise(run.name, predicted[run.name], [rank[run.name] for rank in notes], job) for run in runs]
-    return _report(job, measurements, network, results, runs[0].model), runs
+    report = _report(job, measurements, network, results, runs[0].model)
+    return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
+
+
+def _checkpoint(run: Run, report: Report) -> Checkpoint:
+    """Collective, where each rank has a share of the optimizer's state only."""
+    config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
+    return Checkpoint(run.model.state_dict(), run.optimizer.state_dict(), config, report["train"]["steps"])
 
 
 def _profile(
@@ -204,20 +213,22 @@ def _report(
     }
 
 
-def save_results(report: Report, runs: Sequence[Run], output: Path) -> list[Path]:
+def save_results(
+    report: Report, checkpoint: Checkpoint, output: Path, say: Callable[[str], None], wait_s: float = WRITING_S
+) -> list[Path]:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
-    The checkpoint is of the `ring` run, if there is one, else of the first. Returns the paths.
-    Raises OSError if one cannot be written.
+    All are of one run, even if another writes there too: it has to wait, and then replaces all of them. Returns the
+    paths.
+
+    Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
     """
     from trainers.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
 
     output.mkdir(parents=True, exist_ok=True)
     paths = [output / name for name in RESULTS]
-    run = next((run for run in runs if run.name == "ring"), runs[0])
-    config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
-    checkpoint = Checkpoint(run.model.state_dict(), run.optimizer.state_dict(), config, report["train"]["steps"])
-    save_checkpoint(paths[0], checkpoint)
-    save_report_plot(report, paths[1])
-    save_json(paths[2], report)
+    with locked(output, say, wait_s):
+        save_checkpoint(paths[0], checkpoint)
+        save_report_plot(report, paths[1])
+        save_json(paths[2], report)
     return paths

@@ -11,11 +11,11 @@ def check_reachable(environment: Mapping[str, str]) -> None:
     Unless an interface is named, Gloo takes the address that the host's name leads to. Many systems, Debian among them,
     have that name as 127.0.1.1 in /etc/hosts: then ranks of other nodes are told to connect to themselves.
     """
-    if environment.get("GLOO_SOCKET_IFNAME") or _is_loopback(environment["MASTER_ADDR"]):
+    if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for
     name = socket.gethostname()
     address = bindable(name)
-    if address is None or _is_loopback(address):
+    if address is None or is_loopback(address):
         leads = "leads to no address of it" if address is None else f"leads to {address}, which is the host itself"
         raise ValueError(
             f"the name of this host, {name}, {leads}: no other node can reach it there; "
@@ -39,7 +39,8 @@ def bindable(name: str) -> str | None:
     return None
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether an address, or the name localhost, leads to this host alone."""
     if address == "localhost":
         return True
     try:

@@ -50,6 +50,11 @@ class ShardedWeights:
         return self.own_part(padded).clone()
 
     @property
+    def home(self) -> FlatVector:
+        """Where the parameters lie."""
+        return self._flat
+
+    @property
     def num_elements(self) -> int:
         """Of all parameters together."""
         return self._flat.num_elements
@@ -58,24 +63,41 @@ class ShardedWeights:
 class ShardedOptimizer(torch.optim.Optimizer):
     """`inner`, made for the shares, as an optimizer of the whole model; a learning rate scheduler can take it.
 
+    check: called before a step is taken, with the gradients there; may raise.
     gather_s: how long the last step has taken to gather the parameters.
     """
 
-    def __init__(self, inner: torch.optim.Optimizer, weights: Sequence[ShardedWeights]) -> None:
+    def __init__(
+        self, inner: torch.optim.Optimizer, weights: Sequence[ShardedWeights], check: Callable[[], None]
+    ) -> None:
+        self._settled = False
         super().__init__(inner.param_groups, inner.defaults)  # the very same dicts: who sets a rate here sets it there
+        self._settled = True
         self._inner = inner
+        self._check = check
         self._weights = list(weights)
         self.state = inner.state
         self.gather_s = 0.0
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step the own share, then gather; a collective call."""
-        loss = self._inner.step(closure)
+        """Step the own share, then gather; a collective call. closure: called once, before anything is stepped."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check()
+        self._inner.step()
         begin_s = time.perf_counter()
         for weights in self._weights:
             weights.gather()
         self.gather_s = time.perf_counter() - begin_s
         return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: which parameters there are is settled when the model is wrapped. Raises ValueError."""
+        if self._settled:
+            raise ValueError("zero1 steps all parameters of the model already: no group can be added")
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made."""
@@ -84,6 +106,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+        for weights in self._weights:
+            weights.share.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all shares put together, the same on every rank and for any number of them; collective."""
@@ -105,6 +129,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         change: Callable[[ShardedWeights, torch.Tensor], torch.Tensor],
     ) -> dict[int, dict[str, Any]]:
         """`state` with every tensor changed that is of a share, or of the whole; a count of steps is neither."""
+        for index, values in state.items():
+            for name, value in values.items():
+                _refuse_other_shape(f"state {index}, {name}", value, concerns(self._weights[index], value))
         return {
             index: {
                 name: change(self._weights[index], value) if concerns(self._weights[index], value) else value
@@ -112,6 +139,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
             }
             for index, values in state.items()
         }
+
+
+def _refuse_other_shape(place: str, value: object, has_right_shape: bool) -> None:
+    """A tensor of another shape would be that of one rank alone."""
+    if isinstance(value, torch.Tensor) and value.dim() > 0 and not has_right_shape:
+        raise ValueError(f"{place}: is of shape {tuple(value.shape)}: zero1 can only keep a number for each element")
 
 
 def _is_of_share(weights: ShardedWeights, value: object) -> bool:

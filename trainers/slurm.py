@@ -31,12 +31,14 @@ def tasks_by_node(text: str) -> list[int]:
     return counts
 
 
-def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
+def meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
     """The address and port of rank 0, alike on all ranks; MASTER_ADDR and MASTER_PORT have their way.
+
+    one_node: whether all ranks are on one, which then need not listen where other hosts can connect.
 
     Raises ValueError if Slurm's variables do not say it.
     """
-    address = environment.get("MASTER_ADDR") or first_node(environment)
+    address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
     port = environment.get("MASTER_PORT")
     return address, step_port(environment) if not port else checked_port(port)
 

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ringsim.one_line import MISTAKES, message_of
+from ringsim.schedule import ScheduleError
 from trainers import slurm
 from trainers.interruption import Interrupted, Interruption
+from trainers.loopback import HOST, loopback_store
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
-HOST = "127.0.0.1"
 GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
 FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
 MISTAKE = 2  # the exit code
@@ -63,14 +64,8 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 
 
 def _store() -> "TCPStore":
-    """Where the ranks meet, on a port that the system chooses, which nobody can take away before it is used.
-
-    (It is how torchrun does it.)
-    """
-    import torch.distributed as dist  # noqa: PLC0415
-
-    store: TCPStore = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    return store
+    """Where the ranks meet: on this host's loopback, at a port that the system chooses and nobody else can take."""
+    return loopback_store(0)
 
 
 def _start(num_ranks: int, arguments: tuple[Any, ...]) -> Sequence[BaseProcess]:
@@ -210,7 +205,7 @@ def _verdict(failures: Mapping[int, int], store: "Store") -> int:
         failure = json.loads(store.get(FAILURE))
         code, text = int(failure["code"]), failure["text"]
         if text and code == MISTAKE:
-            raise ValueError(text)
+            raise ScheduleError(text) if "\n" in text else ValueError(text)  # whose grid has several lines
         if text:
             click.echo(f"rank {failure['rank']}: {text}", err=True)
         return code

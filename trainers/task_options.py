@@ -66,7 +66,7 @@ def _converted(name: str, value: str, wanted: type | None) -> Any:
 def _as_it_reads(value: str) -> Any:
     try:
         read = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
     return read if isinstance(read, int | float | str) else value
 

@@ -4,6 +4,7 @@ One place for what torchrun, srun and a single process each say in their own way
 """
 
 import datetime
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainers import slurm
 from trainers.attempt import attempt_store
-from trainers.own_address import check_reachable
+from trainers.loopback import HOST, keep_gloo_on_loopback, loopback_store, stay_on_loopback
+from trainers.own_address import check_reachable, is_loopback
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -97,8 +99,11 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     alone = where.num_ranks == 1 and "RANK" not in os.environ
     if not alone:
         _set_meeting_point(where)
-        if where.num_ranks > where.ranks_per_node:
-            check_reachable(os.environ)
+    on_one_host = where.num_ranks == where.ranks_per_node and stay_on_loopback(os.environ)
+    if on_one_host:
+        keep_gloo_on_loopback()
+    elif not alone and where.num_ranks > where.ranks_per_node:
+        check_reachable(os.environ)
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -109,26 +114,35 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     backend = "gloo" if where.device == "cpu" else "cpu:gloo,cuda:nccl"
     timeout = datetime.timedelta(seconds=timeout_s)
     try:
-        store = _store(where, timeout, alone)
+        store = _store(where, timeout, alone, on_one_host)
         dist.init_process_group(backend, rank=where.rank, world_size=where.num_ranks, store=store, timeout=timeout)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise ConnectionError(_not_joined(where, timeout_s, error)) from error
     assert dist.group.WORLD is not None
     calm_polling()
     return dist.group.WORLD
 
 
-def _store(where: Where, timeout: datetime.timedelta, alone: bool) -> "Store | None":
+def _store(where: Where, timeout: datetime.timedelta, alone: bool, on_one_host: bool) -> "Store | None":
     """Where the ranks meet; None for a new one, which rank 0 makes at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
     if alone:  # one process has no need of a port
         return dist.HashStore()  # type: ignore[attr-defined]  # torch's stubs lack it
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return _own_store(where, port, timeout) if on_one_host and is_loopback(address) else None
     whole = dist.TCPStore(address, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
     return attempt_store(whole, where.rank, where.num_ranks, timeout.total_seconds())
+
+
+def _own_store(where: Where, port: int, timeout: datetime.timedelta) -> "Store":
+    """Of ranks on one host; rank 0's process has it."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if where.rank == 0:
+        return loopback_store(port, timeout)
+    return dist.TCPStore(HOST, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
 
 
 def _set_meeting_point(where: Where) -> None:
@@ -139,14 +153,14 @@ def _set_meeting_point(where: Where) -> None:
                 f"rank 0 is on node {where.node}, not on the first, where the others look for it: "
                 f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
             )
-        address, port = slurm.meeting_point(os.environ)
+        address, port = slurm.meeting_point(os.environ, one_node=where.num_ranks == where.ranks_per_node)
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
-def _not_joined(where: Where, timeout_s: float, error: RuntimeError) -> str:
+def _not_joined(where: Where, timeout_s: float, error: Exception) -> str:
     address, port = (os.environ.get(name) for name in MEETING_VARIABLES)
     cause = (str(error).strip() or repr(error)).splitlines()[0]
-    if "EADDRINUSE" in cause:
+    if "EADDRINUSE" in cause or getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
     who = f"rank {where.rank} of {where.num_ranks} on node {where.node}"
     return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/launching.md): {cause}"

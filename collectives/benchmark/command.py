@@ -91,6 +91,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the data.")
 @click.option("--calm/--no-calm", default=True, help="Keep Gloo's polling threads from taking cores in use.")
 @click.option("--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="To wait for a peer.")
+@click.option("--check", is_flag=True, help="Check these options, and do nothing.")
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration there, as JSON.")
 def main(
     collectives: tuple[str, ...],
@@ -100,6 +101,7 @@ def main(
     in_place: bool | None,
     calm: bool,
     timeout_s: float,
+    check: bool,
     output: Path | None,
     **rest: Any,
 ) -> None:
@@ -117,6 +119,8 @@ def main(
     plan.check(num_ranks, torchrun.ranks_here())
     if output is not None:
         check_writable(f"--output {output}", output.parent)
+    if check:
+        return
     sys.exit(_run(plan, num_ranks, calm, timeout_s, output))
 
 

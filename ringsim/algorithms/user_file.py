@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from ringsim.collective import Collective
-from ringsim.schedule import Schedule
+from ringsim.schedule import Schedule, Steps
+from ringsim.text_file import quoted
 
 
 def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
@@ -21,6 +22,10 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
     made = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
     if not isinstance(made, Schedule):
         raise ValueError(f"algorithm {algorithm!r}: it returned {type(made).__name__}, not a Schedule")
+    for name, kind in (("collective", Collective), ("num_ranks", int), ("num_chunks", int), ("steps", Steps)):
+        value = getattr(made, name)
+        if not isinstance(value, kind):
+            raise ValueError(f"algorithm {algorithm!r}: {name} {quoted(value)}: must be of {kind.__name__}")
     if (made.collective, made.num_ranks) != (collective, num_ranks):
         raise ValueError(
             f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"
@@ -50,6 +55,6 @@ def _run(module: ModuleType) -> None:
 def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
     try:
         return function(argument)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error

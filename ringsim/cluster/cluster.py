@@ -6,7 +6,7 @@ from typing import Any
 
 from ringsim.cluster.calibration import Calibration
 from ringsim.cluster.machine import ClusterMachine
-from ringsim.cluster.spec import Spec
+from ringsim.cluster.spec import Spec, require_quantities
 from ringsim.machine import Machine
 
 
@@ -17,6 +17,8 @@ class Cluster:
     source: a label (vendor figure, NCCL's own model, measured) and a reference.
     file: what it was read from, as it is named in error messages.
     calibration: the timings it was fitted to; None if it was not.
+
+    Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
     """
 
     name: str
@@ -25,6 +27,12 @@ class Cluster:
     source: str = ""
     file: str = ""
     calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            require_quantities(self.spec)
+        except ValueError as error:
+            raise ValueError(f"{self.file or self.name}: {error}") from None
 
     def machine(self, num_ranks: int) -> Machine:
         """What the engines see of it.

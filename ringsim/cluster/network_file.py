@@ -11,6 +11,7 @@ from ringsim.cluster.cluster import Cluster
 from ringsim.cluster.fabric import neighbours, reach
 from ringsim.cluster.tables import NETWORK, refusal
 from ringsim.machine import Jitter
+from ringsim.text_file import parse_toml
 
 Fields = dict[str, Any]
 
@@ -20,14 +21,8 @@ def read_network(text: str, file: str) -> Cluster:
 
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
     """
-    import tomllib  # noqa: PLC0415  most commands read no file
-
     try:
-        return _cluster(NETWORK.read(tomllib.loads(text), ""), file)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file}: is not TOML: {error}") from None
-    except RecursionError:
-        raise ValueError(f"{file}: is nested too deeply") from None
+        return _cluster(NETWORK.read(parse_toml(text), ""), file)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

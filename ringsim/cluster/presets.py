@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ringsim.cluster.cluster import Cluster
 from ringsim.cluster.network_file import read_network
+from ringsim.text_file import read_text
 
 _FOLDER = Path(__file__).parents[1] / "presets"
 
@@ -21,18 +22,11 @@ def load_network(name_or_path: str | Path) -> Cluster:
     be read.
     """
     if str(name_or_path).endswith(".toml"):
-        return read_network(_text(Path(name_or_path)), str(name_or_path))
+        return read_network(read_text(Path(name_or_path)), str(name_or_path))
     name = str(name_or_path)
     names = preset_names()
     if name not in names:
         nearest = get_close_matches(name, names, n=1)
         hint = f"did you mean {nearest[0]}? " if nearest else ""
         raise ValueError(f"network {name!r}: {hint}presets are {', '.join(names)}; or give a file that ends in .toml")
-    return read_network(_text(_FOLDER / f"{name}.toml"), f"ringsim/presets/{name}.toml")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/presets/{name}.toml")

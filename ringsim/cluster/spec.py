@@ -1,7 +1,7 @@
 """`Spec`: what a network file says, as data; `docs/networks.md` describes each of its tables."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from ringsim.machine import Jitter
 
@@ -176,3 +176,29 @@ class Spec:
         if self.num_hosts is None or self.ranks_per_host is None:
             return None
         return self.num_hosts * self.ranks_per_host
+
+
+def require_quantities(spec: Spec) -> None:
+    """Raise ValueError, which names the first, for a number of the spec that cannot be: files are checked before."""
+    _require(spec, "")
+
+
+def _require(value: object, place: str) -> None:
+    if isinstance(value, float):
+        _require_number(value, place)
+    elif isinstance(value, tuple):
+        for index, inner in enumerate(value):
+            _require(inner, f"{place}[{index}]")
+    elif is_dataclass(value):
+        for field in fields(value):
+            _require(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
+
+
+def _require_number(value: float, place: str) -> None:
+    """By its unit, which is in its name."""
+    if place.endswith("_per_s"):
+        rule = "" if value > 0 else "greater than 0"
+    else:
+        rule = "" if 0 <= value < math.inf else "finite and not negative"
+    if rule:
+        raise ValueError(f"{place} {value}: must be {rule}")

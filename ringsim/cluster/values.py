@@ -4,7 +4,6 @@ Every function takes what TOML gives. It raises ValueError with the rule that th
 `file: place = value`.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from ringsim.units import parse_rate, parse_time
 
 Parser = Callable[[Any], Any]
 
+MAX_RATIO = 1e9  # how many times as slow something may be
 MAX_COUNT = 2**20  # more hosts, NICs or cores than that are a slip of the finger
 _NAME_RULE = ": a name must be text of letters, digits, _ and - only"
 
@@ -76,7 +76,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def positive(value: Any) -> float:
     """A finite number above 0."""
-    if not _is_number(value) or not value > 0:
+    if not _is_number(value) or not value >= 1 / MAX_RATIO:
         raise ValueError(": must be a finite number greater than 0")
     return float(value)
 
@@ -128,4 +128,4 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_RATIO

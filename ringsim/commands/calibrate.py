@@ -8,13 +8,14 @@ import click
 
 from ringsim.atomic_file import atomic_file
 from ringsim.calibrate_logs import calibrate_logs
-from ringsim.calibrate_probes import ProbeModel, calibrate_probes, fitting_model
+from ringsim.calibrate_probes import ProbeFit, ProbeModel, calibrate_probes, fitting_model
 from ringsim.calibrate_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.cluster import Cluster
 from ringsim.cluster.network_text import network_text
 from ringsim.cluster.spec import Nics
 from ringsim.commands.inputs import NICS, Timings, timings_options
 from ringsim.commands.options import OutputFile, json_option
+from ringsim.measurements import Measurements
 
 AUTO = "auto"
 MODELS = [AUTO, *(model.value for model in ProbeModel)]
@@ -47,10 +48,17 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
                 f"{timings.files[1]}: a network is fitted to one measurements file: the one with the probes"
             )
         (measurements,) = timings.measurements
-        chosen = fitting_model(measurements) if model == AUTO else ProbeModel(model)
-        fit = calibrate_probes(measurements, chosen, name, timings.files[0].name)
+        fit = _fit(measurements, model, name, timings.files[0])
         cluster, told, text = fit.cluster, probe_fit_dict(fit), format_probe_fit(fit)
     _write(cluster, told, text, output, as_json)
+
+
+def _fit(measurements: Measurements, model: str, name: str, file: Path) -> ProbeFit:
+    try:
+        chosen = fitting_model(measurements) if model == AUTO else ProbeModel(model)
+        return calibrate_probes(measurements, chosen, name, file.name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _write(cluster: Cluster, told: dict[str, Any], text: str, output: Path | None, as_json: bool) -> None:

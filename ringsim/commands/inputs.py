@@ -1,6 +1,5 @@
 """What `calibrate` and `compare` read: a measurements file, or logs of other people's benchmarks."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -60,27 +59,28 @@ def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: i
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
-    are_json = [path.read_bytes()[:200].lstrip().startswith(b"{") for path in files]
+    are_json = [_is_json(path) for path in files]
     if not any(are_json):
         return Timings(tuple(cells_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
     if not all(are_json):
         one, other = files[are_json.index(True)], files[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
-    loaded = tuple(_load(path) for path in files)
+    loaded = tuple(Measurements.load(path) for path in files)
     cells = [
         cell
         for path, measurements in zip(files, loaded, strict=True)
-        for cell in cells_of_measurements(measurements, num_nodes or num_hosts(measurements), str(path))
+        for cell in cells_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
     ]
     return Timings(tuple(cells), tuple(files), loaded)
 
 
-def _load(path: Path) -> Measurements:
+def _num_hosts(measurements: Measurements, path: Path) -> int:
     try:
-        json.loads(path.read_text(errors="replace"))
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path}: line {error.lineno}: is not whole JSON ({error.msg}): the file was cut off or edited; measure "
-            "again with python -m collectives.benchmark"
-        ) from None
-    return Measurements.load(path)
+        return num_hosts(measurements)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _is_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(200).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")

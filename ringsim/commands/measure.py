@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ringsim.commands.options import FILE
-from ringsim.local_ranks import run_local_ranks
+from ringsim.local_ranks import check_local_rank, run_local_ranks
 from ringsim.torchrun import check_writable
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
@@ -26,4 +26,8 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     """
     check_writable(f"--output {output}", output.parent)
     chosen = () if any(each.startswith("--collective") for each in options) else ALL
-    run_local_ranks(ranks, [*BENCHMARK, *chosen, *options, "-o", str(output)])
+    arguments = [*chosen, *options, "-o", str(output)]
+    if said := check_local_rank(ranks, [*BENCHMARK, "--check", *arguments]):
+        click.echo(said, nl=False)
+        return
+    run_local_ranks(ranks, [*BENCHMARK, *arguments])

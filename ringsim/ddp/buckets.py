@@ -4,12 +4,12 @@ Source: torch 2.13, `_BucketCapacityConfig` and `_build_reducer` in torch/nn/par
 `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in torch/csrc/distributed/c10d/reducer.cpp.
 """
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from ringsim.ddp.profile import Parameter, StepProfile
+from ringsim.units import MAX_VALUE
 
 MIB = 2**20
 DEFAULT_CAP_BYTES = 25 * MIB
@@ -35,7 +35,7 @@ class BucketCaps:
         """What DDP makes of its `bucket_cap_mb`, in MiB: once it is given, the first bucket is like all others."""
         if bucket_cap_mb is None:
             return cls()
-        if not (bucket_cap_mb > 0 and math.isfinite(bucket_cap_mb)):
+        if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
             raise ValueError(f"bucket_cap_mb {bucket_cap_mb}: must be finite and greater than 0")
         return cls(int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB))
 

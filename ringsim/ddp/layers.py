@@ -6,14 +6,15 @@ from typing import Any
 
 from ringsim.cluster import values
 from ringsim.cluster.tables import Key, Table
-from ringsim.ddp.profile import ELEMENT_BYTES, Parameter, StepProfile
-from ringsim.units import MAX_VALUE, parse_size
+from ringsim.ddp.profile import ELEMENT_BYTES, MAX_ELEMENTS, MAX_PARAMETERS, Parameter, StepProfile
+from ringsim.text_file import parse_toml, read_text
+from ringsim.units import parse_size
 
-MAX_PARAMETERS = 100_000
+MAX_SIDES = 16  # of a shape
 
 
 def _dtype(value: Any) -> str:
-    if value not in ELEMENT_BYTES:
+    if not isinstance(value, str) or value not in ELEMENT_BYTES:
         raise ValueError(f": must be one of {', '.join(ELEMENT_BYTES)}")
     return str(value)
 
@@ -34,11 +35,12 @@ def _shapes(value: Any) -> tuple[int, ...]:
 
 def _elements(shape: Any) -> int:
     sides = str(shape).split("x")
-    if not all(side.isascii() and side.isdecimal() and 1 <= len(side) <= 18 for side in sides):
+    are_numbers = all(side.isascii() and side.isdecimal() and len(side) <= 18 for side in sides)
+    if not are_numbers or len(sides) > MAX_SIDES:
         raise ValueError(': must be a list of shapes, such as ["768x3072", "3072"]')
     elements = math.prod(map(int, sides))
-    if not 1 <= elements <= MAX_VALUE:
-        raise ValueError(f": {shape} is {elements} elements, must be at least 1 and not absurdly many")
+    if not 1 <= elements <= MAX_ELEMENTS:
+        raise ValueError(f": {shape} is {elements} elements: must be from 1 to {MAX_ELEMENTS}")
     return elements
 
 
@@ -68,17 +70,13 @@ def load_layers(path: Path) -> StepProfile:
 
     Raises OSError if it cannot be read, ValueError with file, place, value and rule for what is wrong with it.
     """
-    return read_layers(path.read_text(encoding="utf-8-sig", errors="replace"), str(path))
+    return read_layers(read_text(path), str(path))
 
 
 def read_layers(text: str, file: str) -> StepProfile:
     """The same from the text; `file` is what error messages call it."""
-    import tomllib  # noqa: PLC0415  most commands read no file
-
     try:
-        return _profile(_MODEL.read(tomllib.loads(text), ""), file)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file}: is not TOML: {error}") from None
+        return _profile(_MODEL.read(parse_toml(text), ""), file)
     except ValueError as error:
         raise ValueError(f"{file}: {error}".replace(": : ", ": ")) from None
 
@@ -88,10 +86,10 @@ def _profile(model: dict[str, Any], file: str) -> StepProfile:
 
     The gradients of a layer become ready together when its part of the backward pass is over.
     """
+    if sum(len(layer["shapes"]) * layer.get("repeat", 1) for layer in model["layers"]) > MAX_PARAMETERS:
+        raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")
     layers = [_repeated(layer, number) for number, layer in enumerate(model["layers"])]
     one_by_one = [layer for copies in layers for layer in copies]
-    if sum(len(layer["shapes"]) for layer in one_by_one) > MAX_PARAMETERS:
-        raise ValueError(f"layer: more than {MAX_PARAMETERS} parameters in all")
     backward_s = sum(layer["backward_s"] for layer in one_by_one)
     left_s = backward_s
     parameters: list[Parameter] = []
@@ -112,6 +110,4 @@ def _profile(model: dict[str, Any], file: str) -> StepProfile:
 
 def _repeated(layer: dict[str, Any], number: int) -> list[dict[str, Any]]:
     name, repeat = layer.get("name", f"layer{number}"), layer.get("repeat", 1)
-    if repeat > MAX_PARAMETERS:
-        raise ValueError(f"layer[{number}].repeat = {repeat}: must be at most {MAX_PARAMETERS}")
     return [layer | {"name": name if repeat == 1 else f"{name}{copy}"} for copy in range(repeat)]

@@ -1,16 +1,19 @@
 """`StepProfile`: a training step of one process: when each gradient is ready, and what else takes time."""
 
-import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ringsim.json_fields import as_tuple, require_fields, require_text, require_whole
 from ringsim.measurements import save_json
+from ringsim.text_file import quoted, read_json
+from ringsim.units import MAX_VALUE
 
 FORMAT = "ringsim-step-profile"
 VERSION = 1
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+MAX_ELEMENTS = MAX_VALUE // 8
+MAX_PARAMETERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,11 @@ class Parameter:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.dtype not in ELEMENT_BYTES:
-            raise ValueError(f"{self.name}: dtype {self.dtype!r}: must be one of {', '.join(ELEMENT_BYTES)}")
-        if not (isinstance(self.elements, int) and self.elements >= 0):
-            raise ValueError(f"{self.name}: elements {self.elements!r}: must be a whole number, at least 0")
+        require_text("name", self.name)
+        if not isinstance(self.dtype, str) or self.dtype not in ELEMENT_BYTES:
+            raise ValueError(f"{self.name}: dtype {quoted(self.dtype)}: must be one of {', '.join(ELEMENT_BYTES)}")
+        require_text(f"{self.name}: device", self.device)
+        require_whole(f"{self.name}: elements", self.elements, 0, MAX_ELEMENTS)
         _require_time(f"{self.name}: ready_s", self.ready_s)
 
     @property
@@ -63,10 +67,12 @@ class StepProfile:
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "optimizer_s"):
             _require_time(name, getattr(self, name))
-        if not (isinstance(self.buffer_bytes, int) and self.buffer_bytes >= 0):
-            raise ValueError(f"buffer_bytes {self.buffer_bytes!r}: must be a whole number, at least 0")
+        require_whole("buffer_bytes", self.buffer_bytes, 0)
+        if not isinstance(self.provenance, dict):
+            raise ValueError(f"provenance {quoted(self.provenance)}: must be an object")
         if not self.parameters:
             raise ValueError("parameters: there must be at least one")
+        require_whole("gradients of all parameters, in bytes", self.gradient_bytes, 0)
         for parameter in self.parameters:
             if parameter.ready_s > self.backward_s:
                 raise ValueError(
@@ -96,13 +102,14 @@ class StepProfile:
         """The opposite of `as_dict`. Raises ValueError, in one line, for anything else."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"not a {FORMAT} file; scripts/train_ring.py --profile writes one")
-        if data.get("version") != VERSION:
-            raise ValueError(f"version {data.get('version')} of {FORMAT}: this ringsim reads version {VERSION}")
-        try:
-            rest = {name: value for name, value in data.items() if name not in ("format", "version", "parameters")}
-            return cls(tuple(Parameter(**each) for each in data["parameters"]), **rest)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a field is missing or unknown: {error}") from error
+        if data.get("version") != VERSION or data["version"] is True:
+            raise ValueError(f"version {quoted(data.get('version'))} of {FORMAT}: this ringsim reads version {VERSION}")
+        rest = {name: value for name, value in data.items() if name not in ("format", "version")}
+        require_fields(cls, rest, optional=("buffer_bytes", "provenance"))
+        parameters = as_tuple("parameters", rest.pop("parameters"))
+        if len(parameters) > MAX_PARAMETERS:
+            raise ValueError(f"parameters: {len(parameters)} of them: must be at most {MAX_PARAMETERS}")
+        return cls(tuple(_parameter(index, each) for index, each in enumerate(parameters)), **rest)
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -111,12 +118,21 @@ class StepProfile:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        data = read_json(path)
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_dict(data)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
+def _parameter(index: int, data: Any) -> Parameter:
+    try:
+        require_fields(Parameter, data, optional=("dtype", "device"))
+    except ValueError as error:
+        raise ValueError(f"parameters[{index}]: {error}") from None
+    return Parameter(**data)
+
+
 def _require_time(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} {value!r}: must be a finite number of seconds, at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_VALUE:
+        raise ValueError(f"{name} {quoted(value)}: must be a finite number of seconds, at least 0")

@@ -26,6 +26,7 @@ class Activities:
         self.num_slots = num_slots = len(most)
         # One resource more, the last, without limit: where a slot uses less than others.
         self._resource = np.where(use > 0, resource, len(resources.names))
+        self._names = resources.names
         self._use, self._most = use, most
         self._capacity = np.append(resources.capacity, np.inf)
         self._fails_at_s = np.append(resources.fails_at_s, np.inf)
@@ -43,7 +44,18 @@ class Activities:
         self._let_fail()
 
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
-        """Work of `amount` in each of these free slots, after a lead that shares nothing."""
+        """Work of `amount` in each of these free slots, after a lead that shares nothing.
+
+        Raises ValueError for a time or amount that is negative or NaN, with which the clock would stand still.
+        """
+        good = (at_s >= 0) & (lead_s >= 0) & (amount >= 0)
+        if not good.all():
+            first = int(np.argmin(good))
+            lead = np.broadcast_to(lead_s, len(slot))[first]
+            raise ValueError(
+                f"{self._name(slot[first])}: begins at {at_s[first]} s, with a lead of {lead} s and {amount[first]} to "
+                "do: none of these may be negative or NaN"
+            )
         self._joins_s[slot] = at_s + lead_s
         self._since_s[slot] = at_s
         self._lead_s[slot] = lead_s
@@ -57,9 +69,11 @@ class Activities:
         """
         while True:
             self._let_join()
-            now = min(times.min(initial=np.inf) for times in (self._joins_s, self._ends_s, self._fails_at_s))
+            # NumPy's minimum, as that of Python may pass over NaN.
+            now = np.min([times.min(initial=np.inf) for times in (self._joins_s, self._ends_s, self._fails_at_s)])
             if now == np.inf:
                 return np.empty(0, dtype=np.int64), np.empty(0)
+            self._require_progress(now)
             self._now_s = now
             self._let_fail()
             ended = np.flatnonzero(self._ends_s <= now * (1 + SAME_MOMENT))
@@ -67,6 +81,25 @@ class Activities:
                 ends = self._ends_s[ended]
                 self._leave(ended)
                 return ended, ends
+
+    def _require_progress(self, now: float) -> None:
+        """Raise ValueError, which names what stands still, unless the next moment is one at which something happens.
+
+        Each round has an event: work joins, ends or fails, once. With NaN nothing would, and the rounds would not end.
+        """
+        if now >= self._now_s * (1 - SAME_MOMENT):
+            return
+        for times, what in ((self._joins_s, "begins"), (self._ends_s, "ends")):
+            for slot in np.flatnonzero(~(times >= self._now_s))[:1].tolist():
+                raise ValueError(
+                    f"{self._name(slot)}: {what} at {times[slot]} s: the clock is at {self._now_s} s already"
+                )
+        raise ValueError(f"the clock does not advance: from {self._now_s} s to {now} s")
+
+    def _name(self, slot: int) -> str:
+        """What the work in a slot uses, for messages."""
+        used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
+        return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
 
     def _let_join(self) -> None:
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))

@@ -166,6 +166,7 @@ class _Pattern:
         self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
         self.src_turns, self.dst_turns, self.link_turns = _turns(step.src), _turns(step.dst), _turns(link)
         paths, processors = machine.paths(step.src, step.dst), machine.processors
+        paths.check()
         self.latency_s = _if_same(paths.latency_s)
         self.bytes_per_s = _if_same(paths.alone_bytes_per_s(machine.resources))
         self.send_overhead_s = _if_same(processors.send_overhead_s[step.src])

@@ -17,6 +17,8 @@ def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> F
     most: (num_activities,), finite, the rate of each if nothing were shared.
     capacity: (num_resources,), of each resource; infinite: without limit.
 
+    Raises ValueError where there are no such rates, as something is NaN.
+
     Water is filled in: all rates rise together until a resource is full, which fixes the rates of those that use it
     (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, here with a use for every activity). What
     differs is that in one round all resources are dealt with that will be full before any other which their
@@ -34,6 +36,11 @@ def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> F
         later = np.zeros(len(left), dtype=np.bool_)  # where one of the activities will be held up elsewhere before
         later[resource[lowest < seen]] = True
         fixed = ((seen == lowest) & ~later[resource]).any(axis=0) | (lowest == most)
+        if not fixed.any():  # no number is equal to NaN: the rates would rise for ever
+            raise ValueError(
+                f"activity {rising[0]}: its rate is at most {lowest[0]}, with {most[0]} if nothing were shared: "
+                f"all rates, uses and capacities must be numbers, and not negative"
+            )
         rates[rising[fixed]] = lowest[fixed]
         if fixed.all():
             break

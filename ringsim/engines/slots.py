@@ -38,6 +38,7 @@ def ends_of_links(rows: Dependencies) -> tuple[Ints, Ints]:
 def links_of(src: Ints, dst: Ints, machine: Machine) -> Links:
     """The links between these pairs of ranks, in their order."""
     paths, capacity = machine.paths(src, dst), machine.resources.capacity
+    paths.check()
     named = paths.resource != NONE
     shared = named.copy()
     shared[named] = _is_shared(machine, paths.resource[named])[paths.resource[named]]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ringsim.collective import Collective
+from ringsim.text_file import quoted, read_bytes
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -25,6 +26,7 @@ COLLECTIVES = {
 }
 NO_PEER = -1
 MAX_RANKS = 2**17
+MAX_DIGITS = 18
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 
 
@@ -132,7 +134,7 @@ def read_program(path: Path) -> Program:
     """
     from xml.etree import ElementTree  # noqa: PLC0415  not needed for what does not import
 
-    text = path.read_bytes()
+    text = read_bytes(path)
     try:
         root = ElementTree.fromstring(text)  # expat limits the growth of entities itself
     except (ElementTree.ParseError, ValueError, LookupError) as error:
@@ -263,9 +265,10 @@ class _Reader:
 
     def _number(self, element: "Element", name: str, place: str, low: int, high: int) -> int:
         text = self._text(element, name, place)
-        number = int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else None
+        digits = text.removeprefix("-")
+        number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS else None
         if number is None or not low <= number <= high:
-            self._fail(place, f"{name} {text!r}: must be {low if low == high else f'a number in {low}..{high}'}")
+            self._fail(place, f"{name} {quoted(text)}: must be {low if low == high else f'a number in {low}..{high}'}")
         return number
 
     def _fail(self, place: str, fault: str) -> NoReturn:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
+from ringsim.logs.lines import whole
 from ringsim.logs.shape import Shape
 from ringsim.logs.table import Row, Table
 
@@ -56,11 +57,12 @@ class Gloo:
         self._rows, self._columns = [], []
 
     def _row(self, number: int, line: str) -> Row:
-        values = dict(zip(self._columns, map(float, line.split()), strict=False))
+        texts = dict(zip(self._columns, line.split(), strict=False))
+        values = {name: float(text) for name, text in texts.items()}
         if "p50 (us)" not in values:
             raise ValueError(f"{self.file}: line {number}: the log is cut off; run the benchmark again")
-        elements = int(values["elements"])
-        size = int(values.get("size (B)", elements * (_ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES)))
+        element_bytes = _ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES
+        size = whole(texts["size (B)"]) if "size (B)" in texts else whole(texts["elements"]) * element_bytes
         low, time, high = (values.get(name, values["p50 (us)"]) * 1e-6 for name in ("min (us)", "p50 (us)", "p99 (us)"))
         return Row(size, (time,), number, low, high)
 

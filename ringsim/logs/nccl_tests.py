@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ringsim.logs.lines import whole
 from ringsim.logs.shape import Shape
 from ringsim.logs.table import SENDRECV, Row, Table
 
@@ -127,11 +128,11 @@ class _Printed:
                 raise ValueError(f"#wrong {wrong}: its results were wrong, so its times say nothing; "
                                  "run the benchmark again")  # fmt: skip
         op, kind = named.get("redop", named.get("op", "none")), named["type"]
-        size = int(named.get("size", named.get("bytes", "0")))
-        count = int(named.get("count", named.get("N", "0")))
+        size = whole(named.get("size", named.get("bytes", "0")))
+        count = whole(named.get("count", named.get("N", "0")))
         element = _ELEMENT.get(kind) or (size // count if count else 1)
         timed = tuple((float(a), float(b), float(c)) for a, b, c, *_ in sides if a not in ("N/A", "NA"))
-        return cls(line, size, count, element, op != "none", int(named.get("root", "-1")) >= 0, timed)
+        return cls(line, size, count, element, op != "none", whole(named.get("root", "-1")) >= 0, timed)
 
     def busbw_over_algbw(self) -> float | None:
         """Of the time that tells it best."""

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
+from ringsim.logs.lines import whole
 from ringsim.logs.shape import Shape
 from ringsim.logs.table import PT2PT_BANDWIDTH, PT2PT_LATENCY, Row, Table
 
@@ -47,7 +48,7 @@ class Osu:
             self.finish()
             self._test = _test(line)
         elif found := _PAIRS.search(line):
-            self._pairs = int(found[1])
+            self._pairs = whole(found[1])
         elif self._test and _ROW.match(line):
             self._add(number, line)
         else:
@@ -65,7 +66,7 @@ class Osu:
 
     def _add(self, number: int, line: str) -> None:
         size_text, value_text, *_ = line.split()
-        size, value = int(size_text), float(value_text)
+        size, value = whole(size_text), float(value_text)
         if not value > 0:
             raise ValueError(f"{self.file}: line {number}: {value_text}: a latency or rate must be greater than 0")
         if size == 0:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from ringsim.json_fields import MAX_RANKS, require_duration, require_whole
 from ringsim.logs.gloo import Gloo
 from ringsim.logs.lines import read_lines
 from ringsim.logs.nccl_tests import NcclTests
@@ -38,15 +39,35 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
         Gloo(file, shape=Shape(num_ranks)),
     )
     for number, line in read_lines(path):
-        for reader in readers:
-            reader.look_at(number, line)
+        try:
+            for reader in readers:
+                reader.look_at(number, line)
+        except ValueError as error:
+            said = str(error)
+            raise ValueError(said if said.startswith(f"{file}: ") else f"{file}: line {number}: {said}") from None
     tables: list[Table] = []
     for reader in readers:
         reader.finish()
         tables += [table for table in reader.tables if table.rows]
+    for table in tables:
+        _check(table)
     if not tables:
         raise ValueError(f"{path}: line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it")
     return tables
+
+
+def _check(table: Table) -> None:
+    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
+    for row in table.rows:
+        try:
+            require_whole("size in bytes", row.size_bytes, 1)
+            for time_s in row.times_s:
+                require_duration("time", time_s)
+            for number, what in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
+                if number is not None:
+                    require_whole(what, number, 1, MAX_RANKS)
+        except ValueError as error:
+            raise ValueError(f"{table.file}: line {row.line}: {error}") from None
 
 
 def _placed(table: Table, num_nodes: int | None, ranks_per_node: int | None) -> Table:

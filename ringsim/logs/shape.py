@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+from ringsim.logs.lines import whole
+
 _RANK = re.compile(r"\bRank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\])?\s*(.*)$")
 _WHERE = re.compile(r"(\d+)\s+process(?:es)?\b.{0,20}?\bon\s+(\d+)\s+(?:nodes?|hosts?|machines?)\b", re.IGNORECASE)
 _PROCESSES = re.compile(r"\bprocesses=(\d+)|(?:^|\s)(?:-np|-n|--ntasks|--size)[ =](\d+)\b|(\d+)\s+process(?:es)?\b")
@@ -29,12 +31,12 @@ class Shape:
     def look_at(self, line: str) -> bool:
         """Learn what there is to learn; whether the line was one of the list of ranks."""
         if found := _RANK.search(line):
-            self.hosts[int(found[1])] = found[2]
+            self.hosts[whole(found[1])] = found[2]
             if found[3]:
                 self.devices[found[3].strip()] = None
             return True
         if found := _WHERE.search(line):
-            self._processes, self._nodes = int(found[1]), int(found[2])
+            self._processes, self._nodes = whole(found[1]), whole(found[2])
         elif _LAUNCHER.search(line) or "processes" in line:
             self._processes = _first(_PROCESSES, line) or self._processes
             if _LAUNCHER.search(line):
@@ -62,4 +64,4 @@ class Shape:
 
 def _first(pattern: re.Pattern[str], line: str) -> int | None:
     found = pattern.search(line)
-    return int(next(group for group in found.groups() if group)) if found else None
+    return whole(next(group for group in found.groups() if group)) if found else None

@@ -182,11 +182,11 @@ def test_sizes() -> None:
 
 
 def test_plans_that_cannot_be_are_refused() -> None:
-    """An algorithm that the collective has not, an average of whole numbers, raw sockets to other hosts, no memory."""
+    """An algorithm that the collective has not, bits of real numbers, raw sockets to other hosts, no memory."""
     with pytest.raises(ValueError, match="algorithm 'torus': reduce_scatter has ring"):
         Plan((Collective.REDUCE_SCATTER,), ("torus",), (64,)).check(4, 4)
-    with pytest.raises(ValueError, match="op AVG: needs a floating-point"):
-        Plan((Collective.REDUCE,), (), (64,), dtype="int32", op="avg").check(4, 4)
+    with pytest.raises(ValueError, match="op BAND: needs integers or bool"):
+        Plan((Collective.REDUCE,), (), (64,), dtype="float32", op="band").check(4, 4)
     with pytest.raises(ValueError, match="--raw-sockets: needs at least 2 ranks, all on this host; 2 of 4 are"):
         Plan((Collective.ALL_REDUCE,), (), (64,), raw_sockets=True).check(4, 2)
     with pytest.raises(ValueError, match="on 4 ranks: would take .* of memory"):

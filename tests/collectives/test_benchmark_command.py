@@ -12,6 +12,7 @@ import pytest
 
 from ringsim.collective import Collective
 from ringsim.measurements import Measurements
+from tests.processes import below, kill_all
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 200
@@ -37,7 +38,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         try:
             out, errors = process.communicate(timeout=TIMEOUT_S)
         finally:
-            process.kill()
+            if process.poll() is None:
+                kill_all(process.pid)
     return process.returncode, out, errors
 
 
@@ -142,23 +144,17 @@ def test_a_peer_that_fails_ends_the_others() -> None:
     assert "Traceback" not in errors
 
 
-def children(pid: int) -> list[int]:
-    """All processes below a process."""
-    own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*own, *(below for child in own for below in children(child))]
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_interrupted_targets_leave_nothing_behind() -> None:
     """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
     job = start(["scripts/bench_collectives.py", "--ranks", "2"])
     deadline = time.monotonic() + TIMEOUT_S
-    while len(below := children(job.pid)) < 3 and time.monotonic() < deadline:  # torchrun and two ranks
+    while len(started := below(job.pid)) < 3 and time.monotonic() < deadline:  # torchrun and two ranks
         time.sleep(0.1)
     job.send_signal(signal.SIGINT)
     code, _, errors = finish(job)
     assert code == 130, errors
-    assert not any(Path(f"/proc/{pid}").exists() for pid in below)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
 def test_all_targets_are_measured(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.tensor_checks import assign, resolved
+from collectives.tensor_checks import assign, check_writable, resolved
 from tests.ranks import RankPool, group_on
 
 NOT_ADDED = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -250,3 +250,29 @@ def test_an_average_of_integers_is_truncated(ring_ranks: RankPool, backend: str)
         assert results.pop("counter", [1]) == [1]
         assert results.pop("torch.uint8") == [1, 9, 1, 9]
         assert set(map(tuple, results.values())) == {(-5, 9, -5, 9)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((3,), (0,), True),
+        ((2, 2), (1, 1), True),
+        ((8,), (2,), False),
+        ((3, 4), (1, 3), False),
+        ((3, 4), (1, 2), True),
+        ((2, 3), (3, 2), False),  # 0 2 4 and 3 5 7
+        ((2, 3), (4, 2), True),
+        ((1, 3), (0, 1), False),
+        ((0, 3), (0, 0), False),
+    ],
+)
+def test_results_need_a_place_for_each_element(
+    shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
+) -> None:
+    """Strides that let two elements lie at one place are refused, and no others."""
+    tensor = torch.zeros(30).as_strided(shape, strides)
+    if overlaps:
+        with pytest.raises(ValueError, match="elements share memory"):
+            check_writable("tensor", tensor)
+    else:
+        check_writable("tensor", tensor)

@@ -152,3 +152,24 @@ def test_nothing_begun_is_nothing_ended() -> None:
     """Also where there are no slots, no resources, or only failures."""
     assert ends(activities([], [], [])) == []
     assert ends(activities([{0: 1}], [1], [1], {0: 5})) == []
+
+
+@pytest.mark.parametrize("row", [(0, math.nan, 0, 1), (0, -1.0, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, math.nan)])
+@pytest.mark.timeout(60)
+def test_work_that_could_never_end_is_refused(row: tuple[int, float, float, float]) -> None:
+    """With a time that is NaN or negative the clock would be asked for the next moment for ever."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    with pytest.raises(
+        ValueError, match=r"work in slot 0, on link0: begins at .* none of these may be negative or NaN"
+    ):
+        begin(work, row, (1, 0, 0, 1))
+
+
+@pytest.mark.timeout(60)
+def test_a_clock_that_stands_still_is_noticed() -> None:
+    """Whatever made the times so; the message names what does not go on."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    begin(work, (0, 0, 0, 1), (1, 0, 0, 2))
+    work._joins_s[1] = math.nan
+    with pytest.raises(ValueError, match=r"work in slot 1, on link0: begins at nan s: the clock is at 0.0 s already"):
+        ends(work)

@@ -5,9 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ringsim import Network
 from ringsim.calibrate import calibrate
+from ringsim.cli import main
 from ringsim.measurements import Measurements, Probe
 from ringsim.spread import tenths
 
@@ -75,8 +77,8 @@ def test_measurements_survive_their_file(tmp_path: Path) -> None:
             '{"format": "ringsim-measurements", "version": 9}',
             "version 9 of ringsim-measurements: .* reads versions up to 3",
         ),
-        ('{"format": "ringsim-measurements", "version": 2}', "a field is missing or unknown: 'probes'"),
-        ('{"format": ', "Expecting value"),
+        ('{"format": "ringsim-measurements", "version": 2}', "a field is missing or unknown: 'num_ranks'"),
+        ('{"format": ', "line 1, column 12: is not whole JSON: Expecting value"),
     ],
 )
 def test_files_of_another_kind_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -93,7 +95,7 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
     measured(probes_of(TRUE)).save(path)
     before = path.read_text()
     with pytest.raises(ValueError, match="JSON compliant"):
-        measured([Probe("shift", 64, 1, (math.nan,))]).save(path)
+        Measurements(4, {"load": math.nan}).save(path)
     assert path.read_text() == before
     assert json.loads(before)["num_ranks"] == 4
     assert list(tmp_path.iterdir()) == [path]
@@ -105,3 +107,63 @@ def test_tenths() -> None:
     assert tenths([5.0]) == (5.0, 5.0)
     with pytest.raises(ValueError, match="at least one"):
         tenths([])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"times_s": [1e-3, math.nan]}, r"probes[0].times_s[1]: nan: must be a finite number"),
+        ({"times_s": [math.inf]}, r"probes[0].times_s[0]: inf: must be a finite number"),
+        ({"times_s": [1e-3, -1e-3]}, "probes[0]: times_s[1] -0.001: must be seconds, greater than 0"),
+        ({"times_s": [0]}, "probes[0]: times_s[0] 0: must be seconds, greater than 0"),
+        ({"times_s": [1e-300]}, "probes[0]: times_s[0] 1e-300: must be seconds, at least 1e-12"),
+        ({"times_s": [1e10]}, "probes[0]: times_s[0] 10000000000.0: must be seconds, greater than 0 and at most 1e+09"),
+        ({"times_s": [True]}, "probes[0]: times_s[0] True: must be seconds, greater than 0"),
+        ({"times_s": ["1"]}, "probes[0]: times_s[0] '1': must be seconds, greater than 0"),
+        ({"times_s": []}, "probes[0]: times_s: must hold at least one time"),
+        ({"times_s": 1}, "probes[0]: times_s 1: must be a list"),
+        ({"size_bytes": 0}, "probes[0]: size_bytes 0: must be a whole number, at least 1"),
+        ({"size_bytes": 1.5}, "probes[0]: size_bytes 1.5: must be a whole number, at least 1"),
+        (
+            {"size_bytes": 2**62},
+            "probes[0]: size_bytes 4611686018427387904: must be a whole number, from 1 to 10995116",
+        ),
+        ({"in_flight": True}, "probes[0]: in_flight True: must be a whole number, at least 1"),
+        ({"kind": 3}, "probes[0]: kind 3: must be text of one line"),
+        ({"kind": ""}, "probes[0]: kind '': must not be empty"),
+        ({"colour": 3}, "probes[0]: a field is missing or unknown: 'colour'"),
+    ],
+)
+def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """By the command, in one line with the place, the value and the rule; NaN made it loop for ever."""
+    data = measured(probes_of(TRUE)).as_dict()
+    data["probes"] = [data["probes"][0] | change]
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json"), "--model", "network"])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_ranks": 0}, "num_ranks 0: must be a whole number, at least 1"),
+        ({"num_ranks": True}, "num_ranks True: must be a whole number, at least 1"),
+        ({"num_ranks": 2**30}, "num_ranks 1073741824: must be a whole number, from 1 to 131072"),
+        ({"provenance": []}, "provenance []: must be an object"),
+        ({"provenance": {"machines": [0], "hosts": [0, 0, 0, 0]}}, "provenance.machines: 1 numbers for 4 ranks: must"),
+        ({"provenance": {"machines": [0] * 4, "hosts": [0, 9, 0, 0]}}, "provenance.hosts[1] 9: must be a whole number"),
+        ({"provenance": {"machines": 3, "hosts": [0] * 4}}, "provenance.machines 3: must be a list"),
+        ({"probes": {}}, "probes {}: must be a list"),
+        ({"probes": [3]}, "probes[0]: int: must be an object with a field for each quantity"),
+        ({"colour": 3}, "a field is missing or unknown: 'colour'"),
+        ({"version": True}, "version True of ringsim-measurements: this ringsim reads"),
+        ({"version": []}, "version [] of ringsim-measurements: this ringsim reads"),
+    ],
+)
+def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """Likewise."""
+    (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json")])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from ringsim import Collective, Network, closed_form_s
 from ringsim.cli import main
+from ringsim.one_line import message_of
+from ringsim.schedule import ScheduleError
 
 
 def run(*arguments: str) -> str:
@@ -241,6 +244,7 @@ def test_plot_says_where(tmp_path: Path) -> None:
             "ringsim sweep: Invalid value for '-o' / '--output': sweep.txt: must end in .png, .pdf, .svg",
         ),
         ("simulat", "ringsim: No such command 'simulat'."),
+        ("export -o all.xml", "ringsim export: Missing option '--format'. Choose from: goal, msccl"),
     ],
 )
 def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
@@ -255,3 +259,18 @@ def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
 def test_help_names_every_command() -> None:
     """A reader finds out what there is."""
     assert all(command in run("--help") for command in ("plot", "simulate", "sweep", "verify"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("a\nb \x1b[1m"), "a b \\x1b[1m"),
+        (FileNotFoundError(2, "No such file", "a\r\n\tb"), "a b: No such file"),
+        (click.UsageError("Choose from:\n\tone,\n\ttwo"), "Choose from: one, two"),
+        (ScheduleError("a fault\n0 1 2"), "a fault\n0 1 2"),
+        (ValueError(f"place: {'x' * 5000}: rule"), f"place: {'x' * 493} ... {'x' * 494}: rule"),
+    ],
+)
+def test_what_is_said_stays_in_one_line(error: Exception, message: str) -> None:
+    """Whatever a file or its name has in it; but for the grid that shows what is wrong with a schedule."""
+    assert message_of(error) == message

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ringsim import Cluster, Network, load_network
 from ringsim.cluster import read_network
+from ringsim.cluster.spec import Failure, Host, Link, Nics, Processor, Spec
 from ringsim.machine import NONE, AnyNetwork, Machine
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -273,3 +274,20 @@ def test_a_large_machine_has_no_table_of_all_pairs() -> None:
     assert paths.resource.shape == (65536, 2)
     assert np.unique(paths.latency_s).tolist() == [3.4e-6, 14e-6]
     assert (paths.latency_s == 14e-6).sum() == 65536 / 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Spec(host=Host(link=Link(latency_s=math.nan))), "host.link.latency_s nan: must be finite and not negative"),
+        (Spec(host=Host(copies=-1.0)), "host.copies -1.0: must be finite and not negative"),
+        (Spec(host=Host(nics=Nics(0.0, math.nan))), "host.nics.bandwidth_bytes_per_s nan: must be greater than 0"),
+        (Spec(processor=Processor(call_s=math.inf)), "processor.call_s inf: must be finite and not negative"),
+        (Spec(failures=(Failure(rank=0, at_s=math.nan),)), "failures[0].at_s nan: must be finite and not negative"),
+    ],
+)
+def test_a_network_is_made_of_numbers(spec: Spec, message: str) -> None:
+    """Also one that no file has described, such as one that was fitted."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+        Cluster("mine", spec)
+    assert str(caught.value) == f"mine: {message}"

@@ -73,9 +73,9 @@ def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"collective": "all_to_all"}, "'all_to_all' is not a valid Collective"),
-        ({"algorithm": 3}, "algorithm 3: must be str"),
-        ({"in_place": 1}, "in_place 1: must be bool"),
-        ({"times_s": 3.0}, "times_s 3.0: must be list"),
+        ({"algorithm": 3}, "algorithm 3: must be text of one line"),
+        ({"in_place": 1}, "in_place 1: must be true or false"),
+        ({"times_s": 3.0}, "times_s 3.0: must be a list"),
         ({"times_s": [1e-3, -1e-3, 2e-3]}, "times_s -0.001: must be seconds, greater than 0"),
         ({"times_s": [1e-3, "2", 2e-3]}, "times_s '2': must be seconds, greater than 0"),
         ({"times_s": []}, "times_s: must hold at least one time"),

@@ -82,6 +82,19 @@ WRONG_LAYERS = [
         "my.toml: layer[0].repeats: unknown key; did you mean repeat? "
         "known here are name, parameters, forward, backward, repeat, dtype",
     ),
+    (
+        'optimizer = "1ms"\ndtype = []\n' + LAYER,
+        "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16",
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n",
+        "my.toml: layer: more than 100000 parameters in all",
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER.replace('"3"', '"9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"'),
+        'my.toml: layer[0].parameters = ["9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"]: must be a list of shapes, '
+        'such as ["768x3072", "3072"]',
+    ),
     ('optimizer = "1ms"\nbuffers = 3\n' + LAYER, 'my.toml: buffers = 3: must be text with a unit, such as "64KiB"'),
 ]
 
@@ -104,7 +117,7 @@ WRONG_PROFILES = [
     ({"format": "other"}, "p.json: not a ringsim-step-profile file; scripts/train_ring.py --profile writes one"),
     ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
     ({"parameters": []}, "p.json: parameters: there must be at least one"),
-    ({"parameters": 3}, "p.json: a field is missing or unknown: 'int' object is not iterable"),
+    ({"parameters": 3}, "p.json: parameters 3: must be a list"),
     ({"forward_s": -1}, "p.json: forward_s -1: must be a finite number of seconds, at least 0"),
     ({"backward_s": "1"}, "p.json: backward_s '1': must be a finite number of seconds, at least 0"),
     (
@@ -119,6 +132,30 @@ WRONG_PROFILES = [
         {"parameters": [{"name": "a", "elements": 1.5, "ready_s": 0}]},
         "p.json: a: elements 1.5: must be a whole number, at least 0",
     ),
+    (
+        {"parameters": [{"name": "a", "elements": True, "ready_s": 0}]},
+        "p.json: a: elements True: must be a whole number, at least 0",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
+        f"p.json: a: elements {2**62}: must be a whole number, from 0 to {2**57}",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": []}]},
+        "p.json: a: dtype []: must be one of float64, float32, float16, bfloat16",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "device": []}]},
+        "p.json: a: device []: must be text of one line",
+    ),
+    ({"parameters": [{"name": 3, "elements": 1, "ready_s": 0}]}, "p.json: name 3: must be text of one line"),
+    ({"parameters": [{"name": "a"}]}, "p.json: parameters[0]: a field is missing or unknown: 'elements'"),
+    ({"parameters": ["a"]}, "p.json: parameters[0]: str: must be an object with a field for each quantity"),
+    ({"provenance": 3}, "p.json: provenance 3: must be an object"),
+    ({"buffer_bytes": True}, "p.json: buffer_bytes True: must be a whole number, at least 0"),
+    ({"colour": 3}, "p.json: a field is missing or unknown: 'colour'"),
+    ({"version": []}, "p.json: version [] of ringsim-step-profile: this ringsim reads version 1"),
+    ({"version": True}, "p.json: version True of ringsim-step-profile: this ringsim reads version 1"),
 ]
 
 
@@ -135,6 +172,11 @@ def test_mistakes_in_profiles(
 WRONG_OPTIONS = [
     ((), "give either --profile or --layers: what a step of one process is"),
     (("--layers", "no.toml"), "no.toml: No such file or directory"),
+    (
+        ("--bucket-cap-mb", "1e308"),
+        "Invalid value for '--bucket-cap-mb': '1e308' is not a cap: "
+        "write MiB as a number greater than 0, such as 25 or 0.5",
+    ),
     (
         ("--bucket-cap-mb", "0"),
         "Invalid value for '--bucket-cap-mb': '0' is not a cap: "

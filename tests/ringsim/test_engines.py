@@ -1,12 +1,16 @@
 """Both engines against each other, and the event engine against a plain simulator of one transfer at a time."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Network, Schedule, Timeline, build, partition
+from ringsim import Cluster, Network, Schedule, Timeline, build, partition, predict_time, simulate
 from ringsim.algorithms import ALGORITHMS
+from ringsim.cluster.spec import Host, Link, Spec
 from ringsim.collective import Collective
 from ringsim.engines.by_event import run_events
 from ringsim.engines.by_step import run_steps, time_steps
@@ -76,3 +80,57 @@ def test_sharing_is_as_in_plain_python(schedule: Schedule, machine: Machine, siz
 def test_failures_are_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
     """What fails may do so from the start, or in the middle of messages."""
     assert_as_in_plain_python(schedule, machine, size)
+
+
+NAN = float("nan")
+IMPOSSIBLE = [
+    ({"send_overhead_s": NAN}, "send_overhead_s of rank 0 is nan: must be finite and not negative"),
+    ({"receive_overhead_s": -1.0}, "receive_overhead_s of rank 0 is -1.0: must be finite and not negative"),
+    ({"reduce_bytes_per_s": 0.0}, "reduce_bytes_per_s of rank 0 is 0.0: must be greater than 0"),
+    ({"copy_bytes_per_s": NAN}, "copy_bytes_per_s of rank 0 is nan: must be greater than 0"),
+    ({"capacity": NAN}, "capacity of rank0.out is nan: must be greater than 0"),
+    ({"fails_at_s": NAN}, "fails_at_s of rank0.out is nan: must be not negative"),
+    ({"latency_s": NAN}, "latency_s of path 0 is nan: must be finite and not negative"),
+    ({"use_per_byte": -1.0}, "use_per_byte of path 0 is -1.0: must be finite and not negative"),
+    ({"bytes_per_s": 0.0}, "bytes_per_s of path 0 is 0.0: must be greater than 0"),
+]
+
+
+class Altered:
+    """A network on whose machine a column has another value."""
+
+    def __init__(self, cluster: Cluster, column: str, value: float) -> None:
+        self._cluster, self._column, self._value = cluster, column, value
+
+    def machine(self, num_ranks: int) -> Machine:
+        machine = self._cluster.machine(num_ranks)
+        paths = machine.paths
+        machine.paths = lambda src, dst: self._altered(paths(src, dst))  # type: ignore[method-assign]
+        machine.processors = self._altered(machine.processors)
+        machine.resources = self._altered(machine.resources)
+        return machine
+
+    def _altered(self, columns: Any) -> Any:
+        """Of this object, if it has the column."""
+        old = getattr(columns, self._column, None)
+        return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
+
+    def call_s(self, torchs: bool) -> float:
+        return self._cluster.call_s(torchs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._cluster.as_dict()
+
+
+@pytest.mark.parametrize("cores", [None, 2], ids=["by step", "by event"])
+@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE)
+@pytest.mark.timeout(60)
+def test_costs_with_which_time_cannot_go_on(change: dict[str, float], message: str, cores: int | None) -> None:
+    """They are named; the event engine would never come to an end."""
+    host = Host(cores=cores, link=Link(1e-6, 1e9))
+    ((column, value),) = change.items()
+    network = Altered(Cluster("made up", Spec(host=host)), column, value)
+    for run in (simulate, predict_time):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+            run(build(Collective.ALL_REDUCE, "ring", 4), network, 1000)
+        assert str(caught.value) == message

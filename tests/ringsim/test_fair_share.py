@@ -85,3 +85,14 @@ def test_many_links_in_a_line() -> None:
     works = [Work({link: 1.0, link + 1: 1.0}, 1e30) for link in range(num_links)]
     capacity = [1.0 + 1.5**link for link in range(num_links + 1)]
     assert rates_of(works, capacity) == pytest.approx(filled_one_at_a_time(works, capacity), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("work", "capacity"),
+    [(Work({0: 1.0}, math.nan), 1.0), (Work({0: 1.0}, 1.0), math.nan)],
+)
+@pytest.mark.timeout(60)
+def test_what_is_no_number_has_no_rate(work: Work, capacity: float) -> None:
+    """Nothing is equal to NaN, so that no rate would ever be fixed."""
+    with pytest.raises(ValueError, match=r"activity 0: its rate is at most nan.* must be numbers, and not negative"):
+        rates_of([work, Work({0: 1.0}, 1.0)], [capacity])

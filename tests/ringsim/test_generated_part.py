@@ -48,6 +48,13 @@ def test_a_page_without_its_marks_is_refused(page: Path, text: str, message: str
     assert page.read_text() == text
 
 
+def test_a_page_that_is_no_text_is_named(page: Path) -> None:
+    """Python's own words say no file."""
+    page.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="page.md: is not UTF-8 text: invalid start byte at byte 0"):
+        PART.check(page)
+
+
 @pytest.mark.parametrize(
     ("script", "arguments"),
     [("fidelity", ["--only", "nothing"]), ("cluster_fidelity", ["."])],

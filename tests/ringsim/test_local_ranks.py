@@ -11,6 +11,7 @@ import pytest
 
 from ringsim import local_ranks
 from ringsim.local_ranks import run_local_ranks
+from tests.processes import kill_all
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60
@@ -51,7 +52,8 @@ def finish(process: subprocess.Popen[str]) -> str:
         try:
             return process.communicate(timeout=TIMEOUT_S)[0]
         finally:
-            process.kill()
+            if process.poll() is None:
+                kill_all(process.pid)
 
 
 def test_torchrun_gets_the_ranks_and_the_script(

@@ -151,6 +151,16 @@ def with_row(row: str) -> str:
             "line 4: the log does not tell on how many hosts its 4 ranks were: give --nodes and --ranks-per-node",
         ),
         (nccl_log("all_reduce", 4) + nccl_log("all_reduce", 4, device="NVIDIA H100"), "logs of different machines"),
+        (with_row(f"{'9' * 5000} 1 float sum -1 1.0 1.0 1.0 0"), "line 20: '99999999"),
+        (f"mpirun -np {'9' * 5000} osu_latency\n# OSU MPI Latency Test\n8 1.0\n", "line 1: '99999999"),
+        ("# OSU MPI Latency Test v5.7\n8   1e300\n", "line 2: time 1e+294: must be seconds, greater than 0 and at"),
+        ("# OSU MPI Latency Test v5.7\n8   1e-300\n", "line 2: time 1e-306: must be seconds, at least 1e-12"),
+        (
+            f"Algorithm: allreduce_ring\n   elements   min (us)   p50 (us)\n{'9' * 500}  1  2\n",
+            "line 3: '99999999",
+        ),
+        ("# OSU MPI Latency Test v5.7\n8   1-2\n", "line 2: could not convert string to float: '1-2'"),
+        ("# OSU MPI Latency Test v5.7\n# pairs: 99999999\n8   1\n", "line 3: ranks 199999998: must be a whole"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:

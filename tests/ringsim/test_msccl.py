@@ -126,6 +126,7 @@ SENDS_TWICE = [step("s"), step("s")]
         ("<algos/>", "its root is <algos>; MSCCL XML has <algo>"),
         ("<algo/>", "algo: the attribute coll is missing"),
         (EXCHANGE.replace("allreduce", "alltoall"), "algo: coll 'alltoall': must be one of allreduce, allgather, "),
+        (EXCHANGE.replace('ngpus="2"', f'ngpus="{"1" * 5000}"'), "algo: ngpus '1111111"),
         (EXCHANGE.replace('ngpus="2"', 'ngpus="two"'), "algo: ngpus 'two': must be a number in 1..131072"),
         (EXCHANGE.replace('ngpus="2"', 'ngpus="3"'), "algo: ngpus 3: there is no gpu 2"),
         (EXCHANGE.replace('gpu id="1"', 'gpu id="0"'), "gpu 0: is there twice"),

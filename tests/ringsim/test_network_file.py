@@ -172,7 +172,7 @@ MISTAKES = [
         'my.toml: "a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
-    ("x = " + 9999 * "[", "my.toml: is nested too deeply"),
+    ("x = " + 9999 * "[", "my.toml: is nested too deeply: at most 100 levels"),
     (HOST + '[[failure]]\nat = "1s"\n', "my.toml: failure[0]: give either link or rank"),
     (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "my.toml: failure[0]: give either link or rank"),
 ]

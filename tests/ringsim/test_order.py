@@ -182,7 +182,7 @@ def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
     for content in ("0,2,1\n", "[0, 2, 1]", '{"order": [0, 2, 1], "gain": 2}'):
         path.write_text(content)
         assert parse_order(str(path)) == (0, 2, 1)
-    for content in ("", "{", "{}", "[true]", '["0"]', "1.5"):
+    for content in ("", "{", "{}", "[true]", '["0"]', "1.5", "0," + "9" * 5000, "[" * 10**5, f"[{'9' * 5000}]"):
         path.write_text(content)
         with pytest.raises(ValueError, match="order: holds no order: "):
             parse_order(str(path))

@@ -92,7 +92,7 @@ def test_clocks_of_two_machines_may_disagree_a_little() -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ("none", "m.json: runs: must be a list"),
+        ("none", "m.json: runs 'none': must be a list"),
         ([changed(), changed(size_bytes=0)], "m.json: runs[1]: size_bytes 0: must be a whole number, at least 1"),
         ([made_run(num_ranks=4).as_dict()], "m.json: runs[0]: num_ranks 4: the file is of 3 ranks"),
     ],

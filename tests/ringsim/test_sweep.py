@@ -157,11 +157,25 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ("# {", "{{", "line 1: not a ringsim-sweep file of version 1"),
         ('"version": 1', '"version": 2', "line 1: not a ringsim-sweep file of version 1"),
         ('{"fast":', '{"quick":', "line 1: says nothing of the network 'fast'"),
-        ("num_ranks,", "ranks,", "line 3: not a line of a sweep: KeyError"),
-        ("ring,3,1000,", "ring,0,1000,", "line 3: not a line of a sweep: ValueError\\('0 is less than 1'"),
-        ("ring,8,1000,", "ring,8,1e3,", "line 7: not a line of a sweep: ValueError"),
+        ("num_ranks,", "ranks,", "line 3: not a line of a sweep: must have a value for num_ranks"),
+        (
+            "ring,3,1000,",
+            "ring,0,1000,",
+            "line 3: not a line of a sweep: num_ranks '0': must be a whole number from 2 to",
+        ),
+        ("ring,8,1000,", "ring,8,1e3,", "line 7: not a line of a sweep: size_bytes '1e3': must be"),
+        ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
+        ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
+        ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: .*time_s 'inf': must be seconds from 0 to"),
+        ("ring,8,1000,", "ring,8,1000,1,2,3,,4,5,6\n#", "line 7: .*none without a name"),
+        ("ring,8,1000,", "ring,3,1000,", "line 7: a line above is of the same cell"),
+        ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
+        ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),
+        ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
+        ('{"fast":', '{"odd": 3, "fast":', "line 1: networks .*: must be an object with an object for each"),
         ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     """The error names the file, the line and the fault."""
@@ -173,9 +187,16 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, old: str, new: str, 
         Sweep.from_csv(path)
 
 
-@pytest.mark.parametrize("text", ["", "\xff\n", "a,b\n1,2\n"])
-def test_any_other_file_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: not a ringsim-sweep file"),
+        ("\xff\n", "is not UTF-8 text: invalid start byte at byte 0"),
+        ("a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
+    ],
+)
+def test_any_other_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """Empty, binary, or a table of something else."""
     (tmp_path / "other.csv").write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match="line 1: not a ringsim-sweep file"):
+    with pytest.raises(ValueError, match=message):
         Sweep.from_csv(tmp_path / "other.csv")

@@ -65,12 +65,22 @@ def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
         ("def mine(n): return 1 / (n - 2)", "it raised ZeroDivisionError: division by zero"),
         ("def mine(n): raise RuntimeError('two\\n  lines')", "it raised RuntimeError: two lines"),
         ("def mine(n): raise RuntimeError", "it raised RuntimeError"),
+        ("raise SystemExit(0)", "it raised SystemExit: 0"),
+        ("def mine(n): raise SystemExit", "it raised SystemExit"),
         ("def mine(): pass", "it raised TypeError: mine() takes 0 positional arguments but 1 was given"),
         ("def mine(n): return [n]", "it returned list, not a Schedule"),
         ("def mine(n): pass", "it returned NoneType, not a Schedule"),
         (
             "from ringsim import ring_all_gather as mine",
             "it returned all_gather ring over 2 ranks; needed is all_reduce over 2 ranks",
+        ),
+        (
+            "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
+            "collective 10: must be of Collective",
+        ),
+        (
+            "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
+            "steps []: must be of Steps",
         ),
         (
             "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",

@@ -127,3 +127,10 @@ def test_mistakes_are_named() -> None:
         time_queue([Call(RING, 4), Call(ring_all_reduce(3), 4)], SLOW, 1)
     with pytest.raises(ValueError, match="^ready_s -1: a queue begins at 0$"):
         time_queue([Call(RING, 4, 1, -1)], SLOW, 1)
+
+
+@pytest.mark.parametrize("ready_s", [float("nan"), float("inf")])
+def test_a_call_must_come_some_time(ready_s: float) -> None:
+    """The second would otherwise never be taken, or at no time."""
+    with pytest.raises(ValueError, match=rf"calls\[1\]: ready_s {ready_s}: must be finite"):
+        time_queue([Call(RING, 4), Call(RING, 4, 1, ready_s)], SLOW, 2)

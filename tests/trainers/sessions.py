@@ -48,16 +48,24 @@ class Points:
     """Fits a plane through points.
 
     bad: the samples that are not numbers. spread: by how much ranks begin apart. rate: anything that AdamW takes.
+    kind: which of torch's optimizers.
     """
 
     name = "points"
     num_samples, batch_size, epochs = NUM_SAMPLES, BATCH_SIZE, EPOCHS
 
     def __init__(
-        self, seed: int, dropout: float = 0.5, bad: tuple[int, ...] = (), spread: float = 0.0, rate: float = 0.05
+        self,
+        seed: int,
+        dropout: float = 0.5,
+        bad: tuple[int, ...] = (),
+        spread: float = 0.0,
+        rate: float = 0.05,
+        kind: str = "AdamW",
     ) -> None:
         self._config = {"seed": seed, "dropout": dropout}
-        self._dropout, self._spread, self._rate = dropout, spread, rate
+        self._dropout, self._spread = dropout, spread
+        self._rate, self._kind = rate, kind
         self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(seed))
         self._y = self._x @ torch.tensor([[1.0], [-2.0], [3.0]])
         self._x[list(bad)] = math.nan
@@ -69,7 +77,8 @@ class Points:
         return net
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=self._rate)
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self._kind)(parameters, lr=self._rate)
+        return optimizer
 
     def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, torch.Tensor]:
         return {"x": self._x[indices], "y": self._y[indices]}

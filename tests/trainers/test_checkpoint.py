@@ -88,9 +88,47 @@ def test_other_files_are_refused(path: Path) -> None:
     torch.save([1, 2], path)
     assert refusal(path) == f"checkpoint {path}: was not written by this program"
     torch.save({"format": "ringsim checkpoint", "version": 1}, path)
-    assert refusal(path) == f"checkpoint {path}: has version 1; this program reads 2"
-    torch.save({"format": "ringsim checkpoint", "version": 2, "model_state": {}, "config": {}, "step": 1}, path)
-    assert refusal(path) == f"checkpoint {path}: lacks optimizer_state, random_states, notes"
+    assert refusal(path) == f"checkpoint {path}: has version 1; this program reads 3"
+    torch.save({"format": "ringsim checkpoint", "version": 3, "model_state": {}, "config": {}, "step": 1}, path)
+    assert refusal(path) == f"checkpoint {path}: lacks optimizer_state, random_states, notes, seals"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("step", "7", "step: is a text, '7', must be a whole number"),
+        ("step", True, "step: is True, must be a whole number"),
+        ("step", -1, "step: is -1, must be at least 0"),
+        ("model_state", [1], "model_state: is a list, must be a dict"),
+        ("config", {3: 4}, "config: has keys that are not names"),
+        ("random_states", torch.zeros(2), "random_states: is a tensor of float32 (2,), must be a list"),
+        ("notes", None, "notes: is None, must be a dict"),
+    ],
+)
+def test_a_field_that_cannot_be_right_is_named(path: Path, field: str, value: Any, fault: str) -> None:
+    """With what it has, and what it should have."""
+    save_checkpoint(path, replace(trained_state(), **{field: value}))
+    assert refusal(path) == f"checkpoint {path}: {fault}"
+
+
+@pytest.mark.parametrize("field", ["model_state", "optimizer_state", "config", "random_states", "notes"])
+def test_a_field_that_was_changed_is_named(path: Path, field: str) -> None:
+    """Though the file's checksums are right: it is not what was saved."""
+    parts = torch.load(path, weights_only=True)
+    changed = parts[field]
+    match field:
+        case "model_state":
+            changed["bias"][1] += 1e-6
+        case "optimizer_state":
+            del changed["state"][1]
+        case "config":
+            changed["learning_rate"] = 0.5
+        case "random_states":
+            changed[0]["python"]["words"][3] ^= 1
+        case "notes":
+            changed["losses"].append(0.0)
+    torch.save(parts, path)
+    assert refusal(path) == f"checkpoint {path}: {field}: is not what was saved: somebody has changed it since"
 
 
 def test_a_checkpoint_runs_no_code(path: Path) -> None:

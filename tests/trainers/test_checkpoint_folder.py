@@ -42,6 +42,6 @@ def test_old_ones_go(tmp_path: Path, keep: int, kept: list[int]) -> None:
 
 def test_what_a_kill_has_left_is_cleared(tmp_path: Path) -> None:
     """Files half-written, and nothing else."""
-    folder = filled(tmp_path, "checkpoint-4.pt", ".checkpoint-8.pt.123.tmp", ".mine.tmp")
+    folder = filled(tmp_path, "checkpoint-4.pt", ".checkpoint-8.pt.123.tmp", ".result.json.7.tmp", ".mine.tmp")
     folder.clear_unfinished()
     assert left(tmp_path) == [".mine.tmp", "checkpoint-4.pt"]

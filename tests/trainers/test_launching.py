@@ -95,7 +95,9 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, 
         port = server.getsockname()[1]
         for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
             monkeypatch.setenv(name, str(value))
-        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+        for name in ("TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"):
+            monkeypatch.setenv(name, "")  # so that what `join` sets is undone
+            monkeypatch.delenv(name)
         yield server, port
 
 

@@ -78,6 +78,16 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
 
 
+def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """The optimizer's state, of which each rank has a share, is put together while all ranks are there."""
+    done = start(*SMALL.split(), "--strategies", "zero1", "--steps", "3", "--output", str(tmp_path), ranks=2)
+    assert done.returncode == 0, done.stderr
+    checkpoint = load_checkpoint(tmp_path / "checkpoint.pt")
+    num_parameters = sum(value.numel() for value in checkpoint.model_state.values())
+    assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (num_parameters,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+
+
 def test_one_rank(tmp_path: Path) -> None:
     """There is nothing to synchronise: predicted as no time, and no error is given."""
     options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3"]

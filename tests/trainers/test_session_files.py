@@ -105,8 +105,10 @@ def test_a_checkpoint_of_the_main_job_is_refused(ranks: RankPool, tmp_path: Path
     from trainers.checkpoint import Checkpoint, save_checkpoint
 
     save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
-    for each in ranks.run(run, config(tmp_path, resume=True), num_ranks=2):
-        assert "checkpoint-4.pt: is of no training session" in each.error
+    first, second = ranks.run(run, config(tmp_path, resume=True), num_ranks=2)
+    assert first.said == [f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is of no training session"]
+    assert first.error == second.error
+    assert first.error.endswith(f"none of the checkpoints in {tmp_path} is good; give another --output")
 
 
 def test_a_state_that_could_not_be_read_back_is_found_at_once(ranks: RankPool, tmp_path: Path) -> None:

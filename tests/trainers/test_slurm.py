@@ -95,6 +95,8 @@ def test_address_and_port_that_are_set_have_their_way() -> None:
     """Each on its own."""
     step = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "2", "SLURM_STEP_NODELIST": "node7"}
     assert meeting_point(step) == ("node7", 11378)
+    assert meeting_point(step, one_node=True) == ("127.0.0.1", 11378)
+    assert meeting_point({**step, "MASTER_ADDR": "10.0.0.1"}, one_node=True) == ("10.0.0.1", 11378)
     assert meeting_point({**step, "MASTER_ADDR": "10.0.0.1"}) == ("10.0.0.1", 11378)
     assert meeting_point({**step, "MASTER_PORT": "29500"}) == ("node7", 29500)
     with pytest.raises(ValueError, match=r"^MASTER_PORT=any: must be a port, from 1 to 65535$"):

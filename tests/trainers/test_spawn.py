@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.processes import kill_all
 from tests.trainers.launches import add_up, all_fail, living, processes_of, wait_for_it
 from trainers.interruption import Interrupted, Interruption
 from trainers.spawn import FAILURE, _verdict, spawn
@@ -105,17 +108,23 @@ def test_a_bug_is_shown_with_its_traceback(capsys: pytest.CaptureFixture[str]) -
     assert errors.count("Traceback") == 1
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    """Two ranks that wait, with a parent of their own, in a session of its own as in a terminal."""
+@contextmanager
+def start(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Two ranks that wait, with a parent of their own, in a session of its own as in a terminal; ended in any case."""
     (folder / "program.py").write_text(PROGRAM)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(folder / "program.py"), str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                kill_all(process.pid)
 
 
 @pytest.mark.parametrize(

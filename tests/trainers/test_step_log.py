@@ -1,11 +1,12 @@
 """The log of a run: lines that come whole, and go when the run goes back behind them."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from trainers.session.step_log import StepLog, read_log
+from trainers.session.step_log import Mark, StepLog, read_log
 
 
 def lines(*steps: int) -> list[dict[str, int]]:
@@ -32,14 +33,56 @@ def test_a_new_run_begins_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
-    """Later lines, a torn one, and what is no line of a log are dropped; nothing else is left in the directory."""
+    """Later lines are dropped; nothing else is left in the directory, and nothing said."""
     path = tmp_path / "log.jsonl"
     write(path, 0, 1, 2, 3, 4)
-    with path.open("a") as file:
-        file.write('[1]\n{"loss": 3}\nnonsense\n{"step": 2')
-    write(path, 2, 3, 5)
-    assert read_log(path) == lines(1, 2, 3, 5)
+    said: list[str] = []
+    log = StepLog(path, 2, mark_of(tmp_path, 1, 2), said.append)
+    log.write(lines(3)[0])
+    log.close()
+    assert (read_log(path), said) == (lines(1, 2, 3), [])
+    assert log.mark == mark_of(tmp_path, 1, 2, 3)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def mark_of(folder: Path, *steps: int) -> Mark:
+    """What a checkpoint after these lines would hold."""
+    log = StepLog(folder / "other.jsonl", 0)
+    for line in lines(*steps):
+        log.write(line)
+    log.close()
+    (folder / "other.jsonl").unlink()
+    return log.mark
+
+
+def content(*steps: int) -> str:
+    """Of a log with these lines."""
+    return "".join(json.dumps(line) + "\n" for line in lines(*steps))
+
+
+@pytest.mark.parametrize(
+    ("damaged", "kept", "trouble"),
+    [
+        (content(1, 2, 3) + '{"step": 4, "lo', (1, 2, 3), "1 of its lines is damaged"),
+        ("nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3), "2 of its lines are damaged"),
+        (content(1, 2, 2, 3), (1, 2, 3), "1 of its lines is damaged"),
+        (content(1, 3), (1, 3), "has 2 good lines of the 3 that the run had written by then"),
+        (content(1, 2, 3).replace("20", "21"), None, "has other lines than the run had written by then"),
+        ("", (), "has 0 good lines of the 3 that the run had written by then"),
+    ],
+)
+def test_a_damaged_log_is_kept_beside(tmp_path: Path, damaged: str, kept: tuple[int, ...] | None, trouble: str) -> None:
+    """As it was, and in one line it is said; a second one does not overwrite the first."""
+    path, mark = tmp_path / "log.jsonl", mark_of(tmp_path, 1, 2, 3)
+    for name in ("log.jsonl.damaged", "log.jsonl.damaged.2"):
+        path.write_text(damaged)
+        said: list[str] = []
+        StepLog(path, 3, mark, said.append).close()
+        beside = f" it is kept as {name}, and" if damaged else ""
+        num_kept = 3 if kept is None else len(kept)
+        assert said == [f"{path}: {trouble}:{beside} the run goes on with the {num_kept} good lines up to step 3"]
+        assert not damaged or (tmp_path / name).read_text() == damaged
+        assert kept is None or read_log(path) == lines(*kept)
 
 
 def test_a_log_that_is_gone_is_begun_anew(tmp_path: Path) -> None:
@@ -83,3 +126,17 @@ def test_no_line_has_what_json_has_not(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         log.write({"step": 1, "loss": float("nan")})
     log.close()
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b"[" * 10**5, b'{"step": 1' + b"0" * 5000 + b"}", b'{"step": 2, "loss": NaN}', b"\xff"],
+    ids=["deep", "huge", "NaN", "binary"],
+)
+def test_a_line_that_is_no_json_is_dropped(tmp_path: Path, torn: bytes) -> None:
+    """As a torn one is, whatever is wrong with it."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + torn + b"\n")
+    assert read_log(path) == [{"step": 1}]
+    StepLog(path, 1).close()
+    assert path.read_bytes() == b'{"step": 1}\n'

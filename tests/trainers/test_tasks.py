@@ -15,6 +15,7 @@ from torch import nn
 from trainers.batches import Batches
 from trainers.config import ModelConfig
 from trainers.data import english_text
+from trainers.task_options import read_settings
 from trainers.tasks import TASK_NAMES, Task, load_task
 from trainers.tasks.classifier import Examples
 from trainers.tasks.evaluating import evaluating
@@ -294,3 +295,9 @@ def test_what_no_task_can_be_made_of_is_refused() -> None:
     assert refusal("mlp", learning_rate=0.0) == "--learning-rate 0.0: must be finite and greater than 0"
     assert refusal("lm", heads=3) == "--d-model 128: must be divisible by --heads 3"
     assert refusal("lm", vocabulary=100) == "--vocabulary 100: byte tokens need at least 256"
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, "9" * 5000, "[1"], ids=["deep", "huge", "cut"])
+def test_an_option_that_is_no_json_is_text(text: str) -> None:
+    """Of a user's task, whatever it looks like."""
+    assert read_settings("module:function", [f"x={text}"]) == {"x": text}

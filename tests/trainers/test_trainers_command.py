@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.processes import below
 from tests.ranks import RankPool
 from tests.trainers.sessions import config, run
 from trainers.command import main
@@ -154,6 +155,32 @@ def test_ranks_that_begin_apart_end_the_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("trainers: parameter middle.weight differs between rank 0 and rank 1, by up to 0.5; ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
+    """In one line, with exit code 2, naming the process that has it; which goes on."""
+    arguments = command(*POINTS, *f"--ranks 2 --epochs 100000 --output {tmp_path}".split())
+    with subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL) as first:
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while len(read_log(tmp_path / "log.jsonl")) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            second = start(*POINTS, "--ranks", "2", "--resume", "--output", str(tmp_path))
+            holders = below(first.pid)
+            before = len(read_log(tmp_path / "log.jsonl"))
+            while len(read_log(tmp_path / "log.jsonl")) <= before:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            first.terminate()
+    assert (second.returncode, second.stdout) == (2, "")
+    said = re.fullmatch(
+        r"trainers: --output (.*): process (\d+) on host .* is using it: wait until .*\n", second.stderr
+    )
+    assert said is not None, second.stderr
+    assert said[1] == str(tmp_path)
+    assert int(said[2]) in holders
 
 
 def kill_when_logged(arguments: list[str], log: Path, num_lines: int, delay_s: float) -> None:

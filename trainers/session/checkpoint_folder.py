@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NAME = re.compile(r"checkpoint-(0|[1-9][0-9]*)\.pt")
-UNFINISHED = ".checkpoint-*.pt.*.tmp"  # what `atomic_file` leaves when it is killed
+UNFINISHED = (".checkpoint-*.pt.*.tmp", ".log.jsonl.*.tmp", ".result.json.*.tmp")  # by `atomic_file`, when killed
 
 
 class CheckpointFolder:
@@ -13,6 +13,13 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @staticmethod
+    def step_of(path: Path) -> int:
+        """After how many steps a checkpoint was written, by its name."""
+        match = NAME.fullmatch(path.name)
+        assert match is not None
+        return int(match[1])
 
     def path(self, step: int) -> Path:
         """Of the checkpoint after `step` steps, whether it is there or not."""
@@ -28,20 +35,17 @@ class CheckpointFolder:
 
         Later ones are left alone: if they were any good, the run would not have begun before them.
         """
-        for path in [path for path in self.newest_first() if _step_of(path) <= step][keep:]:
+        for path in [path for path in self.newest_first() if self.step_of(path) <= step][keep:]:
             path.unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete what a run that was killed while it wrote a checkpoint has left."""
-        with suppress(OSError):  # they are in nobody's way
-            for path in self.folder.glob(UNFINISHED):
+        """Delete what a run that was killed while it wrote a file has left.
+
+        A later one may have the number of its process, as in a container, and would take the name for its own.
+        """
+        with suppress(OSError):
+            for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
 
     def _listed(self) -> list[Path]:
         return list(self.folder.iterdir()) if self.folder.is_dir() else []
-
-
-def _step_of(path: Path) -> int:
-    match = NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])

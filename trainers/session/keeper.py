@@ -1,6 +1,7 @@
 """`Keeper`: the output directory of a run, to which rank 0 writes; what goes wrong there all ranks are to hear."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,37 +10,72 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
 from trainers.session.checkpoint_folder import CheckpointFolder
 from trainers.session.first_rank import first_decides
-from trainers.session.step_log import StepLog
+from trainers.session.step_log import Mark, StepLog
 
 LOG = "log.jsonl"
 RESULT = "result.json"
 
 
 class Keeper:
-    """Made on all ranks; only rank 0 looks at the directory.
+    """Made on all ranks; only rank 0 looks at the directory, which it locks for this run until `close`.
 
+    say: told, on rank 0, what a user should know.
     trouble: the first thing that went wrong, after which nothing more is written; whoever calls must tell all ranks.
 
-    Raises ValueError on every rank if the directory cannot be made, or has no room for a single checkpoint.
+    Raises ValueError on every rank if the directory cannot be made, is another run's, or has no room for a single
+    checkpoint.
     """
 
-    def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup) -> None:
+    def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup, say: Callable[[str], None]) -> None:
         self.output = output
         self.folder = CheckpointFolder(output)
         self.trouble: OSError | ValueError | None = None
         self._group = group
         self._read_back = False
         self._log: StepLog | None = None
-        first_decides(group, lambda: _prepare(self.folder, model))
+        self._say = say
+        self._lock = OutputLock(output)
+        try:
+            self._take_lock(time.monotonic() + WAIT_S)
+            first_decides(group, lambda: _prepare(self.folder, model))
+        except BaseException:
+            self.close()
+            raise
+        self._lock.sign()
 
-    def begin(self, step: int) -> None:
-        """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be."""
-        first_decides(self._group, lambda: self._open(step))
+    def _take_lock(self, deadline: float) -> None:
+        # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
+        while not first_decides(self._group, lambda: self._try_lock(deadline)):
+            pass
+        if self._lock.missing:
+            self._say(without_lock(self._lock))
 
-    def _open(self, step: int) -> None:
-        self._log = StepLog(self.output / LOG, step)
+    def _try_lock(self, deadline: float) -> bool:
+        self.output.mkdir(parents=True, exist_ok=True)
+        if self._lock.try_take():
+            return True
+        if time.monotonic() > deadline:
+            raise ValueError(self._lock.refusal())
+        time.sleep(POLL_S)
+        return False
+
+    def begin(self, step: int, mark: Mark | None = None) -> None:
+        """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
+
+        mark: of the lines that were there then, if it is known.
+        """
+        first_decides(self._group, lambda: self._open(step, mark))
+
+    def _open(self, step: int, mark: Mark | None) -> None:
+        self._log = StepLog(self.output / LOG, step, mark, self._say)
+
+    @property
+    def log_mark(self) -> Mark | None:
+        """Of the lines that there are now; None on other ranks than 0."""
+        return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
@@ -81,9 +117,10 @@ class Keeper:
         return f"{what}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Nothing is to be logged any more."""
+        """Nothing is to be written any more: another run may have the directory."""
         if self._log is not None:
             self._log.close()
+        self._lock.release()
 
 
 def _read_back(path: Path) -> None:
@@ -102,7 +139,6 @@ def _read_back(path: Path) -> None:
 
 
 def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
-    folder.folder.mkdir(parents=True, exist_ok=True)
     folder.clear_unfinished()
     needed = sum(tensor.nbytes for tensor in model.state_dict().values())
     if (free := shutil.disk_usage(folder.folder).free) < needed:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from collectives.errors import naming_failures
 from collectives.spans import span
@@ -80,6 +80,22 @@ class Learner:
             _, last = self._forward(share)
             self._backward(last)
             self.optimizer.zero_grad()
+
+    def optimizer_form(self) -> dict[str, Any]:
+        """What the optimizer's state looks like after a step, without its numbers.
+
+        Of an optimizer that cannot take a step without numbers only the groups are told.
+        """
+        like = [nn.Parameter(torch.empty_like(p, device="meta")) for p in self.model.strategy.saved_like()]
+        groups = torch.optim.Optimizer.state_dict(self.optimizer)["param_groups"]  # a sharded one's own is collective
+        try:
+            optimizer = self._task.optimizer(like)
+            for parameter in like:
+                parameter.grad = torch.empty_like(parameter)
+            optimizer.step()
+        except Exception:  # whatever it is that it misses
+            return {"param_groups": groups, "state": {}}
+        return {"param_groups": groups, "state": optimizer.state_dict()["state"]}
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """All of a step before gradients are averaged: this rank's loss, and that part of it that is yet to go back."""

@@ -11,6 +11,8 @@ import torch
 
 RandomState = dict[str, Any]
 
+MT_WORDS = 624  # of the state of the Mersenne Twister, which NumPy and Python have
+
 
 def seed_alike(seed: int) -> None:
     """All generators from `seed`, on every rank the same: for drawing the initial weights."""
@@ -47,10 +49,23 @@ def _numbers(state: dict[str, Any]) -> dict[str, Any]:
 
 def set_random_state(state: RandomState, device: str) -> None:
     """Go on from what `random_state` gave."""
-    torch.set_rng_state(state["torch"])
     if device != "cpu" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
-    python, numpy_state = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    key = numpy_state["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state({**numpy_state, "state": {**numpy_state["state"], "key": key}})
+    for name in ("torch", "python", "numpy"):
+        set_random_state_of(name, state, random, np.random, torch.default_generator)
+
+
+def set_random_state_of(name: str, state: RandomState, python: Any, numpy: Any, generator: torch.Generator) -> None:
+    """Of one of the generators "torch", "python" and "numpy", into the one given. Raises what that raises."""
+    own = state[name]
+    match name:
+        case "torch":
+            generator.set_state(own)
+        case "python":
+            python.setstate((own["version"], tuple(own["words"].tolist()), own["gauss"]))
+        case "numpy":
+            position = own["state"]["pos"]
+            if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
+                raise ValueError(f"the position {position} is not in 0 to {MT_WORDS}")
+            key = own["state"]["key"].numpy().astype(np.uint32)
+            numpy.set_state({**own, "state": {**own["state"], "key": key}})

@@ -60,6 +60,7 @@ def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") ->
         with _progress(session.num_steps, session.first_step, here.rank) as bar:
             session.train(lambda text: bar.update(1, text))
     except (DivergedError, DriftError, StoppedError) as error:
+        session.close()
         return end_together(f"trainers: {error}", 1, group)
     train_s = time.perf_counter() - begin_s
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
@@ -73,6 +74,7 @@ def _finish(session: Any, train_s: float) -> int:
     result = result_of(session, figures, train_s)
     try:
         save_result(session, result)
+        session.close()
     except OSError as error:
         click.echo(f"trainers: {error.filename}: cannot be written: {error.strerror}", err=True)
         return 1

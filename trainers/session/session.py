@@ -19,12 +19,16 @@ from trainers.session.learner import Learner
 from trainers.session.meter import Meter
 from trainers.session.random_states import random_state, seed_apart, set_random_state
 from trainers.session.resumption import config_of, newest_good
+from trainers.session.saved_forms import SavedForms
+from trainers.session.step_log import Mark
 from trainers.session.step_vote import StoppedError
 from trainers.session.trace import SessionTrace
 from trainers.tasks.base import Task
 from trainers.training import DivergedError
 
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
+
+TO_GO_ON = "--resume goes on from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
 
@@ -50,19 +54,29 @@ class Session:
         self.num_steps = config.num_steps(task.epochs, self._batches.batches_per_epoch)
         self.learner = Learner(task, config, group, device)
         self.meter = Meter(group, getattr(task, "tokens_per_sample", 0))
-        self.keeper = Keeper(config.output, self.learner.model, group)
         self.config_saved = config_of(task, config, group.size())
         self.first_step = 0
-        seed_apart(config.seed, 0, group.rank())
-        if config.resume:
-            self._resume()
-        self.keeper.begin(self.first_step)
+        self.keeper = Keeper(config.output, self.learner.model, group, self._say)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
 
-    def _resume(self) -> None:
-        found = newest_good(self.keeper.folder, self.config_saved, self.group, self._say)
+    def _begin(self) -> None:
+        seed_apart(self.config.seed, 0, self.group.rank())
+        mark = self._resume() if self.config.resume else None
+        self.keeper.begin(self.first_step, mark)
+
+    def _forms(self) -> SavedForms:
+        return SavedForms(self.learner.model.state_dict(), self.learner.optimizer_form(), self.config_saved["training"])
+
+    def _resume(self) -> Mark | None:
+        """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
+        found = newest_good(self.keeper.folder, self.config_saved, self.group, self._say, self._forms)
         if found is None:
             self._say(f"no checkpoint in {self.config.output} yet: beginning with the first step")
-            return
+            return None
         path, checkpoint = found
         if checkpoint.step > self.num_steps:
             done, asked = checkpoint.step, self.num_steps
@@ -82,6 +96,8 @@ class Session:
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
             self._say(f"it is of the strategy {before}, now {self.config.strategy}: losses will agree to rounding")
+        mark: Mark | None = notes["log"]
+        return mark
 
     def _resume_random_states(self, checkpoint: Checkpoint) -> None:
         rank, num_ranks, before = self.group.rank(), self.group.size(), len(checkpoint.random_states)
@@ -114,6 +130,9 @@ class Session:
                 self._keep(step + 1)
         with self._naming(self.num_steps):
             self._hear_of_trouble()
+
+    def close(self) -> None:
+        """Let other runs have the output directory, when its last file is written."""
         self.keeper.close()
 
     @contextmanager
@@ -152,9 +171,10 @@ class Session:
             epoch = (done - 1) // self._batches.batches_per_epoch
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             self.keeper.log({"step": done, "epoch": epoch, **self.meter.line(), "time": time})
-        if config.drift_every and (done % config.drift_every == 0 or is_last):
+        saves = done % config.save_every == 0 or is_last
+        if config.drift_every and (done % config.drift_every == 0 or saves):
             self._check(done - 1)
-        if done % config.save_every == 0 or is_last:
+        if saves:
             self._save(done)
 
     def _check(self, step: int) -> None:
@@ -162,17 +182,19 @@ class Session:
             try:
                 self.learner.model.check_identical()
             except DriftError as error:
-                raise DriftError(f"training step {step}: the ranks have drifted apart: {error}") from error
+                raise DriftError(f"training step {step}: the ranks have drifted apart: {error}; {TO_GO_ON}") from error
 
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):
+            optimizer_state = self.learner.optimizer.state_dict()
+            notes = {"states": len(optimizer_state["state"]), "log": self.keeper.log_mark}
             checkpoint = Checkpoint(
                 self.learner.model.state_dict(),
-                self.learner.optimizer.state_dict(),
+                optimizer_state,
                 self.config_saved,
                 done,
                 self._random_states(),
-                self.meter.notes(),
+                self.meter.notes() | notes,
             )
             self.keeper.save(checkpoint, self.config.keep)
 

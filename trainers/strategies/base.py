@@ -48,6 +48,10 @@ class Strategy:
         """What `make` makes of the parameters that this rank is to step."""
         return make(self.parameters)
 
+    def saved_like(self) -> Sequence[torch.Tensor]:
+        """Of which shapes and dtypes the optimizer's state is, as it is saved: those of what it steps, all ranks'."""
+        return self.parameters
+
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale the synchronised gradients down to a global norm of at most `max_norm`; returns what it was."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)

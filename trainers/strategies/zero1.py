@@ -8,19 +8,22 @@ from torch import nn
 
 import collectives
 from ringsim.algorithms import ring_all_gather, ring_reduce_scatter
+from trainers.elementwise import check_shardable
 from trainers.flat import FlatVector, by_dtype
+from trainers.identity import difference
 from trainers.prediction import Call, Traffic
 from trainers.sharded_optimizer import ShardedOptimizer, ShardedWeights
 from trainers.strategies.base import MakeOptimizer, Strategy
+from trainers.zero1_guard import Guard, ShardingError
 
 
 class Zero1(Strategy):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
     The model's parameters come to lie in one vector for each dtype, and an optimizer sees this rank's share of each as
-    a single parameter. So it must work element by element, as SGD, Adam and AdamW do, with the same options for all. A
-    parameter without a gradient counts as one with zeros. After a synchronisation a parameter's own `grad` is still
-    what this rank has found.
+    a single parameter. So it must work element by element, as SGD, Adam and AdamW do, with the same options for all:
+    `optimizer` tries that, and refuses others. A parameter without a gradient counts as one with zeros. After a
+    synchronisation a parameter's own `grad` is still what this rank has found; whoever steps with it is told.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
     """
@@ -30,16 +33,34 @@ class Zero1(Strategy):
         self._weights = [ShardedWeights(some, group) for some in by_dtype(self.parameters)]
         self._gradients = [FlatVector(w.parameters, multiple_of=group.size()) for w in self._weights]
         self._optimizer: ShardedOptimizer | None = None
+        self._guard = Guard(
+            [w.parameters for w in self._weights], [w.home for w in self._weights], self._gradients, self._compare
+        )
+
+    def _compare(self) -> None:
+        if differs := difference(self.module, self.group, buffers=False):
+            raise ShardingError(
+                f"{differs}: with zero1 only the optimizer that model.optimizer(...) gives may step the parameters, "
+                f"as a rank has the mean gradients of its share only"
+            )
 
     def synchronise(self) -> None:
+        self._guard.before_synchronising()
         for weights, gradients in zip(self._weights, self._gradients, strict=True):
             _pack(weights.parameters, gradients.views)
             collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
             weights.share.grad = weights.share_gradient
+        self._guard.synchronised()
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        self._optimizer = ShardedOptimizer(make([weights.share for weights in self._weights]), self._weights)
+        """As for every strategy. Raises ValueError if what `make` makes cannot step shares of the parameters."""
+        shares = [weights.share for weights in self._weights]
+        check_shardable(make, self.parameters, shares)
+        self._optimizer = ShardedOptimizer(make(shares), self._weights, self._guard.before_stepping)
         return self._optimizer
+
+    def saved_like(self) -> Sequence[torch.Tensor]:
+        return [torch.empty(w.num_elements, dtype=w.share.dtype, device="meta") for w in self._weights]
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         norms = [weights.share_gradient.norm().float() for weights in self._weights]

@@ -1,0 +1,125 @@
+"""The attack on files: whatever a file holds, reading it succeeds or ends in one line with exit code 2."""
+
+import base64
+import random as of_random
+import re
+import signal
+import tempfile
+import traceback
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from tests.fuzz.hostile_content import hostile
+from tests.fuzz.readers import BY_NAME, READERS, Outcome, Reader
+
+LIMIT_S = 30.0  # of processor time, which other work on the machine does not lengthen; most files take milliseconds
+LONG = 500  # bytes; longer contents are described compressed
+_WRONG = re.compile(r"\bnan ?(?:s|ms|us|ns|[kMGT]?B|B/s|%|x)\b|: NaN\b")
+
+
+class TookTooLong(BaseException):
+    """Not an Exception, which what is attacked may catch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A file for a reader, by its name; no content: a directory."""
+
+    reader: str
+    content: bytes | None
+
+    def describe(self) -> str:
+        """Python that runs the case again."""
+        shown, names = repr(self.content), "Case"
+        if self.content is not None and len(self.content) > LONG:
+            packed = base64.b85encode(zlib.compress(self.content, 9)).decode()
+            shown, names = f'unpacked("{packed}")', "Case, unpacked"
+        return f"from tests.fuzz.files import {names}\nCase({self.reader!r}, {shown}).run()"
+
+    def run(self) -> None:
+        """Raise AssertionError unless the file is read or refused as it must be."""
+        check(BY_NAME[self.reader], self.content)
+
+    def smaller(self) -> "Iterator[Case]":
+        """Without a half of the bytes, a quarter and so on; then without single lines."""
+        content = self.content or b""
+        size = len(content) // 2
+        while size:
+            for first in range(0, min(len(content), 64 * size), size):
+                yield Case(self.reader, content[:first] + content[first + size :])
+            size //= 2
+        lines = content.split(b"\n")
+        for number in range(len(lines)) if len(lines) > 1 else ():
+            yield Case(self.reader, b"\n".join(lines[:number] + lines[number + 1 :]))
+
+
+def unpacked(text: str) -> bytes:
+    """The content that a description holds."""
+    return zlib.decompress(base64.b85decode(text))
+
+
+def cases(random: of_random.Random) -> Iterator[Case]:
+    """Hostile files for all readers, without end."""
+    while True:
+        reader = random.choice(READERS)
+        is_directory = random.random() < 0.005
+        yield Case(reader.name, None if is_directory else hostile(random, reader.example(), reader.form))
+
+
+def check(reader: Reader, content: bytes | None) -> None:
+    """Raise AssertionError for a traceback, more than one line, another exit code, a silent NaN, or no end."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"attacked{reader.suffix}"
+        if content is None:
+            path.mkdir()
+        else:
+            path.write_bytes(content)
+        _judge(reader, _outcome(reader, path))
+
+
+def _outcome(reader: Reader, path: Path) -> Outcome:
+    try:
+        with _limited(), warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # NumPy's, which a user would see as lines on stderr
+            return reader.read(path)
+    except TookTooLong as error:
+        where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+        raise AssertionError(f"{reader.name}: took more than {LIMIT_S:g} s of processor time:\n{where}") from None
+    except Exception as error:
+        where = "".join(traceback.format_exception(error)[-4:])
+        raise AssertionError(f"{reader.name}: a traceback, not one line:\n{where}") from error
+
+
+def _judge(reader: Reader, outcome: Outcome) -> None:
+    said = f"{reader.name}: exit code {outcome.exit_code}, stdout {outcome.stdout[-500:]!r}, stderr {outcome.stderr!r}"
+    if outcome.exit_code == 0:
+        assert not _WRONG.search(outcome.stdout), f"a NaN that nobody refused: {said}"
+        return
+    assert outcome.exit_code == 2, said
+    assert outcome.stderr.endswith("\n"), f"no message: {said}"
+    lines = outcome.stderr.removesuffix("\n").split("\n")
+    is_grid = any(line.lstrip().startswith(("rank", "step")) for line in lines[1:])  # of a schedule that is wrong
+    assert len(lines) == 1 or is_grid, f"more than one line: {said}"
+    assert len(lines[0]) < 2000, f"a line that nobody reads to its end: {said}"
+    assert lines[0].removeprefix("ringsim:").strip(), f"an empty message: {said}"
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raise TookTooLong in the main thread when the process has computed for LIMIT_S."""
+
+    def too_long(_: int, __: FrameType | None) -> None:
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

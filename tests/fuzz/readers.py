@@ -1,0 +1,205 @@
+"""The readers of files: every command and function that reads one, each with a valid example."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from unittest.mock import patch
+
+from click.testing import CliRunner
+
+from ringsim.calibrate_host import shift_s
+from ringsim.cli import main
+from ringsim.cluster import Cluster, load_network
+from ringsim.cluster.network_text import network_text
+from ringsim.cluster.spec import Host, Link, Processor, Spec
+from ringsim.collective import Collective
+from ringsim.collective_times import CollectiveTimes
+from ringsim.compared_run import compare_run
+from ringsim.ddp.profile import Parameter, StepProfile
+from ringsim.generated_part import GeneratedPart
+from ringsim.measurements import Measurements, Probe
+from ringsim.one_line import message_of
+from ringsim.sweep import run_sweep
+from tests.ringsim.made_logs import nccl_log
+from tests.ringsim.made_run import NETWORK, made_run
+
+ROOT = Path(__file__).parents[2]
+HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
+PART = GeneratedPart("<!-- begin -->", "<!-- end -->")
+_RESAMPLED = 3  # instead of some hundred times: what the bootstrap does is the same each time
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How reading ended: with an exit code as of the command line, and with what was said."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """read: the file of this path; what it raises other than by an exit code is a fault. form: see `hostile`."""
+
+    name: str
+    form: str
+    suffix: str
+    example: Callable[[], bytes]
+    read: Callable[[Path], Outcome]
+
+
+def _command(*arguments: str) -> Callable[[Path], Outcome]:
+    """A command line of ringsim, in which FILE stands for the file."""
+
+    def read(path: Path) -> Outcome:
+        given = [each.replace("FILE", str(path)) for each in arguments]
+        with patch("ringsim.calibrate_probes._RESAMPLED", _RESAMPLED):
+            result = CliRunner().invoke(main, given)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return read
+
+
+def _function(function: Callable[[Path], object]) -> Callable[[Path], Outcome]:
+    """A function, whose ValueError and OSError a command would show."""
+
+    def read(path: Path) -> Outcome:
+        try:
+            function(path)
+        except (ValueError, OSError) as error:
+            return Outcome(2, "", f"{message_of(error)}\n")
+        return Outcome(0, "", "")
+
+    return read
+
+
+@cache
+def _measurements(num_hosts: int = 1) -> bytes:
+    """Of four ranks on one host or on two: probes, the times of a collective, a recorded run."""
+    sizes, num_ranks = (64, 4096, 2**18, 2**21), 4
+    overhead_s = 2 * HOST.spec.processor.send_overhead_s
+    probes = [Probe("shift", size, 1, (shift_s(HOST, num_ranks, size),) * 2) for size in sizes]
+    probes += [Probe("shift_cpu", size, 1, (overhead_s + 2 * size / 4e9,)) for size in sizes]
+    probes += [Probe(kind, size, 1, (size / 9e9,)) for size in sizes for kind in ("reduce", "reduce_cpu")]
+    probes += [Probe("shift", 64, 4, (5e-4,)), Probe("call", 64, 1, (3e-4,)), Probe("call/dist", 64, 1, (1e-5,))]
+    probes += [Probe(f"ping/{rank}", size, 1, (1e-4 + size / 1e9,)) for rank in range(num_ranks) for size in sizes]
+    times = CollectiveTimes(Collective.ALL_REDUCE, "ring", 2**20, "float32", "sum", num_ranks, True, 0, 1,
+                            (1e-3, 2e-3), (0.0, 1e-4), (0, 1), (1e-3,) * num_ranks)  # fmt: skip
+    hosts = [rank * num_hosts // num_ranks for rank in range(num_ranks)]
+    provenance = {"cores": 2, "machine": "made up", "hosts": hosts, "machines": hosts}
+    runs = (made_run(num_ranks=num_ranks, size_bytes=4096),)
+    made = Measurements(num_ranks, provenance, tuple(probes), (times, replace(times, algorithm="dist")), runs)
+    return json.dumps(made.as_dict()).encode()
+
+
+def _compare_runs(path: Path) -> None:
+    for run in Measurements.load(path).runs:
+        if not run.algorithm.partition(":")[0].endswith((".py", ".xml")):  # which would be another file
+            compare_run(run, NETWORK, "made up")
+
+
+@cache
+def _profile() -> bytes:
+    parameters = Parameter("a", 300, 0.5), Parameter("b", 400, 0.25, "float16", "cuda:0")
+    return json.dumps(StepProfile(parameters, 0.5, 1.0, 0.25, 8, {"by": "x"}).as_dict()).encode()
+
+
+@cache
+def _sweep() -> bytes:
+    sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "direct"], [2, 4], [1024, 4096], {"fast": NETWORK})
+    with tempfile.TemporaryDirectory() as folder:
+        sweep.to_csv(Path(folder) / "sweep.csv")
+        return (Path(folder) / "sweep.csv").read_bytes()
+
+
+def _file(name: str) -> Callable[[], bytes]:
+    return (ROOT / name).read_bytes
+
+
+def _text(text: str) -> Callable[[], bytes]:
+    return text.encode
+
+
+def _step_log(path: Path) -> None:
+    from trainers.session.step_log import read_log
+
+    read_log(path)
+
+
+def _task_setting(path: Path) -> None:
+    from trainers.task_options import read_settings
+
+    text = path.read_bytes().decode(errors="replace")
+    read_settings("module:function", [f"x={text}"])
+
+
+OSU = "mpirun -np 4 -ppn 2 x\n# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)   Min\n" + "".join(
+    f"{4**power}     {9 + 4**power / 1e3:.2f}   8.00\n" for power in range(2, 10)
+)
+GLOO = (
+    "Algorithm:   allreduce_ring_chunked\nOptions:     processes=4, inputs=1, on 2 hosts\n\n"
+    "   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples\n"
+    "       1000        200        267        330        380       3344\n"
+    "      10000        400        467        530        580       1344\n"
+    "     100000       1400       1467       1530       1580        344\n"
+)
+ALGORITHM = (
+    "from ringsim import Collective, Schedule\n\n\ndef ring(num_ranks):\n"
+    "    rows = [(0, 1, 0, True), (1, 0, 0, False)]\n"
+    "    steps = [tuple(zip(row)) for row in rows]\n"
+    "    return Schedule.from_columns(Collective.ALL_REDUCE, 'mine', num_ranks, 1, steps)\n"
+)
+PAGE = "# A page\n\n<!-- begin -->\n\nold\n\n<!-- end -->\n"
+LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
+NETWORKS = ("cables", "calibrated", "interleaved", "racks", "three-hosts", "trouble")
+PROGRAMS = ("allpairs_4", "fused_ring_4", "hierarchical_all_gather_4")
+SIMULATE = ("simulate", "--size", "64KiB", "--ranks")
+
+READERS = (
+    *(
+        Reader(f"networks {name}", "toml", ".toml", _file(f"docs/networks/{name}.toml"), _command("networks", "FILE"))
+        for name in NETWORKS
+    ),
+    Reader("simulate", "toml", ".toml", _file("docs/networks/interleaved.toml"),
+           _command(*SIMULATE, "8", "--network", "FILE", "--per-rank")),
+    Reader("simulate on cores", "toml", ".toml", lambda: network_text(load_network("loopback")).encode(),
+           _command(*SIMULATE, "4", "--network", "FILE")),
+    Reader("order", "toml", ".toml", _file("docs/networks/interleaved.toml"),
+           _command("order", "--ranks", "8", "--size", "64KiB", "--budget", "3", "--network", "FILE")),
+    *(
+        Reader(f"import {name}", "xml", ".xml", _file(f"tests/ringsim/msccl/{name}.xml"), _command("import", "FILE"))
+        for name in PROGRAMS
+    ),
+    Reader("verify", "lines", ".py", _text(ALGORITHM), _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),
+    *(
+        Reader(f"calibrate {model}", "json", ".json", partial(_measurements, hosts),
+               _command("calibrate", "FILE", "--json", "--model", model))
+        for model, hosts in (("auto", 1), ("host", 1), ("hosts", 2), ("network", 1))
+    ),
+    Reader("compare", "json", ".json", _measurements, _command("compare", "FILE", "--network", "loopback", "--json")),
+    Reader("compared runs", "json", ".json", _measurements, _function(_compare_runs)),
+    Reader("calibrate nccl-tests", "lines", ".log", lambda: nccl_log("all_reduce", 4, 2).encode(),
+           _command("calibrate", "FILE", "--json")),
+    Reader("compare nccl-tests", "lines", ".log", lambda: nccl_log("all_gather", 4, 2).encode(),
+           _command("compare", "FILE", "--network", str(ROOT / "docs/networks/calibrated.toml"), "--json")),
+    Reader("calibrate OSU", "lines", ".log", _text(OSU), _command("calibrate", "FILE", "--json")),
+    Reader("calibrate Gloo", "lines", ".log", _text(GLOO), _command("calibrate", "FILE", "--json")),
+    Reader("sweep", "lines", ".csv", _sweep, _command("sweep", "--from", "FILE")),
+    Reader("sweep --json", "lines", ".csv", _sweep, _command("sweep", "--from", "FILE", "--json")),
+    Reader("ddp --layers", "toml", ".toml", _file("docs/models/transformer.toml"),
+           _command("ddp", "--layers", "FILE", "--ranks", "2")),
+    Reader("ddp --profile", "json", ".json", _profile, _command("ddp", "--profile", "FILE", "--ranks", "2", "--json")),
+    Reader("order numbers", "lines", ".txt", _text("0,2,1,3\n"), _command(*SIMULATE, "4", "--order", "FILE")),
+    Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
+           _command(*SIMULATE, "4", "--order", "FILE")),
+    Reader("generated part", "lines", ".md", _text(PAGE), _function(lambda path: PART.write(path, "new"))),
+    Reader("step log", "lines", ".jsonl", _text(LOG), _function(_step_log)),
+    Reader("task setting", "json", ".txt", _text("2.5"), _function(_task_setting)),
+)  # fmt: skip
+BY_NAME = {reader.name: reader for reader in READERS}

@@ -1,0 +1,252 @@
+"""Training runs that are killed, stopped and damaged between launches: they end as if nothing had been, or refuse."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.fuzz.run_damage import KINDS, Damage
+from tests.processes import below
+from trainers.session.step_log import read_log
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 120.0  # of a launch, on a busy machine
+ENDING_S = 30.0  # for processes to be gone after the launch has ended
+STEPS, RANKS = 60, 2
+STRATEGIES = ("ring", "bucketed", "ddp", "zero1")
+HOWS = ("kill a rank", "kill the parent", "kill all", "terminate", "stop and continue", "nothing")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One launch, and what becomes of it and of its files.
+
+    how: one of HOWS, done to `rank` after so many lines of the log and seconds. damages: to the files, afterwards.
+    """
+
+    how: str
+    rank: int
+    lines: int
+    delay_s: float
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run on two ranks that is launched once for each round, and at last without a disturbance."""
+
+    strategy: str
+    save_every: int
+    keep: int
+    rounds: tuple[Round, ...]
+
+    def describe(self) -> str:
+        """A few lines that reproduce it."""
+        return f"from tests.fuzz.training import *\n{self!r}.run()"
+
+    def run(self) -> None:
+        """Raise AssertionError if a run ends otherwise than the undisturbed one, without refusing."""
+        expected = undisturbed(self.strategy)
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "run"
+            arguments = [
+                *f"--resume --save-every {self.save_every} --keep {self.keep}".split(),
+                "--output",
+                str(output),
+            ]
+            done: list[Damage] = []
+            for disturbed in (*self.rounds, None):
+                ended = launch(self.strategy, arguments, output, disturbed)
+                judge(ended, disturbed, done)
+                if ended.code == 2:
+                    return
+                done += [damage for damage in (disturbed.damages if disturbed else ()) if damage.do(output)]
+            compare(output, expected, done)
+
+    def smaller(self) -> Iterator["Case"]:
+        """Fewer rounds, fewer damages, and simpler ones."""
+        for index, disturbed in enumerate(self.rounds):
+            before, after = self.rounds[:index], self.rounds[index + 1 :]
+            yield replace(self, rounds=(*before, *after))
+            for number in range(len(disturbed.damages)):
+                damages = disturbed.damages[:number] + disturbed.damages[number + 1 :]
+                yield replace(self, rounds=(*before, replace(disturbed, damages=damages), *after))
+            if disturbed.how != "kill all":
+                yield replace(self, rounds=(*before, replace(disturbed, how="kill all"), *after))
+        if self.strategy != "ring":
+            yield replace(self, strategy="ring")
+
+
+def cases(random: random.Random) -> Iterator[Case]:
+    """Without end."""
+    while True:
+        yield Case(
+            strategy=random.choice(STRATEGIES),
+            save_every=random.randrange(1, 16),
+            keep=random.randrange(1, 4),
+            rounds=tuple(_round(random) for _ in range(random.choice((1, 1, 2)))),
+        )
+
+
+def _round(draw: random.Random) -> Round:
+    damages = tuple(Damage(draw.choice(list(KINDS)), draw.randrange(2**32)) for _ in range(draw.choice((0, 1, 1, 2))))
+    delay_s = round(draw.random() / 20, 4)
+    return Round(draw.choice(HOWS), draw.randrange(RANKS), draw.randrange(STEPS), delay_s, damages)
+
+
+class Ended(NamedTuple):
+    """How a launch ended, and what it said on stderr."""
+
+    code: int
+    errors: str
+
+
+def launch(strategy: str, arguments: list[str], output: Path, disturbed: Round | None) -> Ended:
+    """Start the command, disturb it, and wait until all its processes are gone."""
+    task = f"--task tests.trainers.sessions:make_points --seed 3 --epochs 1000 --steps {STEPS} --log-every 1"
+    command = [sys.executable, "-m", "trainers", *task.split(), "--strategy", strategy, *arguments]
+    with tempfile.TemporaryFile("w+") as errors, _started([*command, "--ranks", str(RANKS)], errors) as process:
+        if disturbed is not None:
+            disturb(process, disturbed, output / "log.jsonl")
+        try:
+            code = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{disturbed}: still running after {TIMEOUT_S:g} s") from None
+        check_gone(process.pid, disturbed)
+        errors.seek(0)
+        return Ended(code, errors.read())
+
+
+@contextmanager
+def _started(command: list[str], errors: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """In a session of its own, of which nothing is left."""
+    strangers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in strangers and "SLURM" not in name}
+    process = subprocess.Popen(
+        command,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _signal_group(pid: int, number: int) -> bool:
+    """Whether there is still somebody in it."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def disturb(process: subprocess.Popen[bytes], disturbed: Round, log: Path) -> None:
+    """As soon as the log has so many lines, or the run has ended."""
+    begun = len(read_log(log))
+    deadline = time.monotonic() + TIMEOUT_S
+    while process.poll() is None and len(read_log(log)) < max(begun, disturbed.lines) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(disturbed.delay_s)
+    ranks = _ranks(process.pid)
+    rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else process.pid
+    with suppress(ProcessLookupError):
+        match disturbed.how:
+            case "kill a rank":
+                os.kill(rank, signal.SIGKILL)
+            case "kill the parent":
+                os.kill(process.pid, signal.SIGKILL)
+            case "kill all":
+                os.killpg(process.pid, signal.SIGKILL)
+            case "terminate":
+                os.kill(process.pid, signal.SIGTERM)
+            case "stop and continue":
+                os.kill(rank, signal.SIGSTOP)
+                time.sleep(0.5)
+                os.kill(rank, signal.SIGCONT)
+
+
+def _ranks(pid: int) -> list[int]:
+    """Of those that were started by it, in their order; a process that has not been waited for keeps its number."""
+    found = []
+    for child in sorted(below(pid)):
+        with suppress(OSError):
+            if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
+
+
+def check_gone(pid: int, disturbed: Round | None) -> None:
+    """No rank outlives the launch for long."""
+    deadline = time.monotonic() + ENDING_S
+    while _signal_group(pid, 0):
+        assert time.monotonic() < deadline, f"{disturbed}: processes are left {ENDING_S:g} s after its end"
+        time.sleep(0.02)
+
+
+def judge(ended: Ended, disturbed: Round | None, damages: list[Damage]) -> None:
+    """Whether a launch may have ended so."""
+    assert "Traceback" not in ended.errors, f"a traceback:\n{ended.errors}"
+    if ended.code == 2:
+        assert any(not damage.is_of_log for damage in damages), f"refused without a reason:\n{ended.errors}"
+        refusals = [line for line in ended.errors.splitlines() if line.startswith("trainers: ")]
+        assert len(refusals) == 1, f"not refused in one line:\n{ended.errors}"
+        assert ended.errors.splitlines()[-1] == refusals[0], f"more said after the refusal:\n{ended.errors}"
+    elif disturbed is None or disturbed.how in ("stop and continue", "nothing"):
+        assert ended.code == 0, f"ended with exit code {ended.code}:\n{ended.errors}"
+
+
+def compare(output: Path, expected: "Result", damages: list[Damage]) -> None:
+    """The model is the undisturbed one, bit for bit; so is the log, unless it was damaged: then some of it."""
+    compare_results(result_of(output), expected, damages, damaged=any(output.glob("log.jsonl.damaged*")))
+
+
+def compare_results(result: "Result", expected: "Result", damages: list[Damage], damaged: bool) -> None:
+    """The same, for what was read. damaged: whether a damaged log was kept."""
+    assert result.fingerprint == expected.fingerprint, "the model is another one than that of the undisturbed run"
+    own, others = dict(result.losses), dict(expected.losses)
+    wrong = {step: loss for step, loss in own.items() if others.get(step) != loss}
+    if not any(damage.is_of_log for damage in damages):
+        assert own == others, f"the losses differ, first {min(wrong, default='in number')}"
+        return
+    assert len(own) == len(result.losses), "a step is logged twice"
+    flipped = any(damage.kind == "flip a bit of the log" for damage in damages)
+    assert not wrong or (flipped and damaged), f"losses differ at steps {sorted(wrong)}, and nothing was noticed"
+
+
+class Result(NamedTuple):
+    """fingerprint: of all parameters. losses: by step, as logged."""
+
+    fingerprint: str
+    losses: tuple[tuple[int, float], ...]
+
+
+def result_of(output: Path) -> Result:
+    """What a run left."""
+    fingerprint = json.loads((output / "result.json").read_text())["fingerprint"]
+    lines = tuple((line["step"], line["loss"]) for line in read_log(output / "log.jsonl"))
+    return Result(fingerprint, lines)
+
+
+@cache
+def undisturbed(strategy: str) -> Result:
+    """Of a run that nobody disturbs."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "run"
+        ended = launch(strategy, ["--output", str(output)], output, None)
+        assert ended.code == 0, ended.errors
+        return result_of(output)

@@ -1,0 +1,87 @@
+"""Whether an optimizer can step shares of the parameters: it must treat each element by itself, and all alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+STEPS = 3
+TOLERANCE = 1e-4  # of a step: vectorised code may round the last elements otherwise
+VALUES = (0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0)  # the halves differ: so do their norms
+GRADIENTS = (0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0)
+
+
+def check_shardable(make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter]) -> None:
+    """Find out beforehand what would train otherwise than without shares, silently.
+
+    parameters: those of the model. Raises ValueError, which says what cannot be and what to do.
+    """
+    of_model = make(list(parameters))
+    kind = type(of_model).__name__
+    _check_groups(of_model, parameters, kind)
+    _check_taken(make(list(shares)), shares, kind)
+    if not _is_elementwise(make):
+        raise ValueError(
+            f"{kind}: what it does with an element depends on others, such as a norm over a whole parameter: with "
+            f"zero1 a rank sees only its share of them; take SGD, Adam or AdamW, or another strategy"
+        )
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], kind: str) -> None:
+    groups = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+    for number, group in enumerate(groups):
+        differing = sorted(name for name in {*groups[0], *group} if group.get(name) != groups[0].get(name))
+        if differing:
+            raise ValueError(
+                f"{kind}: group {number} of the parameters has another {', '.join(differing)} than group 0: zero1 "
+                f"steps all with the same options; give one group, or take another strategy"
+            )
+    taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if taken != {id(parameter) for parameter in parameters}:
+        raise ValueError(
+            f"{kind}: has {len(taken)} parameters, the model {len(parameters)} that require a gradient: zero1 steps "
+            f"all of them; switch the others off with requires_grad_(False), or take another strategy"
+        )
+
+
+def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter], kind: str) -> None:
+    """It must be made of what `make` is given, not of parameters that `make` knows itself."""
+    taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if sorted(taken) != sorted(map(id, shares)):
+        raise ValueError(
+            f"{kind}: was not made of the parameters that were given, but of others: with zero1 a rank steps its share "
+            f"of them, and model.optimizer(lambda parameters: {kind}(parameters, ...)) must use what it is given"
+        )
+
+
+def _is_elementwise(make: MakeOptimizer) -> bool:
+    """Whether a few steps of one parameter are those of its halves, each with an optimizer of its own."""
+    with torch.random.fork_rng(devices=[]):
+        whole = _stepped(make, torch.tensor(VALUES), torch.tensor(GRADIENTS))
+        pairs = zip(torch.tensor(VALUES).chunk(2), torch.tensor(GRADIENTS).chunk(2), strict=True)
+        halves = [_stepped(make, values, gradients) for values, gradients in pairs]
+    return whole is not None and _agree(whole, halves)
+
+
+def _agree(whole: torch.Tensor, halves: Sequence[torch.Tensor | None]) -> bool:
+    together = torch.cat([half for half in halves if half is not None])
+    if together.shape != whole.shape:
+        return False
+    before = torch.tensor(VALUES)
+    return torch.allclose(together - before, whole - before, rtol=TOLERANCE, atol=1e-6, equal_nan=True)
+
+
+def _stepped(make: MakeOptimizer, values: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor | None:
+    """The values after a few steps; None if it cannot step by itself, as those that need a closure."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(values.clone())
+    optimizer = make([parameter])
+    try:
+        for step in range(STEPS):
+            parameter.grad = gradients * (1.0 - 0.3 * step)
+            optimizer.step()
+    except TypeError:
+        return None
+    return parameter.detach()
