@@ -1,12 +1,20 @@
 """The attack on training runs, with a case or two of it."""
 
 import random
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 
 from tests.fuzz.run_damage import Damage
-from tests.fuzz.training import Case, Round, cases
+from tests.fuzz.training import Case, Round, cases, close
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closing() -> Iterator[None]:
+    """Nothing is left of what cases share."""
+    yield
+    close()
 
 
 def test_a_drawn_case() -> None:

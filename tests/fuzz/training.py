@@ -4,22 +4,20 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
 from tests.processes import below
 from trainers.session.step_log import read_log
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
 ENDING_S = 30.0  # for processes to be gone after the launch has ended
 STEPS, RANKS = 60, 2
@@ -111,39 +109,36 @@ class Ended(NamedTuple):
     errors: str
 
 
+@cache
+def launcher() -> Launcher:
+    """That of all cases, until `close`."""
+    return Launcher()
+
+
+def close() -> None:
+    """End what cases share."""
+    if launcher.cache_info().currsize:
+        launcher().close()
+        launcher.cache_clear()
+
+
 def launch(strategy: str, arguments: list[str], output: Path, disturbed: Round | None) -> Ended:
     """Start the command, disturb it, and wait until all its processes are gone."""
     task = f"--task tests.trainers.sessions:make_points --seed 3 --epochs 1000 --steps {STEPS} --log-every 1"
-    command = [sys.executable, "-m", "trainers", *task.split(), "--strategy", strategy, *arguments]
-    with tempfile.TemporaryFile("w+") as errors, _started([*command, "--ranks", str(RANKS)], errors) as process:
-        if disturbed is not None:
-            disturb(process, disturbed, output / "log.jsonl")
-        try:
-            code = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{disturbed}: still running after {TIMEOUT_S:g} s") from None
-        check_gone(process.pid, disturbed)
-        errors.seek(0)
-        return Ended(code, errors.read())
-
-
-@contextmanager
-def _started(command: list[str], errors: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """In a session of its own, of which nothing is left."""
-    strangers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in os.environ.items() if name not in strangers and "SLURM" not in name}
-    process = subprocess.Popen(
-        command,
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        start_new_session=True,
-    )
+    command = [*task.split(), "--strategy", strategy, "--ranks", str(RANKS), *arguments]
+    errors = output.with_name("errors")
+    pid = launcher().start(command, errors)
     try:
-        yield process
-    finally:
-        _signal_group(process.pid, signal.SIGKILL)
-        process.wait()
+        if disturbed is not None:
+            disturb(pid, disturbed, output / "log.jsonl")
+        code = launcher().wait(TIMEOUT_S)
+        assert code is not None, f"{disturbed}: still running after {TIMEOUT_S:g} s: {errors.read_text()}"
+        check_gone(pid, disturbed)
+    except BaseException:
+        _signal_group(pid, signal.SIGKILL)
+        close()  # it may be waiting for this launch
+        raise
+    return Ended(code, errors.read_text())
 
 
 def _signal_group(pid: int, number: int) -> bool:
@@ -155,39 +150,36 @@ def _signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def disturb(process: subprocess.Popen[bytes], disturbed: Round, log: Path) -> None:
+def disturb(pid: int, disturbed: Round, log: Path) -> None:
     """As soon as the log has so many lines, or the run has ended."""
-    begun = len(read_log(log))
     deadline = time.monotonic() + TIMEOUT_S
-    while process.poll() is None and len(read_log(log)) < max(begun, disturbed.lines) and time.monotonic() < deadline:
+    while _signal_group(pid, 0) and len(read_log(log)) < disturbed.lines and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(disturbed.delay_s)
-    ranks = _ranks(process.pid)
-    rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else process.pid
+    ranks = [child for child in sorted(below(pid)) if not _is_tracker(child)]
+    rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else pid
     with suppress(ProcessLookupError):
         match disturbed.how:
             case "kill a rank":
                 os.kill(rank, signal.SIGKILL)
             case "kill the parent":
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             case "kill all":
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
             case "terminate":
-                os.kill(process.pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
             case "stop and continue":
                 os.kill(rank, signal.SIGSTOP)
                 time.sleep(0.5)
                 os.kill(rank, signal.SIGCONT)
 
 
-def _ranks(pid: int) -> list[int]:
-    """Of those that were started by it, in their order; a process that has not been waited for keeps its number."""
-    found = []
-    for child in sorted(below(pid)):
-        with suppress(OSError):
-            if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(child)
-    return found
+def _is_tracker(pid: int) -> bool:
+    """Whether it is no rank, but Python's own process beside them."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
 def check_gone(pid: int, disturbed: Round | None) -> None:
