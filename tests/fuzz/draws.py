@@ -33,7 +33,9 @@ def ops(dtype: str) -> tuple[str, ...]:
     """The operations that a dtype has."""
     if dtype in COMPLEX:
         return ("SUM", "AVG")
-    return (*ORDERED, *BITWISE) if dtype in INTEGERS or dtype.startswith("uint") else (*ORDERED, "AVG")
+    if dtype == "bool":
+        return (*ORDERED, *BITWISE)
+    return (*ORDERED, *BITWISE, "AVG") if dtype in INTEGERS or dtype.startswith("uint") else (*ORDERED, "AVG")
 
 
 def call(random: random.Random, max_length: int = MOST) -> Call:
@@ -116,7 +118,7 @@ def wrong_call(random: random.Random) -> Call:
         right = replace(right, name="all_reduce", algorithm="")
     wrong = random.choice(_wrongs(right.name))
     if wrong == "op":
-        dtype = random.choice(DTYPES)
+        dtype = random.choice([*FLOATS, *COMPLEX, "bool"])
         bad = [op for op in (*ORDERED, *BITWISE, "AVG") if op not in ops(dtype)]
         return replace(right, dtype=dtype, op=random.choice(bad), wrong=wrong)
     if wrong == "algorithm":
