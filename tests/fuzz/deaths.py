@@ -146,7 +146,7 @@ class Death:
         assert refused, f"a broken group is used on\n    rank {rank}: {report.refusal or 'no error'}"
 
     def _judge_ends(self, answers: dict[int, Answer], ranks: Ranks) -> None:
-        codes = ranks.codes(HANGS_S)
+        codes = self._codes(ranks)
         hangs = [rank for rank, code in enumerate(codes) if code is None]
         assert not hangs, f"ranks do not end\n    {hangs}, leaving by {self.manners}\n{ranks.remains()}"
         for rank, code in enumerate(codes):
@@ -156,6 +156,14 @@ class Death:
             if self.how == "kill" and rank == self.victim:  # perhaps on its way out
                 expected.append(-signal.SIGKILL)
             assert code in expected, f"a wrong exit code\n    {code} of rank {rank}\n{ranks.remains()}"
+
+    def _codes(self, ranks: Ranks) -> list[int | None]:
+        """Exit codes; a rank that was stopped on its way out goes on."""
+        end_s = time.monotonic() + HANGS_S
+        while None in (codes := ranks.codes(0.2)) and time.monotonic() < end_s:
+            if ranks.is_stopped(self.victim):
+                ranks.signal(self.victim, signal.SIGCONT)
+        return codes
 
 
 def cases(random: random.Random) -> Iterator[Death]:
