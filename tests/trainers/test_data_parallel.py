@@ -240,9 +240,13 @@ def drifted(group: dist.ProcessGroup) -> tuple[str, str]:
 
 
 def test_drift_is_found(ranks: RankPool) -> None:
-    """On every rank, with the parameter."""
+    """On every rank, with the parameter, and with what to do."""
     for found in ranks.run(drifted, num_ranks=2):
-        assert found == ("identical", "parameter 0.weight differs between rank 0 and rank 1, by up to 0.5")
+        assert found == (
+            "identical",
+            "parameter 0.weight differs between rank 0 and rank 1, by up to 0.5; every rank must take the same steps, "
+            "with the optimizer that model.optimizer(...) gives",
+        )
 
 
 def late(group: dist.ProcessGroup, name: str) -> str:
