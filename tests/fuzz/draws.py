@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 from ringsim.algorithms import ALGORITHMS
 from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, SCATTERS, Call
@@ -33,7 +34,9 @@ def ops(dtype: str) -> tuple[str, ...]:
     """The operations that a dtype has."""
     if dtype in COMPLEX:
         return ("SUM", "AVG")
-    return (*ORDERED, *BITWISE) if dtype in INTEGERS or dtype.startswith("uint") else (*ORDERED, "AVG")
+    if dtype == "bool":
+        return (*ORDERED, *BITWISE)
+    return (*ORDERED, *BITWISE, "AVG") if dtype in INTEGERS or dtype.startswith("uint") else (*ORDERED, "AVG")
 
 
 def call(random: random.Random, max_length: int = MOST) -> Call:
@@ -115,21 +118,24 @@ def wrong_call(random: random.Random) -> Call:
     if right.name in ("barrier", *COALESCED):
         right = replace(right, name="all_reduce", algorithm="")
     wrong = random.choice(_wrongs(right.name))
-    if wrong == "op":
-        dtype = random.choice(DTYPES)
-        bad = [op for op in (*ORDERED, *BITWISE, "AVG") if op not in ops(dtype)]
-        return replace(right, dtype=dtype, op=random.choice(bad), wrong=wrong)
-    if wrong == "algorithm":
-        name = random.choice(["tree", "ring/0", "ring/x", "RING", "/2", "no.xml", "no.py:f"])
-        return replace(right, algorithm=name, wrong=wrong)
-    if wrong == "wire":
-        dtype, other = random.choice([("int32", "float16"), ("float32", "int32"), ("complex64", "float32")])
-        return replace(right, dtype=dtype, wrong=wrong, **{random.choice(["wire", "accumulate"]): other})
-    if wrong == "root":
-        return replace(right, root=random.choice([5, 17, -1]), wrong=wrong)
-    if wrong == "dtype":
-        return replace(right, dtype=random.choice([each for each in DTYPES if each != "int16"]), wrong=wrong)
-    return replace(right, wrong=wrong)
+    return replace(right, wrong=wrong, **_changes(random, wrong))
+
+
+def _changes(random: random.Random, wrong: str) -> dict[str, Any]:
+    """What makes a right call wrong in that way, or lets it be so where it is carried out."""
+    dtype = random.choice([*FLOATS, *COMPLEX, "bool"])
+    op = random.choice([op for op in (*ORDERED, *BITWISE, "AVG") if op not in ops(dtype)])
+    mixed = random.choice([("int32", "float16"), ("float32", "int32"), ("complex64", "float32")])
+    name = random.choice(["tree", "ring/0", "ring/x", "RING", "/2", "no.xml", "no.py:f"])
+    changes: dict[str, dict[str, Any]] = {
+        "overlapping": {"shape": (random.randint(4, 9),)},
+        "op": {"dtype": dtype, "op": op},
+        "algorithm": {"algorithm": name},
+        "wire": {"dtype": mixed[0], random.choice(["wire", "accumulate"]): mixed[1]},
+        "root": {"root": random.choice([5, 17, -1])},
+        "dtype": {"dtype": random.choice([each for each in DTYPES if each != "int16"])},
+    }
+    return changes.get(wrong, {})
 
 
 def _wrongs(name: str) -> list[str]:

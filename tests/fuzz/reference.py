@@ -78,7 +78,9 @@ def _reduced(call: Call, parts: list[torch.Tensor]) -> torch.Tensor:
     total = parts[0].to(wide)
     for part in parts[1:]:
         total = OPS[call.op](total, part.to(wide))
-    if call.op == "AVG":
+    if call.op == "AVG" and wide == torch.int64:  # truncated towards zero; the sum may wrap round
+        total = total.to(dtype).to(wide).div(len(parts), rounding_mode="trunc")
+    elif call.op == "AVG":
         state = getattr(torch, call.accumulate) if call.accumulate and not dtype.is_complex else dtype
         total = total.to(state) / len(parts)
     return total.to(dtype)

@@ -74,7 +74,7 @@ def _strides(shape: list[int], layout: str) -> tuple[list[int], int, int]:
 
 
 def sharing(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """A tensor of the shape and dtype of `values`, at least two elements, some of which are one in memory."""
+    """A tensor of the dtype of `values`, of which there are at least four, with elements that are one in memory."""
     if layout == "expanded":
         return values.reshape(-1)[:1].clone().expand(values.numel()).view(values.shape)
     length = values.numel()
