@@ -109,9 +109,7 @@ def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:
     """What Python finds suspicious in the file ends in the error, or is none."""
     file = tmp_path / "mine.py"
     file.write_text("def ring(num_ranks):\n    return [[]](num_ranks)\n")
-    with (
-        warnings.catch_warnings(),
-        pytest.raises(ValueError, match="it raised TypeError: 'list' object is not callable"),
-    ):
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        build(Collective.ALL_REDUCE, f"{file}:ring", 2)
+        with pytest.raises(ValueError, match="it raised TypeError: 'list' object is not callable"):
+            build(Collective.ALL_REDUCE, f"{file}:ring", 2)
