@@ -7,12 +7,14 @@ still gets a core that is idle at once, but none that is in use (sched(7)): see 
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GLOO_THREAD = "gloo_tcp_loop"
 TASKS = Path("/proc/self/task")  # Linux; elsewhere there is no such folder
+NAMING_S = 0.5  # how long to wait for a new thread's name, where the transport has such threads at all
 
 
 def calm_polling(calm: bool = True) -> int:
@@ -31,7 +33,7 @@ def calm_new_polling() -> Iterator[None]:
     """Calm the threads of groups that are made meanwhile; others stay as the program has left them."""
     before = _gloo_threads()
     yield
-    _tell(_gloo_threads() - before, calm=True)
+    _tell(_appeared_since(before), calm=True)
 
 
 def is_calm() -> bool:
@@ -41,6 +43,14 @@ def is_calm() -> bool:
         with suppress(OSError):
             policies.add(os.sched_getscheduler(thread))
     return policies == {os.SCHED_BATCH}
+
+
+def _appeared_since(before: set[int]) -> set[int]:
+    """The threads that are new. A group has one when it is made, but it may take a moment to give itself its name."""
+    deadline = time.monotonic() + NAMING_S
+    while not (new := _gloo_threads() - before) and TASKS.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return new
 
 
 def _gloo_threads() -> set[int]:

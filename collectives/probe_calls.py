@@ -4,7 +4,7 @@ A module of its own, because `Call` itself may have the group probed.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from collectives.call import Call
 from collectives.execute import Executor
 from collectives.experiment import ROUNDS_PER_RUN, Experiment, Rounds
-from collectives.polling import calm_polling, is_calm
+from collectives.polling import calm_new_polling, is_calm
 from collectives.probe_schedules import shift_schedule
 from ringsim.collective import Collective
 
@@ -27,10 +27,9 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[Experiment]]:
     is a call's. "call/dist": torch's all_reduce of one rank by itself, which sends nothing and is its call alone.
     """
     everyone = range(group.size())
-    calm = is_calm()
-    own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
-    if calm:  # the others are: so should this one's thread be
-        calm_polling()
+    # If the threads of the other groups are calm, so should this one's be.
+    with calm_new_polling() if is_calm() else nullcontext():
+        own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
     experiments = [Experiment("call/dist", SIZE_BYTES, 1, everyone, _torchs(own))]
     if group.size() > 1:

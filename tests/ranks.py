@@ -26,7 +26,7 @@ class RankPool:
     """
 
     def __init__(
-        self, num_ranks: int, directory: Path, peer_timeout_s: float = 10.0, backends: tuple[str, ...] = ("gloo",)
+        self, num_ranks: int, directory: Path, peer_timeout_s: float = 60.0, backends: tuple[str, ...] = ("gloo",)
     ) -> None:
         self.num_ranks = num_ranks
         self._directory = directory

@@ -1,6 +1,7 @@
 """A user's own algorithm: a function in a Python file, named as `FILE.py:FUNCTION`."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,10 @@ def _function(algorithm: str, path: Path, name: str) -> Any:
 def _run(module: ModuleType) -> None:
     # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
     path = Path(str(module.__file__))
-    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # an error is one line; what Python makes of it says the rest
+        code = compile(path.read_bytes(), path, "exec")
+    exec(code, vars(module))
 
 
 def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:

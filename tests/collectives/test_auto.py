@@ -87,9 +87,9 @@ def on_the_backend(group: dist.ProcessGroup, options: bool) -> tuple[list[float]
 @pytest.mark.parametrize("options", [False, True])
 def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
     """The probes meet without the group's own barrier, which would wait for the call that probes."""
-    (sums, name), *others = ring_ranks.run(on_the_backend, options, num_ranks=3, timeout_s=60)
-    assert sums == [3.0] * 6
-    assert others == [(sums, name)] * 2
+    (sums, name), *others = ring_ranks.run(on_the_backend, options, timeout_s=60)  # all: they make a group together
+    assert sums == [4.0] * 6
+    assert others == [(sums, name)] * 3
 
 
 def nested(group: dist.ProcessGroup) -> str:

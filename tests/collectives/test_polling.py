@@ -56,6 +56,17 @@ def test_a_group_of_ours_calms_its_own(ranks: RankPool) -> None:
     assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
 
 
+def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new group's thread is waited for: on a busy machine it may not have run when the group is made."""
+    looks = iter([{1}, {1}, {1}, {1, 2}])
+    told: list[set[int]] = []
+    monkeypatch.setattr(polling, "_gloo_threads", lambda: next(looks))
+    monkeypatch.setattr(polling, "_tell", lambda threads, calm: told.append(threads) or calm)
+    with polling.calm_new_polling():
+        pass
+    assert told == [{2}]
+
+
 def test_a_process_without_gloo_has_nothing_to_calm() -> None:
     """Nor has a system without such folders."""
     assert polling.calm_polling() == 0

@@ -74,7 +74,10 @@ def _edit(path: Path, draw: random.Random) -> None:
 
 def _save_otherwise(path: Path, draw: random.Random) -> None:
     """As somebody may who has our own function: all checksums are right, the form is not."""
-    checkpoint = load_checkpoint(path)
+    try:
+        checkpoint = load_checkpoint(path)
+    except ValueError:  # what was done to it before is enough
+        return
     parts = {part.name: getattr(checkpoint, part.name) for part in fields(checkpoint)}
     place = draw.choice([place for place in _leaves(parts) if len(place) > 1])
     _change(parts, place, draw.choice((_drop, _other_type, _other_shape)))

@@ -1,6 +1,7 @@
 """A user's own algorithm, by file and function."""
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,13 @@ def test_a_missing_file_is_said_to_be_missing(name: str, file: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
         build(Collective.ALL_REDUCE, name, 2)
     assert str(error.value) == f"algorithm {name!r}: there is no file {file!r}"
+
+
+def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:
+    """What Python finds suspicious in the file ends in the error, or is none."""
+    file = tmp_path / "mine.py"
+    file.write_text("def ring(num_ranks):\n    return [[]](num_ranks)\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="it raised TypeError: 'list' object is not callable"):
+            build(Collective.ALL_REDUCE, f"{file}:ring", 2)

@@ -240,7 +240,7 @@ def drifted(group: dist.ProcessGroup) -> tuple[str, str]:
 
 
 def test_drift_is_found(ranks: RankPool) -> None:
-    """On every rank, with the parameter."""
+    """On every rank, with the parameter, and with what to do."""
     for found in ranks.run(drifted, num_ranks=2):
         assert found == (
             "identical",
