@@ -70,8 +70,8 @@ class Death:
 
     @property
     def all_must_finish(self) -> bool:
-        """Whether nobody is missed: all have done their part of all collectives before they leave."""
-        return self.how in ("none", "pause") or (self.how == "leave" and self.at >= len(self.calls))
+        """Whether nobody is missed: all have waited for all collectives before they leave."""
+        return self.how in ("none", "pause")
 
     def manner(self, rank: int) -> str:
         """How it leaves."""
