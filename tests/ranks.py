@@ -5,6 +5,7 @@ import datetime
 import itertools
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -116,6 +117,16 @@ def group_on(backend: str, num_ranks: int) -> Any:
     return _GROUPS[backend, num_ranks]
 
 
+def _meet(rendezvous: str, num_ranks: int) -> None:
+    """Wait until all ranks have started: to connect to one another they have only the group's own timeout."""
+    import torch.distributed as dist
+
+    store = dist.FileStore(f"{rendezvous}.meeting", num_ranks)
+    store.add("here", 1)
+    while store.add("here", 0) < num_ranks:
+        time.sleep(0.01)
+
+
 def _serve(
     rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, backends: tuple[str, ...], orders: Connection
 ) -> None:
@@ -127,6 +138,7 @@ def _serve(
     import collectives  # which also makes torch know the backend "ring"
 
     torch.set_num_threads(1)
+    _meet(rendezvous, num_ranks)
     timeout = datetime.timedelta(seconds=peer_timeout_s)
     dist.init_process_group(
         backends[0], init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout

@@ -101,7 +101,7 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
     """The messages of calls that do not fit."""
     calls = [
         lambda: collectives.all_reduce(torch.zeros(3), dist.ReduceOp.BAND, group),
-        lambda: collectives.all_reduce(torch.zeros(3, dtype=torch.int64), dist.ReduceOp.AVG, group),
+        lambda: collectives.all_reduce(torch.zeros(3, dtype=torch.bool), dist.ReduceOp.AVG, group),
         lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="tree"),
         lambda: collectives.reduce_scatter_tensor(torch.zeros(2), torch.zeros(5), group=group),
         lambda: collectives.all_gather_into_tensor(torch.zeros(4), torch.zeros(2, dtype=torch.float64), group),
@@ -123,7 +123,7 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
     shared = "and strides (0,): elements share memory; give a tensor that is not expanded, such as its clone"
     assert ranks.run(refusals, num_ranks=2)[1] == [
         "op BAND: needs integers or bool, not torch.float32",
-        "op AVG: needs a floating-point or complex tensor, not torch.int64; use SUM",
+        "op AVG: needs numbers, not torch.bool; use BAND or BOR",
         f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",

@@ -101,6 +101,8 @@ def disagree(mismatch: Mismatch) -> tuple[str, str]:
     try:
         for work in issue(last, group, 99).waits:
             work.wait()
+        if last.name in ("broadcast", "reduce"):  # a rank that only sends may be done, and is told in its next call
+            collectives.barrier(group)
     except (ValueError, RuntimeError) as error:
         if isinstance(error, collectives.MismatchError):
             return _after(group, str(error))
