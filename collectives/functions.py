@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.call import Call, Numbers, numbers
+from collectives.execute import is_plain
 from collectives.reduction import Reduction, reduction
 from collectives.run import Source
 from collectives.tensor_checks import assign, check_list, check_share, check_tensor, check_writable, resolved
@@ -212,5 +213,9 @@ def all_gather(
 
 def _gather(call: Call, whole: torch.Tensor, own: torch.Tensor) -> None:
     """whole: (num_ranks, elements), contiguous."""
-    whole[call.rank].view(own.shape).copy_(resolved(own))
+    place = whole[call.rank]
+    if own.data_ptr() != place.data_ptr() or not is_plain(own):
+        values = resolved(own)
+        shared = values.untyped_storage().data_ptr() == place.untyped_storage().data_ptr()
+        place.view(own.shape).copy_(values.clone() if shared else values)  # torch copies no tensor over part of itself
     call.execute(whole)

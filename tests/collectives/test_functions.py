@@ -162,3 +162,26 @@ def test_a_parameter_can_be_reduced(ranks: RankPool) -> None:
     """As with torch's own; autograd has no part in it."""
     expected = data(0, 5, torch.float32) + data(1, 5, torch.float32)
     assert all(torch.equal(result, expected) for result in ranks.run(parameter_reduced, num_ranks=2))
+
+
+def gathered_from_the_result(group: dist.ProcessGroup) -> list[list[float]]:
+    """What is gathered if the input lies in the output: in its place, with another stride, elsewhere, interleaved."""
+    n, rank, results = group.size(), group.rank(), []
+    for place in (
+        lambda whole: whole[4 * rank : 4 * rank + 4],
+        lambda whole: whole.as_strided((1, 4), (1, 1), 4 * rank),
+        lambda whole: whole[1:5],
+        lambda whole: whole[: 2 * 4 : 2],
+    ):
+        whole = torch.zeros(4 * max(n, 2))
+        place(whole).view(-1).copy_(torch.arange(4.0) + 10 * rank)
+        collectives.all_gather_into_tensor(whole[: 4 * n], place(whole), group)
+        results.append(whole[: 4 * n].tolist())
+    return results
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_an_input_in_the_output(ranks: RankPool, num_ranks: int) -> None:
+    """It may be its own place there, as FSDP has it, or any other part; its values are read before they are lost."""
+    expected = [element + 10.0 * rank for rank in range(num_ranks) for element in range(4)]
+    assert ranks.run(gathered_from_the_result, num_ranks=num_ranks) == [[expected] * 4] * num_ranks
