@@ -161,7 +161,7 @@ class Death:
         """Exit codes; a rank that was stopped on its way out goes on."""
         end_s = time.monotonic() + HANGS_S
         while None in (codes := ranks.codes(0.2)) and time.monotonic() < end_s:
-            if ranks.is_stopped(self.victim):
+            if self.how in ("stop", "pause"):  # its clock may have stopped it only now
                 ranks.signal(self.victim, signal.SIGCONT)
         return codes
 
