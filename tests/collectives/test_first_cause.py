@@ -176,7 +176,7 @@ def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> 
 )
 def test_all_name_the_rank_that_died(tmp_path: Path, backend: str, victim: int, before: int) -> None:
     """In a ring of five, in which three ranks never see its connection close."""
-    with RankPool(5, tmp_path, peer_timeout_s=2.0, backends=("gloo", "ring")) as pool:
+    with RankPool(5, tmp_path, peer_timeout_s=20.0, backends=("gloo", "ring")) as pool:
         survivors = [rank for rank in range(5) if rank != victim]
         pool.start(struck, backend, victim, before)
         answers = pool.answers(survivors, timeout_s=60)
@@ -255,7 +255,7 @@ def trained(group: dist.ProcessGroup, victim: int, step: int) -> str:
 @pytest.mark.parametrize(("victim", "step"), [(0, 0), (1, 1), (2, 2)])
 def test_what_ddp_sends_by_itself(tmp_path: Path, victim: int, step: int) -> None:
     """Errors of torch's own broadcasts, too, name the rank that left, in a block that explains them."""
-    with RankPool(3, tmp_path, peer_timeout_s=2.0) as pool:
+    with RankPool(3, tmp_path, peer_timeout_s=20.0) as pool:
         survivors = [rank for rank in range(3) if rank != victim]
         pool.start(trained, victim, step)
         answers = pool.answers(survivors, timeout_s=60)

@@ -62,7 +62,7 @@ def summed_by_pairs(group: dist.ProcessGroup) -> torch.Tensor:
 @pytest.mark.parametrize("call", [summed, summed_by_pairs])
 def test_a_finished_collective_stays_finished(tmp_path: Path, call: Callable[..., torch.Tensor]) -> None:
     """The peer leaves when it has its own result: this rank has its own, too, and its next call names that peer."""
-    with RankPool(2, tmp_path, peer_timeout_s=5.0) as pool:
+    with RankPool(2, tmp_path, peer_timeout_s=20.0) as pool:
         pool.start(left_behind, call)
         answers = pool.answers([0], timeout_s=60)
     good, report = answers[0]
@@ -90,7 +90,7 @@ def left_at_once(group: dist.ProcessGroup, backend: str, calls: int) -> None:
 def test_programs_that_end_after_their_last_collective(tmp_path: Path, backend: str, calls: int) -> None:
     """All ranks leave, each as soon as it is done: no one of them gets an error."""
     for _ in range(3):
-        pool = RankPool(3, tmp_path, peer_timeout_s=5.0, backends=("gloo", "ring"))
+        pool = RankPool(3, tmp_path, peer_timeout_s=20.0, backends=("gloo", "ring"))
         with pool:
             pool.start(left_at_once, backend, calls)
             for pipe in pool._pipes:
