@@ -97,6 +97,8 @@ def _outcome(reader: Reader, path: Path) -> Outcome:
 
 def _judge(reader: Reader, outcome: Outcome) -> None:
     said = f"{reader.name}: exit code {outcome.exit_code}, stdout {outcome.stdout[-500:]!r}, stderr {outcome.stderr!r}"
+    if outcome.exit_code == 130:
+        raise KeyboardInterrupt  # that was for the fuzzer; the command took it for its own
     if outcome.exit_code == 0:
         assert not _WRONG.search(outcome.stdout), f"a NaN that nobody refused: {said}"
         return
