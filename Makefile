@@ -13,7 +13,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
-	@echo "make lint      ruff and mypy"
+	@echo "make lint      ruff, mypy, and that imports point one way"
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
@@ -44,6 +44,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large

@@ -1,19 +1,35 @@
 """The collectives of torch.distributed, executed from `ringsim` schedules over send and receive."""
 
-from collectives import backend
-from collectives.backend import BackendOptions
-from collectives.ddp import HookState, ddp_comm_hook
-from collectives.errors import CollectiveError
-from collectives.execute import Executor, execute
-from collectives.failures import explain_failures
-from collectives.fingerprint import CallCheck, MismatchError
-from collectives.functions import all_gather, all_gather_into_tensor, all_reduce, reduce_scatter, reduce_scatter_tensor
-from collectives.lane import check_calls
-from collectives.ledger import Ledger
-from collectives.polling import calm_polling
-from collectives.rooted import barrier, broadcast, reduce
-from collectives.run import Event
-from collectives.work import Work
+from typing import TYPE_CHECKING, Any
+
+from collectives.calls import (
+    all_gather,
+    all_gather_into_tensor,
+    all_reduce,
+    barrier,
+    broadcast,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_tensor,
+    use_network,
+)
+from collectives.integrations import BackendOptions, HookState, backend, ddp_comm_hook
+from collectives.runtime import (
+    CallCheck,
+    CollectiveError,
+    Event,
+    Executor,
+    Ledger,
+    MismatchError,
+    Work,
+    calm_polling,
+    check_calls,
+    execute,
+    explain_failures,
+)
+
+if TYPE_CHECKING:
+    from collectives.integrations.fsdp import FSDPAllGather, FSDPReduceScatter
 
 __all__ = [
     "BackendOptions",
@@ -21,6 +37,8 @@ __all__ = [
     "CollectiveError",
     "Event",
     "Executor",
+    "FSDPAllGather",
+    "FSDPReduceScatter",
     "HookState",
     "Ledger",
     "MismatchError",
@@ -38,6 +56,16 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
+    "use_network",
 ]
 
 backend.register()
+
+
+def __getattr__(name: str) -> Any:
+    """FSDP2's part of torch takes a second to import, so it is imported when it is first asked for."""
+    if name in ("FSDPAllGather", "FSDPReduceScatter"):
+        from collectives.integrations import fsdp  # noqa: PLC0415
+
+        return getattr(fsdp, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

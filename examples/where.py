@@ -10,9 +10,9 @@ import time
 
 import click
 
-from ringsim.torchrun import TorchrunCommand
-from trainers.spawn import spawn
-from trainers.where import join, where
+from ringsim.console import TorchrunCommand
+from trainers.launch.spawn import spawn
+from trainers.launch.where import join, where
 
 
 def add_up(seconds: float, timeout_s: float) -> None:

@@ -3,24 +3,33 @@
 __version__ = "0.1.0"
 
 from ringsim.algorithms import (
-    build,
     gloo_ring_all_gather,
     gloo_ring_all_reduce,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from ringsim.closed_form import closed_form_s
-from ringsim.cluster import Cluster, load_network
-from ringsim.collective import Collective
-from ringsim.combinators import merge, on_groups, pipeline, relabel, split, then
-from ringsim.network import Network
-from ringsim.partition import partition
-from ringsim.replay import replay
-from ringsim.schedule import NEVER, Schedule, ScheduleError, Step, Steps, Transfer
-from ringsim.simulate import predict_time, simulate
-from ringsim.timeline import Timeline
-from ringsim.verify import verify
+from ringsim.network import Cluster, Network, load_network
+from ringsim.registry import build
+from ringsim.schedule import (
+    NEVER,
+    Collective,
+    Schedule,
+    ScheduleError,
+    Step,
+    Steps,
+    Transfer,
+    merge,
+    on_groups,
+    partition,
+    pipeline,
+    relabel,
+    replay,
+    split,
+    then,
+    verify,
+)
+from ringsim.simulation import Timeline, closed_form_s, predict_time, simulate
 
 __all__ = [
     "NEVER",

@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from collectives.benchmark.targets import TARGETS, Target, format_targets
-from collectives.provenance import provenance
-from ringsim.local_ranks import run_local_ranks
+from collectives.probes import provenance
+from ringsim.console import OneLineCommand, parse_numbers, run_local_ranks
 from ringsim.measurements import Measurements
-from ringsim.number_list import parse_numbers
-from ringsim.one_line import OneLineCommand
 
 BENCHMARK = ["-m", "collectives.benchmark"]
 

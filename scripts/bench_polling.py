@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.provenance import provenance
-from ringsim.commands.options import SIZE
-from ringsim.spread import tenths
-from ringsim.torchrun import TorchrunCommand, num_ranks
+from collectives.probes import provenance
+from ringsim.console import SIZE, TorchrunCommand, num_ranks
+from ringsim.measurements import tenths
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 4 scripts/bench_polling.py"

@@ -11,11 +11,12 @@ from typing import Any
 import click
 import simpy
 
-from ringsim import Cluster, Network, partition, predict_time, ring_all_reduce, simulate
+from ringsim import Cluster, Network, predict_time, ring_all_reduce
 from ringsim.algorithms import hierarchical_all_reduce
-from ringsim.cluster.spec import Host, Link, Nics, Spec
-from ringsim.machine import Jitter
-from ringsim.provenance import provenance
+from ringsim.measurements import provenance
+from ringsim.network import Host, Jitter, Link, Nics, Spec
+from ringsim.schedule import partition
+from ringsim.simulation import simulate
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=10e9)
 HOSTS = Spec(Host(link=Link(3e-6, 300e9), nics=Nics(5e-6, 50e9)), ranks_per_host=8)  # a NIC for the ranks of a host

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from collectives.provenance import provenance
-from ringsim.one_line import OneLineCommand
-from ringsim.testbed import run_ranks, why_not
-from ringsim.text_file import read_json
+from collectives.probes import provenance
+from netns_testbed import run_ranks, why_not
+from ringsim.console import OneLineCommand
+from ringsim.files import read_json
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")

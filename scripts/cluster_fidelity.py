@@ -10,15 +10,12 @@ from typing import NamedTuple
 
 import click
 
-from ringsim.calibrate_logs import calibrate_logs
-from ringsim.cells import cells_of_tables
-from ringsim.cluster.network_file import read_network
-from ringsim.cluster.network_text import network_text
-from ringsim.commands.inputs import parse_nics
-from ringsim.compare import compare_logs, percentile
-from ringsim.generated_part import GeneratedPart
-from ringsim.logs import read_logs
-from ringsim.one_line import OneLineCommand
+from generated_part import GeneratedPart
+from ringsim.calibration import calibrate_logs, cells_of_tables, compare_logs, percentile
+from ringsim.cli.inputs import parse_nics
+from ringsim.console import OneLineCommand
+from ringsim.measurements import read_logs
+from ringsim.network import network_text, read_network
 
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides

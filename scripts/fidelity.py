@@ -11,19 +11,20 @@ from pathlib import Path
 
 import click
 
-from ringsim.atomic_file import atomic_file
-from ringsim.calibrate_probes import calibrate_probes, fitting_model
-from ringsim.cells import cells_of_measurements
-from ringsim.cluster import Cluster
-from ringsim.cluster.network_file import read_network
-from ringsim.cluster.network_text import network_text
-from ringsim.compare import Compared, compare_measurements, percentile
-from ringsim.generated_part import GeneratedPart
-from ringsim.measurements import Measurements
-from ringsim.one_line import OneLineCommand
-from ringsim.provenance import provenance
-from ringsim.testbed import run_ranks, why_not
-from ringsim.text_file import read_json, read_text
+from generated_part import GeneratedPart
+from netns_testbed import run_ranks, why_not
+from ringsim.calibration import (
+    Compared,
+    calibrate_probes,
+    cells_of_measurements,
+    compare_measurements,
+    fitting_model,
+    percentile,
+)
+from ringsim.console import OneLineCommand
+from ringsim.files import atomic_file, read_json, read_text
+from ringsim.measurements import Measurements, provenance
+from ringsim.network import Cluster, network_text, read_network
 
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place")

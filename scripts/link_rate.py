@@ -7,7 +7,7 @@ import time
 
 import click
 
-from ringsim.one_line import OneLineCommand
+from ringsim.console import OneLineCommand
 from ringsim.units import format_size, parse_size
 
 PORT = 29400  # next to torchrun's own

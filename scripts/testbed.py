@@ -7,9 +7,9 @@ from types import FrameType
 
 import click
 
-from ringsim.atomic_file import atomic_file
-from ringsim.one_line import OneLineCommand
-from ringsim.testbed import Testbed, clean, network_text
+from netns_testbed import Testbed, clean, network_text
+from ringsim.console import OneLineCommand
+from ringsim.files import atomic_file
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,6 +1,6 @@
 """Probe, predict, train and compare: `torchrun --nproc-per-node 4 scripts/train_ring.py`."""
 
-from trainers.cli import main
+from trainers.cli.main_job import main
 
 if __name__ == "__main__":
     main()

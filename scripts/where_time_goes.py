@@ -1,6 +1,7 @@
 """What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
-The lines of a rank's script (collectives/script.py) are timed one by one, so what is left is Python before and after.
+The lines of a rank's script (collectives/runtime/instructions.py) are timed one by one, so what is left is Python
+before and after.
 """
 
 import statistics
@@ -15,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.call import AUTO
-from collectives.run import Run
-from ringsim import torchrun
+from collectives.calls import AUTO
+from collectives.runtime import Run
+from ringsim.console import torchrun
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 2 scripts/where_time_goes.py"

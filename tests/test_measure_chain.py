@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main
-from ringsim.measurements import Measurements
+from ringsim.measurements.measurements import Measurements
 
 
 def ringsim(*arguments: str) -> str:

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives.errors import naming_failures
-from collectives.execute import resolve
+from collectives.runtime import naming_failures, resolve
 from trainers.identity import difference, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer

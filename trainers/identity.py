@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives.errors import naming_failures
+from collectives.runtime import naming_failures
 
 
 class Print(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 
 from collectives.benchmark.pattern import Pattern
-from ringsim.collective import OWNED, Collective
+from ringsim.schedule import OWNED, Collective
 
 UNTOUCHED = -1  # in every dtype a value that no result has
 

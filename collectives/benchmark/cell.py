@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed import ReduceOp
 
-from ringsim.collective import OWNED, Collective
+from ringsim.schedule import OWNED, Collective
 
 DTYPES = {
     name: getattr(torch, name)

@@ -14,13 +14,9 @@ from collectives.benchmark.cell import DTYPES, OPS
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import COLLECTIVES, Plan, growing_sizes
 from collectives.benchmark.table import format_table
-from collectives.errors import CollectiveError, naming_failures
-from collectives.execute import resolve
-from collectives.polling import calm_polling
-from ringsim import torchrun
-from ringsim.commands.options import FILE, SIZE, TIME
+from collectives.runtime import CollectiveError, calm_polling, naming_failures, resolve
+from ringsim.console import FILE, SIZE, TIME, TorchrunCommand, check_writable, torchrun
 from ringsim.measurements import Measurements
-from ringsim.torchrun import TorchrunCommand, check_writable
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
 MAX_TIMEOUT_S = 86400.0

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.buffers import Buffers
 from collectives.benchmark.cell import OPS, Cell
-from ringsim.collective import Collective
-from ringsim.collective_times import TORCH
+from ringsim.measurements import TORCH
+from ringsim.schedule import Collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,16 @@ from functools import partial
 
 import torch.distributed as dist
 
+from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.cell import Cell
 from collectives.benchmark.contender import Contender, ours, torchs
 from collectives.benchmark.plan import Plan
 from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
-from collectives.experiment import Blocks
-from collectives.place import places_of
-from collectives.probe import probe
-from collectives.probe_calls import probe_calls
-from collectives.provenance import provenance
-from ringsim.collective import Collective
-from ringsim.collective_times import CollectiveTimes
-from ringsim.measurements import Measurements
+from collectives.probes import Blocks, places_of, probe, provenance
+from ringsim.measurements import CollectiveTimes, Measurements
+from ringsim.schedule import Collective
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
 BLOCKS = Blocks(turns=3, number=6)  # on a slow link with long messages even these take a minute

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from collectives.benchmark.cell import Cell
-from ringsim.collective import Collective
+from ringsim.schedule import Collective
 
 PERIOD = 65521
 MAX_VALUE = 1000  # small numbers show as much

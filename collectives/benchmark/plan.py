@@ -4,12 +4,10 @@ from dataclasses import dataclass, replace
 
 from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
 from collectives.benchmark.pattern import pattern
-from collectives.call import AUTO
-from collectives.reduction import reduction
-from ringsim.algorithms import ALGORITHMS, build
-from ringsim.collective import Collective
-from ringsim.executed import executed_schedule
-from ringsim.memory import require_installed_memory
+from collectives.calls import AUTO, reduction
+from ringsim.native import executed_schedule
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective, require_installed_memory
 
 COLLECTIVES = {  # by torch's names for those that work on tensors
     "all_reduce": Collective.ALL_REDUCE,

@@ -17,12 +17,10 @@ import torch.distributed as dist
 
 from collectives.benchmark.buffers import Buffers
 from collectives.benchmark.contender import Contender
-from collectives.errors import CollectiveError
+from collectives.runtime import CollectiveError
 from ringsim.algorithms import ring_all_reduce
-from ringsim.collective_times import RAW_SOCKETS
-from ringsim.partition import partition
-from ringsim.program import RankProgram, rank_program
-from ringsim.schedule import Schedule
+from ringsim.measurements import RAW_SOCKETS
+from ringsim.schedule import RankProgram, Schedule, partition, rank_program
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,21 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.auto import chooser_of
 from collectives.benchmark.cell import OPS, Cell
 from collectives.benchmark.pattern import pattern
 from collectives.benchmark.plan import Plan
-from collectives.call import AUTO
-from collectives.clock import Clock, read_clock
-from collectives.errors import naming_failures
-from collectives.execute import Executor
-from collectives.place import places_of
-from collectives.reduction import reduction
-from collectives.run import Event
-from ringsim.collective import Collective
-from ringsim.executed import executed_schedule
-from ringsim.places import Places
-from ringsim.recorded_run import TRANSFER, RecordedRun
+from collectives.calls import AUTO, chooser_of, reduction
+from collectives.probes import Clock, places_of, read_clock
+from collectives.runtime import Event, Executor, naming_failures
+from ringsim.measurements import TRANSFER, Places, RecordedRun
+from ringsim.native import executed_schedule
+from ringsim.schedule import Collective
 
 TAG = 0x58
 NUM_RUNS = 9  # odd, so that one of them is the middle one

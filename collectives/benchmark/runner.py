@@ -12,8 +12,8 @@ from collectives.benchmark.cell import Cell
 from collectives.benchmark.contender import Contender
 from collectives.benchmark.pattern import Pattern, pattern
 from collectives.benchmark.plan import Plan
-from collectives.errors import naming_failures
-from ringsim.collective_times import CollectiveTimes
+from collectives.runtime import naming_failures
+from ringsim.measurements import CollectiveTimes
 
 TRIED = 3  # rounds, to find out how many fit
 # A turn should take as long, so that neither who leaves the barrier last decides what it takes nor a thread that polls

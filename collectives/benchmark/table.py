@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from collectives.benchmark.cell import torch_dtype
-from ringsim.collective import OWNED, Collective
-from ringsim.collective_times import TORCH, CollectiveTimes
-from ringsim.measurements import Measurements
-from ringsim.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.measurements import TORCH, CollectiveTimes, Measurements
+from ringsim.schedule import OWNED, Collective
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
 _ROOTED = (Collective.BROADCAST, Collective.REDUCE)

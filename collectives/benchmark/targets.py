@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.benchmark.table import ratio, rival_of
-from ringsim.algorithms import ALGORITHMS
-from ringsim.collective import Collective
-from ringsim.collective_times import RAW_SOCKETS, TORCH, CollectiveTimes
-from ringsim.measurements import Measurements
+from ringsim.measurements import RAW_SOCKETS, TORCH, CollectiveTimes, Measurements
+from ringsim.registry import ALGORITHMS
+from ringsim.schedule import Collective
 from ringsim.units import format_size
 
 BEST = "best of these"

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from ringsim.collective import Collective
-from ringsim.combinators import pipeline
-from ringsim.schedule import Columns, Schedule
+from ringsim.schedule import Collective, Columns, Schedule, pipeline
 
 
 def ring_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:

@@ -2,10 +2,7 @@
 
 import numpy as np
 
-from ringsim.collective import Collective
-from ringsim.combinators import then
-from ringsim.memory import require_memory
-from ringsim.schedule import BYTES_LISTED, Columns, Ints, Schedule
+from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, require_memory, then
 
 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:

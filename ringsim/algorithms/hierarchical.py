@@ -10,9 +10,7 @@ from math import isqrt
 import numpy as np
 
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.collective import Collective
-from ringsim.combinators import on_groups, split, then
-from ringsim.schedule import Schedule
+from ringsim.schedule import Collective, Schedule, on_groups, split, then
 
 
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:

@@ -16,10 +16,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.collective import Collective
-from ringsim.combinators import on_groups, then
-from ringsim.memory import require_memory
-from ringsim.schedule import BYTES_LISTED, Columns, Ints, Schedule
+from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, on_groups, require_memory, then
 
 
 def recursive_doubling_all_reduce(num_ranks: int) -> Schedule:

@@ -21,9 +21,7 @@ with ring arithmetic.
 
 import numpy as np
 
-from ringsim.collective import Collective
-from ringsim.combinators import then
-from ringsim.schedule import NEVER, Ints, Schedule, Step, Steps, constant
+from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, then
 
 
 def ring_reduce_scatter(num_ranks: int, direction: int = 1) -> Schedule:

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, stride_orders
-from ringsim.collective import Collective
-from ringsim.combinators import merge, relabel, split, then
-from ringsim.schedule import Schedule
+from ringsim.schedule import Collective, Schedule, merge, relabel, split, then
 
 GLOO_SEGMENT_BYTES = 2**20
 Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction

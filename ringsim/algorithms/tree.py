@@ -16,9 +16,7 @@ of ranks below rank 0 it is the mirror of the first, as one place on would have 
 
 import numpy as np
 
-from ringsim.collective import Collective
-from ringsim.combinators import merge, pipeline, then
-from ringsim.schedule import Columns, Ints, Schedule
+from ringsim.schedule import Collective, Columns, Ints, Schedule, merge, pipeline, then
 
 
 def binomial_tree_broadcast(num_ranks: int) -> Schedule:

@@ -1,1 +1,7 @@
-"""Schedules in other people's formats: GOAL text, written, and MSCCL XML, written and read."""
+"""Schedules in other projects' formats: MSCCL's XML, read and written, and GOAL, written."""
+
+from ringsim.formats.goal import goal_lines
+from ringsim.formats.msccl.reader import SUFFIX, build_from_msccl, read_msccl
+from ringsim.formats.msccl.writer import msccl_lines
+
+__all__ = ["SUFFIX", "build_from_msccl", "goal_lines", "msccl_lines", "read_msccl"]

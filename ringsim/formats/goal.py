@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.dependencies import NONE, Dependencies, dependencies
-from ringsim.memory import require_memory
-from ringsim.partition import partition
-from ringsim.schedule import Schedule
+from ringsim.schedule import NONE, Dependencies, Schedule, dependencies, partition, require_memory
 
 BYTES_PER_TRANSFER = 400  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte

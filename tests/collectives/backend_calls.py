@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from tests.collectives.test_execute import data
+from tests.collectives.runtime.test_executor import data
 
 Group = dist.ProcessGroup
 Tensors = list[torch.Tensor]

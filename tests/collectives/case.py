@@ -6,10 +6,11 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.reduction import reduction
-from ringsim import Collective, build, replay
-from ringsim.algorithms import gloo_ring_all_reduce, gloo_segments_per_rank
-from ringsim.partition import gloo_partition, partition
+from collectives.calls.reduction import reduction
+from ringsim import Collective, build
+from ringsim.algorithms.rings import gloo_ring_all_reduce, gloo_segments_per_rank
+from ringsim.schedule import replay
+from ringsim.schedule.partition import gloo_partition, partition
 
 COLLECTIVE_OF = {
     "all_reduce": Collective.ALL_REDUCE,

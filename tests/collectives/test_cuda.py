@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.coalesced import all_reduce_coalesced
-from tests.collectives.test_ddp_hook import STEPS, model
+from collectives.calls.coalesced import all_reduce_coalesced
+from tests.collectives.integrations.test_ddp_hook import STEPS, model
 from tests.ranks import RankPool, group_on
 
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from collectives.transport import Transport, transports_of
+from collectives.runtime.transport import Transport, transports_of
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from ringsim.signals import ended_once
+from ringsim.console.signals import ended_once
 from tests.fuzz.attacks import Attack, attacks
 from tests.fuzz.campaign import Campaign
 

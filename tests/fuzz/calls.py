@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives import coalesced
+from collectives.calls import coalesced
 from tests.fuzz.reference import contribution, difference, expected
 from tests.fuzz.views import READ_ONLY, View, bits, laid_out, sharing
 

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ringsim.algorithms import ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS
 from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, SCATTERS, Call
 from tests.fuzz.views import COMPLEX_ONLY, READ_ONLY, WRITABLE
 

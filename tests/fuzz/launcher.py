@@ -1,8 +1,8 @@
 """`Launcher`: the command `trainers`, started again and again by forking a process that has loaded torch already.
 
 To load it takes each of a launch's three processes seconds. All else is as when a user starts it: a session of its
-own, ranks of `trainers.spawn`, and signals as they are by default. Run as `python -m tests.fuzz.launcher` it is the
-process that forks: for each line with arguments it starts a launch, tells its number, and at its end the exit code.
+own, ranks of `trainers.launch.spawn`, and signals as they are by default. Run as `python -m tests.fuzz.launcher` it is
+the process that forks: for each line with arguments it starts a launch, tells its number, and at its end the exit code.
 """
 
 import ctypes
@@ -68,8 +68,8 @@ def main() -> None:
     import torch._dynamo  # what an optimizer loads, too
     import torch.multiprocessing
 
-    import trainers.session.session  # noqa: F401
-    from trainers.command import main as command
+    import trainers.loop.session  # noqa: F401
+    from trainers.cli.group import main as command
 
     torch.multiprocessing.spawn = _fork_ranks
     for line in sys.stdin.buffer:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim import Collective, Network, Schedule, ScheduleError, Transfer, build, replay, verify
-from ringsim.algorithms import ALGORITHMS
-from ringsim.collective import initial_counts, required
+from ringsim import Collective, Network, Schedule, ScheduleError, Transfer, build
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule import replay, verify
+from ringsim.schedule.collective import initial_counts, required
 from tests.fuzz.case import lines_to_reproduce, shorter
 from tests.ringsim.machines import private_machine
-from tests.ringsim.test_engines import assert_engines_agree
+from tests.ringsim.simulation.test_engines import assert_engines_agree
 
 MAX_RANKS = 8
 KINDS = ("drop", "double", "repeat later", "src", "dst", "chunk", "flag", "exchange steps", "exchange", "move", "merge")

@@ -10,19 +10,20 @@ from unittest.mock import patch
 
 from click.testing import CliRunner
 
-from ringsim.calibrate_host import shift_s
+from generated_part import GeneratedPart
+from ringsim.analysis.sweep import run_sweep
+from ringsim.calibration.compared_run import compare_run
+from ringsim.calibration.one_host import shift_s
 from ringsim.cli import main
-from ringsim.cluster import Cluster, load_network
-from ringsim.cluster.network_text import network_text
-from ringsim.cluster.spec import Host, Link, Processor, Spec
-from ringsim.collective import Collective
-from ringsim.collective_times import CollectiveTimes
-from ringsim.compared_run import compare_run
-from ringsim.ddp.profile import Parameter, StepProfile
-from ringsim.generated_part import GeneratedPart
-from ringsim.measurements import Measurements, Probe
-from ringsim.one_line import message_of
-from ringsim.sweep import run_sweep
+from ringsim.console.one_line import message_of
+from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.network.cluster import Cluster
+from ringsim.network.file_writer import network_text
+from ringsim.network.loading import load_network
+from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.schedule.collective import Collective
+from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_run import NETWORK, made_run
 
@@ -57,7 +58,7 @@ def _command(*arguments: str) -> Callable[[Path], Outcome]:
 
     def read(path: Path) -> Outcome:
         given = [each.replace("FILE", str(path)) for each in arguments]
-        with patch("ringsim.calibrate_probes._RESAMPLED", _RESAMPLED):
+        with patch("ringsim.calibration.from_probes._RESAMPLED", _RESAMPLED):
             result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -127,13 +128,13 @@ def _text(text: str) -> Callable[[], bytes]:
 
 
 def _step_log(path: Path) -> None:
-    from trainers.session.step_log import read_log
+    from trainers.loop.step_log import read_log
 
     read_log(path)
 
 
 def _task_setting(path: Path) -> None:
-    from trainers.task_options import read_settings
+    from trainers.cli.task_options import read_settings
 
     text = path.read_bytes().decode(errors="replace")
     read_settings("module:function", [f"x={text}"])

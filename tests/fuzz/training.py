@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
 from tests.processes import below
-from trainers.session.step_log import read_log
+from trainers.loop.step_log import read_log
 
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
 ENDING_S = 30.0  # for processes to be gone after the launch has ended

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from ringsim.machine import NONE, Floats, Ints, Jitter, Machine, Paths, Processors, Resources
+from ringsim.network.topology import NONE, Floats, Ints, Jitter, Machine, Paths, Processors, Resources
 
 
 @dataclass(eq=False)

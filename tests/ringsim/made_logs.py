@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringsim.cluster.spec import Library, Protocol
-from ringsim.protocol_time import Asked, Question, Rates, times_s
+from ringsim.calibration.protocol_time import Asked, Question, Rates, times_s
+from ringsim.network.spec import Library, Protocol
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
 SIZES = tuple(4**exponent for exponent in range(5, 16))

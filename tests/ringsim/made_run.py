@@ -1,11 +1,11 @@
 """A recorded run that nobody ran: made of a simulated one."""
 
-from ringsim.collective import Collective
-from ringsim.compared_run import issued_s
-from ringsim.executed import executed_schedule
-from ringsim.network import Network
-from ringsim.recorded_run import TRANSFER, RecordedRun
-from ringsim.simulate import simulate
+from ringsim.calibration.compared_run import issued_s
+from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
+from ringsim.native.executed import executed_schedule
+from ringsim.network.network import Network
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import simulate
 
 NETWORK = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from ringsim.machine import NONE, Machine
-from ringsim.schedule import Ints, Schedule, Transfer
+from ringsim.network.topology import NONE, Machine
+from ringsim.schedule.schedule import Ints, Schedule, Transfer
 from tests.ringsim.plain_sharing import Work, filled_one_at_a_time
 
 Phase = Literal["", "overhead", "bytes", "latency", "arrived", "applying", "applied"]

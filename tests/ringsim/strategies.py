@@ -6,7 +6,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer, build
-from ringsim.algorithms import ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS
 
 
 @st.composite

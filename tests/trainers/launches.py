@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainers.where import join, where
+from trainers.launch.where import join, where
 
 PATIENCE_S = 60.0
 
@@ -54,7 +54,7 @@ def fail(how: str, rank: int) -> None:
         case "mistake":
             raise ValueError(f"--data {rank}: no such thing")
         case "ours":
-            from collectives.errors import CollectiveError
+            from collectives.runtime.errors import CollectiveError
 
             raise CollectiveError(f"rank {rank}: nobody came")
         case "bug":

@@ -1,4 +1,4 @@
-"""A small task, and sessions of it on the ranks of a pool, for the tests of `trainers.session.session`."""
+"""A small task, and sessions of it on the ranks of a pool, for the tests of `trainers.loop.session`."""
 
 import itertools
 import math
@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.identity import fingerprint
-from trainers.session.config import SessionConfig
-from trainers.session.session import Session
-from trainers.session.step_log import read_log
+from trainers.loop.session import Session
+from trainers.loop.session_config import SessionConfig
+from trainers.loop.step_log import read_log
 
 NUM_SAMPLES, BATCH_SIZE, EPOCHS = 25, 8, 3  # of each epoch the last batch has one sample: all ranks but one have none
 NUM_STEPS = 12

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.prediction import Traffic, gloo_all_reduce
+from trainers.predictions.prediction import Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
 
 

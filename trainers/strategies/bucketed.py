@@ -8,11 +8,11 @@ from torch import nn
 
 import collectives
 from ringsim.algorithms import ring_all_reduce
-from ringsim.ddp.buckets import BucketCaps, fill_buckets
-from trainers.flat import FlatGradients
-from trainers.parameters import described
-from trainers.prediction import Call, Traffic
+from ringsim.training_step import BucketCaps, fill_buckets
+from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import FlatGradients
+from trainers.strategies.parameters import described
 
 
 class Bucketed(Strategy):

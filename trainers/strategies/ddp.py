@@ -9,12 +9,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from ringsim.algorithms import binomial_tree_broadcast, ring_all_reduce
-from ringsim.ddp.backend import BACKENDS
-from ringsim.ddp.buckets import BucketCaps, fill_buckets
-from trainers.flat import flat_gradients
-from trainers.parameters import described
-from trainers.prediction import Call, Traffic, gloo_all_reduce
+from ringsim.native import BACKENDS
+from ringsim.training_step import BucketCaps, fill_buckets
+from trainers.predictions.prediction import Call, Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import flat_gradients
+from trainers.strategies.parameters import described
 
 
 class Ddp(Strategy):

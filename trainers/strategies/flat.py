@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
-from trainers.flat import flat_gradients
-from trainers.prediction import Traffic, gloo_all_reduce
+from trainers.predictions.prediction import Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import flat_gradients
 
 
 class Flat(Strategy):

@@ -7,9 +7,9 @@ from torch import nn
 
 import collectives
 from ringsim.algorithms import ring_all_reduce
-from trainers.flat import flat_gradients
-from trainers.prediction import Call, Traffic
+from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import flat_gradients
 
 
 class Ring(Strategy):

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.collective import Collective
-from ringsim.rival import rival_schedule
-from trainers.flat import flat_gradients
-from trainers.prediction import Call, Traffic
+from ringsim.native import rival_schedule
+from ringsim.schedule import Collective
+from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import flat_gradients
 
 # Their names from torch 2.13 on, where the older ones warn.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

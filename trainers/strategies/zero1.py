@@ -8,13 +8,13 @@ from torch import nn
 
 import collectives
 from ringsim.algorithms import ring_all_gather, ring_reduce_scatter
-from trainers.elementwise import check_shardable
-from trainers.flat import FlatVector, by_dtype
 from trainers.identity import difference
-from trainers.prediction import Call, Traffic
-from trainers.sharded_optimizer import ShardedOptimizer, ShardedWeights
+from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import MakeOptimizer, Strategy
-from trainers.zero1_guard import Guard, ShardingError
+from trainers.strategies.elementwise import check_shardable
+from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.sharded_optimizer import ShardedOptimizer, ShardedWeights
+from trainers.strategies.zero1_guard import Guard, ShardingError
 
 
 class Zero1(Strategy):

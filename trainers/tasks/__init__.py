@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trainers.config import check_seed
 from trainers.tasks.base import Task
+from trainers.tasks.config import check_seed
 from trainers.tasks.lm import LanguageModel
 from trainers.tasks.mlp import Mlp
 from trainers.tasks.user import load_user_task

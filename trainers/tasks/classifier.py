@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainers.config import check_learning_rate
 from trainers.tasks.base import Config
+from trainers.tasks.config import check_learning_rate
 from trainers.tasks.evaluating import evaluating
 
 if TYPE_CHECKING:

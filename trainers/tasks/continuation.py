@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainers.data import Tokens
+from trainers.tasks.data import Tokens
 from trainers.tasks.evaluating import evaluating
 
 TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself finds unlikely

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.config import ModelConfig, check_learning_rate
-from trainers.data import NUM_BYTE_VALUES, read_tokens
 from trainers.tasks.base import Config
+from trainers.tasks.config import ModelConfig, check_learning_rate
+from trainers.tasks.data import NUM_BYTE_VALUES, read_tokens
 from trainers.tasks.evaluating import evaluating
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LanguageModel:
         self.held_out = np.arange(self.num_samples, num_windows)[:: -(-held_out // MAX_EVALUATED)]
 
     def model(self) -> "nn.Module":
-        from trainers.model import TinyTransformer
+        from trainers.tasks.model import TinyTransformer
 
         return TinyTransformer(self.model_config)
 
@@ -77,7 +77,7 @@ class LanguageModel:
         return torch.from_numpy(windows.astype(np.int64))
 
     def loss(self, model: Callable[..., Any], batch: "Tensor") -> "Tensor":
-        from trainers.model import next_token_loss
+        from trainers.tasks.model import next_token_loss
 
         return next_token_loss(model, batch)
 

@@ -1,0 +1,60 @@
+"""`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
+
+A module of its own, because `Call` itself may have the group probed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+import torch.distributed as dist
+
+from collectives.calls import Call
+from collectives.probes import ROUNDS_PER_RUN, Experiment, Rounds, shift_schedule
+from collectives.runtime import Executor, calm_new_polling, is_calm
+from ringsim.schedule import Collective
+
+SIZE_BYTES = 64
+
+
+@contextmanager
+def probe_calls(group: dist.ProcessGroup) -> Iterator[list[Experiment]]:
+    """Collective, for it makes process groups of one rank, which last as long as the context.
+
+    "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
+    is a call's. "call/dist": torch's all_reduce of one rank by itself, which sends nothing and is its call alone.
+    """
+    everyone = range(group.size())
+    # If the threads of the other groups are calm, so should this one's be.
+    with calm_new_polling() if is_calm() else nullcontext():
+        own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    assert isinstance(own, dist.ProcessGroup)
+    experiments = [Experiment("call/dist", SIZE_BYTES, 1, everyone, _torchs(own))]
+    if group.size() > 1:
+        experiments.append(Experiment("call", SIZE_BYTES, 1, everyone, _ours(group)))
+    try:
+        yield experiments
+    finally:
+        dist.destroy_process_group(own)
+
+
+def _ours(group: dist.ProcessGroup) -> Rounds:
+    executor = Executor(shift_schedule(group.size(), [range(group.size())], 1, 1, 1), group)
+    tensor = torch.zeros(SIZE_BYTES // 4)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS_PER_RUN):
+            call = Call(Collective.ALL_REDUCE, "ring", group)
+            call.perform(lambda: executor.run(tensor), False, "probe", [tensor], tensor)
+
+    return rounds
+
+
+def _torchs(own: dist.ProcessGroup) -> Rounds:
+    tensor = torch.zeros(SIZE_BYTES // 4)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS_PER_RUN):
+            dist.all_reduce(tensor, group=own)
+
+    return rounds

@@ -1,0 +1,31 @@
+"""The collectives, with torch.distributed's signatures: what they check, and which algorithm they take."""
+
+from collectives.calls.algorithm_choice import chooser_of, use_network
+from collectives.calls.call import AUTO, Call
+from collectives.calls.functions import (
+    Op,
+    all_gather,
+    all_gather_into_tensor,
+    all_reduce,
+    reduce_scatter,
+    reduce_scatter_tensor,
+)
+from collectives.calls.reduction import reduction
+from collectives.calls.rooted import barrier, broadcast, reduce
+
+__all__ = [
+    "AUTO",
+    "Call",
+    "Op",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "chooser_of",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduction",
+    "use_network",
+]

@@ -1,0 +1,85 @@
+"""`Chooser`: the algorithm for each size, chosen by simulating all candidates on the network that was found here."""
+
+import os
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from collectives.probes import Blocks, probe
+from collectives.runtime import CPU, Exchange, has_backend
+from ringsim.calibration import calibrate, calibrate_host, num_hosts
+from ringsim.network import AnyNetwork
+from ringsim.registry import build
+from ringsim.schedule import Collective
+from ringsim.simulation import predict_time
+
+# What can win somewhere on private or shared links; of each the chunks whole and in pieces, where that can help.
+CANDIDATES: dict[Collective, tuple[str, ...]] = {
+    Collective.ALL_REDUCE: ("recursive_doubling", "two_shot", "halving_doubling", "ring", "ring/4", "ring/16"),
+    Collective.REDUCE_SCATTER: ("direct", "halving_doubling", "ring", "ring/4", "ring/16"),
+    Collective.ALL_GATHER: ("direct", "recursive_doubling", "ring", "ring/4", "ring/16"),
+    Collective.BROADCAST: ("binomial_tree", "binomial_tree/4", "ring"),
+    Collective.REDUCE: ("binomial_tree", "binomial_tree/4", "ring"),
+}
+TAG = 0x54
+PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
+PROBED_MEMORY_BYTES = 16 * 2**20
+PROBED_BLOCKS = Blocks(turns=2, number=2)
+PROBED_SIZES = (64, 32 * 2**10, 512 * 2**10)  # and half of the above
+
+
+class Chooser:
+    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
+
+    def __init__(self, group: dist.ProcessGroup, network: AnyNetwork | None = None) -> None:
+        self._network = network
+        self._chosen: dict[tuple[Collective, int], str] = {}
+        self._exchange = Exchange(group, TAG)
+
+    def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
+        """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
+        key = collective, (size_bytes.bit_length() + 1) // 2
+        if group.size() == 1:
+            return CANDIDATES[collective][0]
+        if key not in self._chosen:
+            network = self._network or self._probed(group)
+            best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
+            self._chosen[key] = self._exchange.all(best)[0]
+        return self._chosen[key]
+
+    def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
+        measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
+        cores = len(os.sched_getaffinity(0))
+        one_host = num_hosts(measurements) == 1
+        self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)
+        return self._network
+
+    def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
+        return min(
+            CANDIDATES[collective],
+            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes),
+        )
+
+
+_CHOOSERS: WeakKeyDictionary[dist.ProcessGroup, Chooser] = WeakKeyDictionary()
+
+
+def chooser_of(group: dist.ProcessGroup) -> Chooser:
+    """The chooser of `group`, which lives as long as the group."""
+    if group not in _CHOOSERS:
+        _CHOOSERS[group] = Chooser(group)
+    return _CHOOSERS[group]
+
+
+def require_network(group: dist.ProcessGroup) -> None:
+    """Raise ValueError if `group` can neither be probed nor was told its network."""
+    if group not in _CHOOSERS and group.size() > 1 and not has_backend(group, CPU):
+        raise ValueError(
+            "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
+            "algorithm, or calibrate and call collectives.use_network(network, group) first"
+        )
+
+
+def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:
+    """Choose on `network` from now on, instead of probing. To be called on every rank alike."""
+    _CHOOSERS[group] = Chooser(group, network)

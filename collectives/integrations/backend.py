@@ -1,0 +1,185 @@
+"""The torch.distributed backend "ring": any program on our schedules, by `dist.init_process_group("ring")`.
+
+    import collectives
+    dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
+
+What is not written here goes to Gloo as it would without us: sending and receiving, gather, scatter, all_to_all, sparse
+tensors, a barrier with a timeout of its own. CUDA tensors go through memory of the host; what goes to Gloo takes them
+only as far as Gloo does.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has it, its stubs have not
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from collectives.calls import coalesced, functions, rooted
+from collectives.runtime import Work, calm_new_polling, close_lane
+
+NAME = "ring"
+DEVICES = ["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
+
+    wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+    """
+
+    all_reduce: str = "ring"
+    reduce_scatter: str = "ring"
+    all_gather: str = "ring"
+    broadcast: str = "binomial_tree"
+    reduce: str = "binomial_tree"
+    wire: torch.dtype | None = None
+    accumulate: torch.dtype | None = None
+
+    def reducing(self, algorithm: str, tensor: Tensor) -> dict[str, Any]:
+        """The keywords of a collective that reduces `tensor`."""
+        if not tensor.dtype.is_floating_point:
+            return {"algorithm": algorithm}
+        return {"algorithm": algorithm, "wire": self.wire, "accumulate": self.accumulate}
+
+
+class RingGroup(dist.ProcessGroup):
+    """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
+
+    The methods and their arguments are those that torch.distributed calls; roots are ranks of the group.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout: timedelta, options: BackendOptions | None = None
+    ) -> None:
+        # With the store, as the stubs have it, torch cannot make a group that Python overrides.
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._store = store
+        self.is_shut_down = False
+        self.options = options or BackendOptions()
+        with calm_new_polling():
+            gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        gloo._set_sequence_number_for_group()
+        # What a Python group does not override torch looks up here; and so do our own sends and receives.
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        for device in DEVICES:
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        return NAME
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+        close_lane(self)
+        super().shutdown()
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.AllreduceOptions()
+        if tensors[0].layout != torch.strided:
+            return super().allreduce(tensors, opts)
+        how, later = self.options.reducing(self.options.all_reduce, tensors[0]), _later(opts, tensors[0])
+        if len(tensors) > 1:
+            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, later, **how), tensors)
+        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, later, **how), tensors)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.ReduceOptions()
+        how = self.options.reducing(self.options.reduce, tensors[0])
+        later = _later(opts, tensors[0])
+        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, later, opts.rootRank, **how)
+        return _work(work, tensors)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.BroadcastOptions()
+        algorithm, later = self.options.broadcast, _later(opts, tensors[0])
+        work = rooted.broadcast(tensors[0], None, self, later, opts.rootRank, algorithm=algorithm)
+        return _work(work, tensors)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        opts = opts or dist.BarrierOptions()
+        if opts.timeout >= timedelta():  # unset, it is negative
+            return super().barrier(opts)
+        return _work(rooted.barrier(self, opts.asyncOp), [])
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or AllgatherOptions()
+        algorithm, later = self.options.all_gather, _later(opts, inputs[0])
+        work = functions.all_gather(outputs[0], inputs[0], self, later, algorithm=algorithm)
+        return _work(work, outputs[0])
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        opts = opts or AllgatherOptions()
+        algorithm, later = self.options.all_gather, _later(opts, input)
+        work = functions.all_gather_into_tensor(output, input, self, later, algorithm=algorithm)
+        return _work(work, [output])
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
+        algorithm = self.options.all_gather
+        return _last(coalesced.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.ReduceScatterOptions()
+        how = self.options.reducing(self.options.reduce_scatter, outputs[0])
+        later = _later(opts, outputs[0])
+        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, later, **how)
+        return _work(work, outputs)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        opts = opts or dist.ReduceScatterOptions()
+        how = self.options.reducing(self.options.reduce_scatter, output)
+        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _later(opts, output), **how)
+        return _work(work, [output])
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        opts = opts or dist.ReduceScatterOptions()
+        how = self.options.reducing(self.options.reduce_scatter, outputs[0])
+        return _last(coalesced.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **how))
+
+    # What torch called them until 2.12, and still does here and there.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+
+def _later(opts: Any, tensor: Tensor) -> bool:
+    """Whether not to wait in the call itself: where it is a stream that waits, the Work must tell it for what."""
+    return bool(opts.asyncOp) or tensor.is_cuda
+
+
+def _work(work: Work | None, result: list[Tensor]) -> Work:
+    """What a call returns: C++ needs a Work even where the collective is over."""
+    return work or Work.over(result)
+
+
+def _last(works: list[Work]) -> Work:
+    # A group's collectives are done in order, and after one has failed so do the others.
+    return works[-1] if works else Work.over([])
+
+
+def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
+    """What torch calls for `init_process_group("ring")` and `new_group(backend="ring")`.
+
+    options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, which is
+    what was given as `pg_options`, is None or a BackendOptions.
+    """
+    if not isinstance(group_options, BackendOptions | None):
+        raise ValueError(f"pg_options {group_options!r}: must be a collectives.BackendOptions, or nothing")
+    return RingGroup(options.store, options.group_rank, options.group_size, options.timeout, group_options)
+
+
+def register() -> None:
+    """Make the name "ring" known to torch.distributed; `import collectives` does."""
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)

@@ -1,0 +1,53 @@
+"""`ddp_comm_hook`: DistributedDataParallel's buckets on our schedules, during the backward pass."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from collectives.calls import all_reduce
+from collectives.runtime import Work, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class HookState:
+    """What `ddp_comm_hook` may be told.
+
+    group: that of the DistributedDataParallel; the default group if None.
+    algorithm, accumulate, wire: see `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients
+    travel, and each rank adds in float32 what arrives.
+    """
+
+    group: dist.ProcessGroup | None = None
+    algorithm: str = "ring"
+    wire: torch.dtype | None = None
+    accumulate: torch.dtype | None = None
+
+
+def ddp_comm_hook(
+    state: HookState | None,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch's stubs lack it
+) -> torch.futures.Future[torch.Tensor]:
+    """Make a bucket of gradients the mean over all ranks: `model.register_comm_hook(state, ddp_comm_hook)`.
+
+    Returns at once; buckets are reduced one after the other, in a thread of the group's. But for the last one: it is
+    full when the backward pass is over and the program waits, so that it need not be handed over to another thread. If
+    a bucket cannot be reduced, the backward pass raises a RuntimeError that holds the text of the CollectiveError.
+    """
+    state = state or HookState()
+    gradients = bucket.buffer()
+    op = dist.ReduceOp.AVG
+    if torch.float16 in (state.wire, gradients.dtype):
+        # The sums on their way would leave its range, which ends at 65504, before the mean does.
+        gradients.div_(resolve(state.group).size())
+        op = dist.ReduceOp.SUM
+    work = all_reduce(
+        gradients,
+        op,
+        state.group,
+        async_op=gradients.is_cuda or not bucket.is_last(),
+        algorithm=state.algorithm,
+        accumulate=state.accumulate,
+        wire=state.wire,
+    )
+    return (work or Work.over([gradients])).future_of(lambda: gradients)

@@ -1,0 +1,76 @@
+"""`FSDPAllGather`, `FSDPReduceScatter`: FSDP2's communication on our schedules, by module, on any process group.
+
+    model = fully_shard(model)
+    model.set_custom_all_gather(collectives.FSDPAllGather())
+    model.set_custom_reduce_scatter(collectives.FSDPReduceScatter(wire=torch.bfloat16))
+
+They are for one module, not for those inside it: give each `fully_shard`ed module its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard import _fsdp_api as api  # where torch 2.13 has them; it exports them nowhere
+
+from collectives.calls import Op, all_gather_into_tensor, reduce_scatter_tensor
+from collectives.runtime import Work
+
+
+class _Allocating:
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Fresh memory for each call: what is gathered is still read when the next gathering begins."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class FSDPAllGather(_Allocating, api.AllGather):
+    """For `set_custom_all_gather`: gathers a module's parameters.
+
+    algorithm: see `all_gather_into_tensor`.
+    """
+
+    algorithm: str = "ring"
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Gather into `output_tensor`, of which `input_tensor` may be a part."""
+        return all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
+
+
+@dataclass(frozen=True)
+class FSDPReduceScatter(_Allocating, api.ReduceScatter):
+    """For `set_custom_reduce_scatter`: reduces a module's gradients and leaves each rank its share.
+
+    algorithm, accumulate, wire: see `reduce_scatter_tensor`.
+    """
+
+    algorithm: str = "ring"
+    wire: torch.dtype | None = None
+    accumulate: torch.dtype | None = None
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Op,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Reduce `input_tensor`; it is not changed."""
+        return reduce_scatter_tensor(
+            output_tensor,
+            input_tensor,
+            op,
+            group,
+            async_op,
+            algorithm=self.algorithm,
+            accumulate=self.accumulate,
+            wire=self.wire,
+        )

@@ -1,0 +1,21 @@
+"""What sending and reducing cost on this machine, measured."""
+
+from collectives.probes.clock import Clock, read_clock
+from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, Rounds
+from collectives.probes.hosts import places_of
+from collectives.probes.probe import probe
+from collectives.probes.provenance import provenance
+from collectives.probes.schedules import shift_schedule
+
+__all__ = [
+    "ROUNDS_PER_RUN",
+    "Blocks",
+    "Clock",
+    "Experiment",
+    "Rounds",
+    "places_of",
+    "probe",
+    "provenance",
+    "read_clock",
+    "shift_schedule",
+]

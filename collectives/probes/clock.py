@@ -1,0 +1,86 @@
+"""`Clock`: what a rank's clock is ahead of rank 0's, so that times of several machines can be laid side by side.
+
+`time.perf_counter` is CLOCK_MONOTONIC, which all processes of a running Linux kernel share, also across network
+namespaces. So ranks of one machine need no correction; of every other machine one rank asks rank 0 for its time.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from collectives.runtime import naming_failures
+
+ROUNDS = 50  # of which the one that came back first counts: it waited least
+TAG = 0x57
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How each rank's clock goes.
+
+    ahead_s: of each rank's clock, how much it is ahead of rank 0's, (num_ranks,).
+    error_s: by how much that may be wrong at most, likewise.
+    """
+
+    ahead_s: tuple[float, ...]
+    error_s: tuple[float, ...]
+
+    @property
+    def pair_error_s(self) -> float:
+        """By how much times of two ranks may be wrong against each other: 0 on one machine."""
+        first, second = [0.0, 0.0, *sorted(set(self.error_s))][-2:]
+        return first + second
+
+    @classmethod
+    def between(cls, before: Self, after: Self) -> Self:
+        """For what happened between two readings: clocks of two machines also go at slightly different rates."""
+        pairs = [list(zip(*each, strict=True)) for each in (
+            (before.ahead_s, after.ahead_s), (before.error_s, after.error_s))]  # fmt: skip
+        ahead = tuple((one + other) / 2 for one, other in pairs[0])
+        drift = [abs(one - other) / 2 for one, other in pairs[0]]
+        return cls(ahead, tuple(max(both) + more for both, more in zip(pairs[1], drift, strict=True)))
+
+
+def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
+    """Compare all clocks with rank 0's; collective, and every rank gets the same.
+
+    machines: for each rank the number of its machine, as `places_of` finds. Raises CollectiveError when a peer fails.
+    """
+    with naming_failures(f"rank {group.rank()}: comparing clocks with rank 0 failed"):
+        own = torch.zeros(len(machines), 2, dtype=torch.float64)
+        for machine in sorted(set(machines) - {machines[0]}):
+            asking = machines.index(machine)
+            found = ask_time(group, asking)
+            if found is not None:
+                own[torch.tensor(machines) == machine] = torch.tensor(found, dtype=torch.float64)
+        dist.all_reduce(own, group=group)  # each row is known to one rank, and 0 on all others
+    ahead, errors = own.T.tolist()
+    return Clock(tuple(ahead), tuple(errors))
+
+
+def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | None:
+    """What `asking`'s clock is ahead of rank 0's and the error of that, on that rank; None on all others.
+
+    The answer was given at some time between question and answer, so half of the way there and back is the error.
+    """
+    rank, message = group.rank(), torch.zeros(1, dtype=torch.float64)
+    if rank == 0:
+        for _ in range(ROUNDS):
+            group.recv([message], asking, TAG).wait()
+            message[0] = time.perf_counter()
+            group.send([message], asking, TAG).wait()
+    if rank != asking:
+        return None
+    rounds = []
+    for _ in range(ROUNDS):
+        asked = time.perf_counter()
+        group.send([message], 0, TAG).wait()
+        group.recv([message], 0, TAG).wait()
+        answered = time.perf_counter()
+        rounds.append((answered - asked, (asked + answered) / 2 - message.item()))
+    way, ahead = min(rounds)
+    return ahead, way / 2

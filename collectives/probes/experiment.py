@@ -1,0 +1,81 @@
+"""`Experiment`: one probe to be done, and how its rounds are timed."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from collectives.runtime import Executor
+
+ROUNDS_PER_RUN = 8  # even, so that what goes out in a ping comes back
+
+Rounds = Callable[[], None]
+
+
+class Experiment(NamedTuple):
+    """One probe to be done.
+
+    ranks: those that have a part in it.
+    rounds: does ROUNDS_PER_RUN of them.
+    """
+
+    kind: str
+    size_bytes: int
+    in_flight: int
+    ranks: Sequence[int]
+    rounds: Rounds
+
+
+class Blocks(NamedTuple):
+    """How a probe is timed: `turns` times, each time in `number` blocks of rounds that take `least_s` or more each.
+
+    Where threads share cores, one that polls can keep another from going on until the kernel's next tick, 4 ms and
+    more. A block that is not much longer than that has one such wait or none, and the median of the blocks none.
+    """
+
+    turns: int = 4
+    number: int = 4
+    least_s: float = 20e-3
+
+
+def time_blocks(
+    experiment: Experiment, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
+) -> list[tuple[float, float]]:
+    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
+
+    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has.
+    meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
+    for all blocks.
+    """
+    num_runs = _agreed_runs(experiment, blocks, meeting)
+    times = [(0.0, 0.0)] * blocks.number
+    for block in range(blocks.number):
+        meet()
+        if meeting.group.rank() not in experiment.ranks:
+            continue
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        for _ in range(num_runs):
+            experiment.rounds()
+        elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
+        times[block] = elapsed / num_runs / ROUNDS_PER_RUN, of_core / num_runs / ROUNDS_PER_RUN
+    return times
+
+
+def _agreed_runs(experiment: Experiment, blocks: Blocks, meeting: Executor) -> int:
+    """How many times eight rounds a block has, the same on all ranks, which also have met then."""
+    num_runs = 1
+    meeting.run(torch.zeros(1))  # the others must not disturb it with what came before
+    for _ in range(2):  # the first also warms up, and so tells too few
+        begin = time.perf_counter()
+        if meeting.group.rank() in experiment.ranks:
+            for _ in range(num_runs):
+                experiment.rounds()
+        spent_s = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+        meeting.run(spent_s)
+        run_s = spent_s.item() / len(experiment.ranks) / num_runs
+        num_runs = max(math.ceil(blocks.least_s / run_s), 1)
+        if num_runs == 1:
+            break
+    return num_runs

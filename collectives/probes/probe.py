@@ -1,0 +1,176 @@
+"""`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import cycle
+
+import torch
+import torch.distributed as dist
+
+from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, Rounds, time_blocks
+from collectives.probes.hosts import places_of
+from collectives.probes.provenance import provenance
+from collectives.probes.schedules import ping_schedule, shift_schedule
+from collectives.runtime import Executor, execute, naming_failures
+from ringsim.measurements import Measurements, Places, Probe
+from ringsim.native import NEW_BEYOND_BYTES
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule
+
+SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
+IN_FLIGHT = 4
+BLOCKS = Blocks()
+MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
+REDUCED = (torch.bfloat16, torch.float16)  # beside float32
+
+
+def probe(
+    group: dist.ProcessGroup,
+    tensor_bytes: int,
+    memory_bytes: int,
+    *,
+    blocks: Blocks = BLOCKS,
+    sizes: Sequence[int] = SIZES,
+    pairs: bool = False,
+    calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[Experiment]]] = lambda _: nullcontext([]),
+    meet: Callable[[], object] | None = None,
+) -> Measurements:
+    """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
+
+    Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
+    With more ranks than cores the ranks slow each other down; so they will in a collective, which is why all
+    of them work at once here. Messages go the way they go in a collective, through an `Executor`.
+
+    tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
+    blocks: how often everything is probed; the fewer, the more a busy moment of the machine matters.
+    sizes: of messages, as far as the tensor goes.
+    memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
+    time, because what is still in the caches moves and adds several times faster.
+    pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
+    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `Call`.
+    meet: lets all ranks meet before each block; by messages of our own if None, because in a collective of `group`,
+    which may be what asks for the probes, another one of the same group would wait for the end of the first.
+    """
+    sizes = _sizes(sizes, tensor_bytes)
+    memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
+    # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
+    with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
+        places = places_of(group)
+        probes = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
+        if pairs:
+            probes += [*_pings(group, memory, sizes, places), *_exchanges(group, memory, sizes)]
+            probes += _clones(group.size(), memory)
+            for dtype in REDUCED:
+                probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
+        with calls(group) as of_calls:
+            probes += of_calls
+            meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+            meet = meet or partial(meeting.run, torch.zeros(1))
+            rounds_in_turn = [
+                [time_blocks(each, blocks, meeting, meet) for each in probes] for _ in range(blocks.turns)
+            ]
+        times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
+        execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
+    times /= torch.tensor([len(each.ranks) for each in probes])[:, None, None]  # over a block all go at the same pace
+    elapsed, of_core = times.transpose(0, 1).flatten(1, 2).unbind(-1)
+    results = [
+        Probe(each.kind + suffix, each.size_bytes, each.in_flight, tuple(blocks))
+        for suffix, of_probes in (("", elapsed), ("_cpu", of_core))
+        for each, blocks in zip(probes, of_probes.tolist(), strict=True)
+    ]
+    return Measurements(group.size(), {**provenance(), **places.as_dict()}, tuple(results))
+
+
+def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
+    """Every rank sends to the next in the ring; once more with several messages at a time."""
+    if group.size() == 1:
+        return
+    for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
+        groups = min(ROUNDS_PER_RUN, max(len(memory) // (in_flight * size), 1))
+        ring = range(group.size())
+        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
+        yield Experiment("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
+
+
+def _pings(
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: Places
+) -> Iterator[Experiment]:
+    """A message there and back between neighbours of different hosts, all of them, and of one host, once."""
+    num_ranks, hosts = group.size(), places.hosts
+    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
+    within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
+    for rank in sorted(across + within):
+        pair = rank, places.right_of(rank)
+        schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
+        for size in sizes:
+            yield Experiment(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
+
+
+def _exchanges(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
+    """One pair of neighbours, and as many pairs as there are, send to each other both ways at once."""
+    for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
+        rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
+        for size in sizes:
+            groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
+            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
+            rounds = _messages(schedule, group, memory, size)
+            yield Experiment(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
+
+
+def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
+    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    executor = Executor(schedule, group)
+    windows = cycle(_spread(memory, schedule.num_chunks * size))
+    return lambda: executor.run(next(windows), reduce=_add_one)
+
+
+def _add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """What an addition takes whatever it adds; what bytes take is probed by itself."""
+    chunk[:1].add_(arrived[:1])
+
+
+def _additions(
+    num_ranks: int, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
+) -> Iterator[Experiment]:
+    """Every rank adds."""
+    held = memory[: len(memory) // 4 * 4].view(dtype)
+    for size in sizes:
+        length = size // dtype.itemsize
+        rounds = _reduce(_spread(held, length), torch.zeros(length, dtype=dtype))
+        yield Experiment(kind, size, 1, range(num_ranks), rounds)
+
+
+def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[Experiment]:
+    """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
+    if len(memory) >= FRESH_BYTES:
+        pieces = cycle(_spread(memory, FRESH_BYTES))
+
+        def rounds() -> None:
+            for _ in range(ROUNDS_PER_RUN):
+                next(pieces).clone()
+
+        yield Experiment("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
+
+
+def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
+    """Pieces of `length` elements from all over the memory, in order."""
+    count = min(len(memory) // length, MAX_PIECES)
+    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
+
+
+def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
+    """Those of `sizes` up to half the tensor, and that; at least two."""
+    half = tensor_bytes // 2 // sizes[0] * sizes[0]
+    return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
+
+
+def _reduce(held: Sequence[torch.Tensor], arrived: torch.Tensor) -> Rounds:
+    chunks = cycle(held)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS_PER_RUN):
+            next(chunks).add_(arrived)  # what has just arrived is still in the caches, what it is added to is not
+
+    return rounds

@@ -1,0 +1,29 @@
+"""Schedules for probing: messages that wait for one another as those of collectives do, with nothing to add up."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringsim.schedule import Collective, Schedule
+
+
+def shift_schedule(
+    num_ranks: int, rings: Sequence[Sequence[int]], rounds: int, groups: int, in_flight: int
+) -> Schedule:
+    """In each ring every rank passes on to the next what has just come, `in_flight` chunks at a time.
+
+    As in a ring, but with as many groups of chunks as there is memory to be touched, and for as many rounds as asked.
+    """
+    sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
+    targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
+    places = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
+    one_of = np.arange(in_flight)
+    columns = ((sources, targets, (places - index) % groups * in_flight + one_of, np.True_) for index in range(rounds))
+    return Schedule.from_columns(Collective.ALL_REDUCE, "shift", num_ranks, groups * in_flight, columns)
+
+
+def ping_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
+    """A chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
+    pair = (one, other)
+    columns = ((pair[index % 2], pair[1 - index % 2], 0, np.True_) for index in range(rounds))
+    return Schedule.from_columns(Collective.ALL_REDUCE, "ping", num_ranks, 1, columns)

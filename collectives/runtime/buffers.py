@@ -1,0 +1,22 @@
+"""Memory for messages: made, or kept from one collective to the next."""
+
+import torch
+
+from collectives.runtime.transport import CPU
+
+
+def fresh(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
+    """(length,): new memory.
+
+    pinned: as a GPU copies from and to fastest; not heeded where there is no GPU.
+    """
+    return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
+
+
+def room(
+    kept: torch.Tensor, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False
+) -> torch.Tensor:
+    """`kept` if it will do: fresh memory costs more than the sending."""
+    if kept.dtype == dtype and len(kept) >= length and kept.device == device:
+        return kept
+    return fresh(length, dtype, device, pinned)

@@ -1,0 +1,51 @@
+"""The error of a collective that could not be completed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collectives.runtime.flight_record import Ledger
+
+
+class CollectiveError(RuntimeError):
+    """A transfer failed or did not come in time; the message names rank, step, chunk and peer.
+
+    At its end the message names the rank that failed first, the same on all ranks, where that can be found out: a
+    neighbour that this rank was waiting for may have left only because it had lost another one.
+
+    The tensor is left half-reduced, and the process group is broken: further collectives of it raise at once. Leave by
+    sys.exit with a code other than 0, so that whoever started the ranks ends the others; with Gloo neither that nor
+    dist.destroy_process_group before it waits for a peer. (Where torch's own collectives are under way as well, whose
+    threads may abort a process that takes leave, os._exit is the sure way.)
+
+    ledger: how far each of this rank's transfers had got; None if it failed outside of a schedule.
+    peer: the rank of the group that this rank was waiting for; None if it is not known.
+    """
+
+    def __init__(self, message: str, ledger: Ledger | None = None, peer: int | None = None) -> None:
+        super().__init__(message)
+        self.ledger = ledger
+        self.peer = peer
+
+    def add_cause(self, cause: str) -> None:
+        """Put at the end of the message what made the transfer fail."""
+        if cause and cause not in str(self):
+            self.args = (f"{self}; {cause}",)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether Gloo says that nothing came in time, or that an earlier such failure has closed the connection."""
+    text = str(error).lower()
+    return "timed out" in text or "timeout" in text
+
+
+@contextmanager
+def naming_failures(doing: str) -> Iterator[None]:
+    """Turn what torch.distributed raises in the block, a bare RuntimeError, into a CollectiveError.
+
+    doing: the rank and what it was at, put in front of the first line of the cause.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        cause = (str(error).strip() or repr(error)).splitlines()[0]
+        raise CollectiveError(f"{doing}: {cause}") from error

@@ -1,0 +1,272 @@
+"""`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
+
+Each rank runs its own part (`RankProgram`) in one thread, from a script. On Gloo receives are posted ahead, because its
+send is a rendezvous: it writes at once only if the receiver has already said where to. Those of short messages are
+posted even before the call (`Mail`). Elsewhere, on NCCL, each step is launched as one group (`BatchedRun`).
+"""
+
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from collectives.runtime.batched_run import BatchedRun
+from collectives.runtime.buffers import room
+from collectives.runtime.instructions import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
+from collectives.runtime.preposted import goes_by_mail, mail_of, mail_tag, numbered_tag
+from collectives.runtime.rank_part import RankPart
+from collectives.runtime.run import Event, Reduce, Run, Source
+from collectives.runtime.transport import POSTED, STAGED, Transport, transports_of
+from ringsim.schedule import Cut, Schedule, partition, rank_program
+
+TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
+
+
+def execute(
+    schedule: Schedule,
+    tensor: torch.Tensor,
+    *,
+    reduce: Reduce = torch.Tensor.add_,
+    group: dist.ProcessGroup | None = None,
+    log: list[Event] | None = None,
+) -> None:
+    """Run `schedule` once: `Executor(schedule, group).run(tensor, ...)`.
+
+    group: the default process group if None; ValueError if there is none.
+    """
+    Executor(schedule, resolve(group)).run(tensor, reduce=reduce, log=log)
+
+
+def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`group`, or the default one.
+
+    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    """
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
+        raise ValueError("group: this rank is not in it; only its members call its collectives")
+    if _is_destroyed(group):
+        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
+    return group
+
+
+def _is_destroyed(group: dist.ProcessGroup) -> bool:
+    """Whether dist.destroy_process_group is over for `group`."""
+    if type(group) is dist.ProcessGroup:
+        return group not in distributed_c10d._world.pg_map
+    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
+    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    return getattr(group, "is_shut_down", False)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory of `tensor` can be sent as it is: elements in order, none to be negated when read."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+class Plan(NamedTuple):
+    """How a rank carries out its program on a transport.
+
+    num_slots: places for what arrives and must not land in its chunk.
+    """
+
+    run: type[Run]
+    script: tuple[Line, ...]
+    num_slots: int
+
+
+class Layout(NamedTuple):
+    """How a tensor is cut.
+
+    lengths, tags: elements of each chunk, and the tag of its messages.
+    longest_slot: elements that a place must have for what does not come by mail; 0 if all does.
+    """
+
+    lengths: list[int]
+    tags: list[int]
+    longest_slot: int
+
+
+class Executor:
+    """One schedule on one process group, to be run any number of times; keeps what every run needs.
+
+    Memory: the longest chunk, a few times, for what arrives to be added (as many as one step brings to this rank, and
+    on Gloo at least three where there are as many), unless it is short enough for the group's mail; for a CUDA tensor
+    on Gloo also its length in pinned memory of the host. Kept between runs, because fresh memory costs more than the
+    sending.
+
+    root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
+    tag: of the messages; others than those of the collectives need another. Less than 256.
+    cut: where the bounds of the chunks lie.
+
+    Raises ValueError if the schedule has another number of ranks than the group.
+    """
+
+    def __init__(
+        self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG, cut: Cut = partition
+    ) -> None:
+        if schedule.num_ranks != group.size():
+            raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
+        self.schedule = schedule
+        self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
+        program = rank_program(schedule, (group.rank() - root) % group.size())
+        # With another root than 0, all ranks are moved along by as much.
+        peers = tuple((rank + root) % group.size() for rank in range(group.size()))
+        self._part = RankPart(schedule, program, tuple(program.sends), peers)
+        self._mail = mail_of(group)
+        self.tag, self.cut = tag, cut
+        self._transports = transports_of(group)
+        self._layouts: dict[tuple[int, int, bool, int], Layout] = {}
+        self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
+
+    @cached_property
+    def _posted(self) -> Plan:
+        return Plan(Run, script_of(self._part.program), num_apart(self._part.program))
+
+    @cached_property
+    def _batched(self) -> Plan:
+        return Plan(BatchedRun, batched_script_of(self._part.program), num_apart_in_a_step(self._part.program))
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group. Raises ValueError once it has been destroyed."""
+        group = self._group()
+        if group is None:
+            raise ValueError(f"{self.schedule}: the process group has been destroyed")
+        return group
+
+    def run(
+        self,
+        tensor: torch.Tensor,
+        *,
+        reduce: Reduce = torch.Tensor.add_,
+        source: Source | None = None,
+        wire: torch.dtype | None = None,
+        log: list[Event] | None = None,
+        number: int = 0,
+    ) -> None:
+        """Run the schedule on every rank of the group, each with its own `tensor`, in place.
+
+        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. On CUDA the run
+        belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
+        reduce: called with a chunk and what arrived for it; must change the chunk in place.
+        source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
+        chunks mean anything that this rank has written. Not together with `wire`.
+        wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
+        too; sums are kept in the dtype of `tensor`.
+        log: gets an `Event` for every send and every receive, in the order in which they happened.
+        number: that of the call's fingerprint, the same on every rank: messages of calls with other numbers than this
+        one are not taken for its own.
+
+        Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
+        CollectiveError when a peer fails or is later than the group's timeout.
+        """
+        if not is_plain(tensor):
+            raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
+        transport = self._transports.of(tensor)
+        if transport is STAGED:
+            self._run_staged(tensor, reduce, source, wire, log, number)
+        else:
+            self._run(tensor, transport, reduce, source, wire, log, number)
+
+    def _run_staged(
+        self,
+        tensor: torch.Tensor,
+        reduce: Reduce,
+        source: Source | None,
+        wire: torch.dtype | None,
+        log: list[Event] | None,
+        number: int,
+    ) -> None:
+        self._staging = room(self._staging, tensor.numel(), tensor.dtype, pinned=True)
+        host = self._staging[: tensor.numel()]
+        host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
+        self._run(host, POSTED, reduce, None, wire, log, number)
+        tensor.detach().view(-1).copy_(host)
+
+    def _run(
+        self,
+        tensor: torch.Tensor,
+        transport: Transport,
+        reduce: Reduce,
+        source: Source | None,
+        wire: torch.dtype | None,
+        log: list[Event] | None,
+        number: int,
+    ) -> None:
+        plan = self._posted if transport is POSTED else self._batched
+        wire = wire or tensor.dtype
+        layout = self._layout(tensor.numel(), wire.itemsize, plan, number)
+        homes = _cut(tensor, layout.lengths)
+        chunks = _cut(source.tensor, layout.lengths) if source else homes.copy()
+        mirror = chunks
+        if wire != tensor.dtype:
+            self._mirror = room(self._mirror, tensor.numel(), wire, tensor.device)
+            mirror = _cut(self._mirror[: tensor.numel()], layout.lengths)
+            reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
+        slots: Sequence[torch.Tensor] = ()
+        if layout.longest_slot:
+            length = plan.num_slots * layout.longest_slot
+            self._scratch = room(self._scratch, length, wire, tensor.device)
+            slots = self._scratch[:length].split(layout.longest_slot)  # of what is kept the rest may be half a slot
+        reduce_into = source.reduce_into if source else None
+        plan.run(
+            self._part,
+            self.group,
+            self._mail,
+            plan.script,
+            chunks,
+            homes,
+            mirror,
+            slots,
+            layout.tags,
+            reduce,
+            reduce_into,
+            log,
+        ).run()
+
+    def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
+        """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
+        self._wide = room(self._wide, longest, tensor.dtype, tensor.device)
+        wide = self._wide
+
+        def widened(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+            reduce(chunk, wide[: len(arrived)].copy_(arrived))
+
+        return widened
+
+    def _layout(self, num_elements: int, bytes_each: int, plan: Plan, number: int) -> Layout:
+        """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""
+        by_mail = plan.run is Run  # only Gloo lets receives stay posted between calls
+        key = num_elements, bytes_each, by_mail, number
+        if key not in self._layouts:
+            lengths = np.diff(self.cut(num_elements, self.schedule.num_chunks)).tolist()
+            tags = self._tags([length * bytes_each for length in lengths], by_mail, number)
+            unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not goes_by_mail(tag)]
+            self._layouts[key] = Layout(lengths, tags, max(unmailed, default=0) if plan.num_slots else 0)
+        return self._layouts[key]
+
+    def _tags(self, sizes_bytes: list[int], by_mail: bool, number: int) -> list[int]:
+        """The tags of the messages of chunks of those sizes."""
+        own = numbered_tag(self.tag, number)
+        tags = [mail_tag(own, size) for size in sizes_bytes]
+        # What has no number shares its places with all else that has none, so that these are not counted.
+        return tags if by_mail and (number == 0 or self._mail.grant(set(tags))) else [own] * len(tags)
+
+
+def _refusal(tensor: torch.Tensor) -> str:
+    if not tensor.is_contiguous():
+        return f"the tensor with strides {tensor.stride()} must be contiguous"
+    return "the tensor is a conjugated or negated view; resolve_conj, resolve_neg"
+
+
+def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
+    # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
+    return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))

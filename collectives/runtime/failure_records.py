@@ -1,0 +1,181 @@
+"""`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
+
+When a rank dies, its neighbours see their connections to it close. They raise and leave, and so their own neighbours
+see connections close to ranks that did nothing wrong. So each rank that fails writes down in the store which rank it
+was waiting for. A rank that has written nothing is where the chain ends: it died, it left, or it is stalled. If the
+chain comes back to where it began, ranks wait for one another, which is what happens when they call different things.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
+from torch.distributed.distributed_c10d import PrefixStore
+
+from collectives.runtime.errors import CollectiveError, is_timeout
+
+T = TypeVar("T")
+PREFIX = "collectives/failure"
+# How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
+# its process a moment before that process can write, so its neighbours may ask first.
+GRACE_S = 0.25
+# The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
+TIMEOUT_GRACE_S = 1.5
+# How long finding the cause may take in all: the store may be served by the very rank that is stalled.
+LIMIT_S = 3.0
+POLL_S = 0.01
+
+
+class Record(NamedTuple):
+    """What a rank that failed has written.
+
+    peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
+    call: what it was doing, in words.
+    cause: the error, if it failed by itself; else empty.
+    timed_out: whether it gave up waiting, rather than lost a connection.
+    """
+
+    peer: int | None
+    call: str
+    cause: str = ""
+    timed_out: bool = False
+
+
+class FailureRecords:
+    """The records of one group. To be made when the group is first used, on every rank."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._rank, self._num_ranks = group.rank(), group.size()
+        self._store = _store_of(group) if group.size() > 1 else None
+        # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
+        # rank has come to it tells their records apart.
+        self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
+
+    def first_cause(self, error: BaseException, call: str) -> str:
+        """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
+
+        Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
+        at most.
+
+        call: what this rank was doing, in words.
+        """
+        own_fault = not isinstance(error, CollectiveError)
+        text = (str(error).strip() or repr(error)).splitlines()[0]
+        cause = f"{type(error).__name__}: {text}" if own_fault else ""
+        record = Record(getattr(error, "peer", None), call, cause, is_timeout(error))
+        return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
+
+    def _within_limit(self, ask: Callable[[], T]) -> T | None:
+        """What `ask` returns; None if the store cannot be asked, or does not answer in time."""
+        if self._store is None:
+            return None
+        answer: Future[T] = Future()
+
+        def carry_out() -> None:
+            try:
+                answer.set_result(ask())
+            except Exception as error:  # whatever kind of store it is: without it, an error names the neighbour only
+                answer.set_exception(error)
+
+        # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
+        threading.Thread(target=carry_out, name="collectives-first-cause", daemon=True).start()
+        with suppress(Exception, FutureTimeoutError):
+            return answer.result(LIMIT_S)
+        return None
+
+    def _asked(self) -> Any:
+        assert self._store is not None
+        return self._store
+
+    def _find(self, own: Record) -> str:
+        store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
+        store.set(self._key(self._rank), json.dumps(own))
+        found = "" if store.check([verdict]) else self._follow(own)
+        if found:
+            store.compare_set(verdict, "", found)  # the first to find out tells all
+        self._stay_while_serving()
+        return store.get(verdict).decode() if store.check([verdict]) else ""
+
+    def _follow(self, own: Record) -> str:
+        chain, record, rank = {self._rank: own}, own, own.peer
+        while rank is not None and rank not in chain:
+            found = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
+            if found is None:
+                return f"the first rank to stop responding was rank {rank}"
+            chain[rank], record, rank = found, found, found.peer
+        if record.cause:
+            return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
+        if rank is None:
+            return self._only_one_silent()
+        return disagreement([(index, each.call) for index, each in sorted(self._all_records().items())])
+
+    def _only_one_silent(self) -> str:
+        """What to conclude where a rank knows no peer: torch's own errors name none."""
+        deadline = time.monotonic() + GRACE_S
+        while len(records := self._all_records()) < self._num_ranks - 1 and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        silent = sorted(set(range(self._num_ranks)) - set(records))
+        return f"the first rank to stop responding was rank {silent[0]}" if len(silent) == 1 else ""
+
+    def _all_records(self) -> dict[int, Record]:
+        return {rank: found for rank in range(self._num_ranks) if (found := self._read(rank)) is not None}
+
+    def _record_of(self, rank: int, grace_s: float) -> Record | None:
+        """That of `rank`, which gets some time to write it."""
+        deadline = time.monotonic() + grace_s
+        while (found := self._read(rank)) is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return found
+
+    def _read(self, rank: int) -> Record | None:
+        store, key = self._asked(), self._key(rank)
+        return Record(*json.loads(store.get(key))) if store.check([key]) else None
+
+    def _key(self, rank: int) -> str:
+        return f"{PREFIX}/{self._life}/of {rank}"
+
+    def _stay_while_serving(self) -> None:
+        """Where this rank serves the store: do not leave, and take it away, before the others could read there."""
+        deadline = time.monotonic() + LIMIT_S / 2
+        while _is_served_here(self._store) and len(self._all_records()) < self._num_ranks - 1:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+
+
+def disagreement(calls: Sequence[tuple[int, str]]) -> str:
+    """Which ranks were doing what, if not all did the same. calls: of each rank, what it was doing, in words."""
+    ranks: dict[str, list[int]] = {}
+    for rank, call in calls:
+        ranks.setdefault(call, []).append(rank)
+    if len(ranks) < 2:
+        return ""
+    parts = [f"{'rank' if len(some) == 1 else 'ranks'} {_list(some)}: {call}" for call, some in ranks.items()]
+    return f"the ranks do not agree on what to do: {'; '.join(parts)}"
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{', '.join(map(str, ranks[:8]))}, ..."
+
+
+def _store_of(group: dist.ProcessGroup) -> Any:
+    """The group's part of the store that the ranks have met in; None if it has none."""
+    with suppress(RuntimeError):
+        return group.get_group_store()
+    return None
+
+
+def _is_served_here(store: Any) -> bool:
+    """Whether `store` goes when this process does: rank 0 of the job serves it, unless torchrun does."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return isinstance(store, TCPStore) and dist.is_initialized() and dist.get_rank() == 0 and not by_torchrun

@@ -1,0 +1,107 @@
+"""`Work`: a collective under way, to be waited for, asked, or chained, by Python and by torch's own C++ alike."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from collectives.runtime.stream import Crossing
+
+T = TypeVar("T")
+WaitFor = Callable[["Future[None]", float | None], object]
+
+
+class Work(dist.Work):
+    """A Work of torch.distributed's, which it can take wherever it would one of its own.
+
+    The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
+    for it, and before the program ends.
+
+    wait_for: blocks until the future is done, for at most so many seconds, and raises what made it fail.
+    crossing: of a collective on CUDA tensors.
+    """
+
+    def __init__(
+        self,
+        future: "Future[None]",
+        result: list[torch.Tensor],
+        wait_for: WaitFor = Future.result,
+        crossing: Crossing | None = None,
+    ) -> None:
+        super().__init__()
+        self._future = future
+        self._result = result
+        self._wait_for = wait_for
+        self._crossing = crossing
+
+    @classmethod
+    def over(cls, result: list[torch.Tensor], crossing: Crossing | None = None) -> "Work":
+        """A collective that is over, as far as the CPU is concerned, and went well."""
+        future: Future[None] = Future()
+        future.set_result(None)
+        return cls(future, result, crossing=crossing)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`.
+
+        On CUDA tensors it is the current stream that waits; the CPU waits only for what it has to do itself.
+        """
+        # From C++ comes a timeout of 0 where none was given.
+        self._wait_for(self._future, timeout.total_seconds() if timeout else None)
+        self._join()
+        return True
+
+    def _join(self) -> None:
+        if self._crossing is not None:
+            self._crossing.join()
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        if self._crossing is None or not self._future.done() or self._future.exception() is not None:
+            return self._future.done()
+        return self._crossing.is_over()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self.is_completed() and self._future.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What made it fail; None if it has not."""
+        return self._future.exception() if self._future.done() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the result once it has completed."""
+        return self._result
+
+    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
+        """A torch Future of `result()`, which may be chained with `then`.
+
+        What is chained runs in the thread that does the group's asynchronous collectives. It may call collectives and
+        wait for a Work of the same group, but not for a Future of one.
+        """
+        return self.future_of(lambda: self._result)
+
+    def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
+        """A torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
+
+        value: runs in the thread that ended the collective; must not wait for another one. The tensors in it, if they
+        are on CUDA devices, must be on those of `result()`.
+        """
+        devices: list[int | str | torch.device] = []
+        if self._crossing is not None:
+            devices += {each.device for each in self._result}
+        over: torch.futures.Future[None] = torch.futures.Future(devices=devices)
+
+        def outcome(_: object) -> T:
+            self._future.result()
+            self._join()  # whoever waits for the future lets its stream wait for the one that is current here
+            return value()
+
+        # Only what a callback raises is an error to C++, too, which is where DistributedDataParallel waits. What
+        # Future.set_exception is given, C++ takes for the result.
+        chained: torch.futures.Future[T] = over.then(outcome)
+        self._future.add_done_callback(lambda _: over.set_result(None))
+        return chained

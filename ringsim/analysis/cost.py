@@ -1,0 +1,68 @@
+"""What algorithms cost in steps, transfers and bytes, beside what no algorithm can undercut."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.schedule import Collective, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One schedule's cost; bytes as a multiple of the size of the whole tensor.
+
+    sent: by the rank that sends most; sent_bound and steps_bound: the least that any algorithm needs.
+    """
+
+    schedule: Schedule
+    num_transfers: int
+    sent: float
+    sent_bound: float
+    steps_bound: int
+
+
+def cost_of(schedule: Schedule) -> Cost:
+    """Walk through `schedule` once and count; all chunks count as equally large."""
+    sends = np.zeros(schedule.num_ranks, dtype=np.int64)
+    for step in schedule.steps:
+        sends += np.bincount(step.src, minlength=schedule.num_ranks)
+    bound = sent_bound(schedule.collective, schedule.num_ranks)
+    sent = float(sends.max()) / schedule.num_chunks
+    return Cost(schedule, int(sends.sum()), sent, bound, steps_bound(schedule.num_ranks))
+
+
+def sent_bound(collective: Collective, num_ranks: int) -> float:
+    """Bytes that the busiest rank must send at least, over the size of the whole tensor.
+
+    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
+    leave the root, or a rank that is not the root, once.
+    """
+    if num_ranks == 1:
+        return 0.0
+    share = (num_ranks - 1) / num_ranks
+    bounds = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
+    return bounds.get(collective, 1.0)
+
+
+def steps_bound(num_ranks: int) -> int:
+    """Steps in which each rank sends to one other that it takes for any rank to have heard of all: ceil(log2 n)."""
+    return (num_ranks - 1).bit_length()
+
+
+def format_costs(costs: Iterable[Cost]) -> str:
+    """A table, a line for each schedule."""
+    header = ("collective", "algorithm", "chunks", "steps", "at least", "transfers", "sent/size", "at least")
+    rows = [header, *(_row(cost) for cost in costs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
+    )
+
+
+def _row(cost: Cost) -> tuple[str, ...]:
+    schedule = cost.schedule
+    counts = (schedule.num_chunks, schedule.num_steps, cost.steps_bound, cost.num_transfers)
+    bytes_ = (f"{cost.sent:.3f}", f"{cost.sent_bound:.3f}")
+    return schedule.collective.value, schedule.algorithm, *(str(count) for count in counts), *bytes_

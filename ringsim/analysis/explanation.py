@@ -1,0 +1,51 @@
+"""`Explanation`: where the time of one simulated collective goes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.analysis.critical_path import CriticalPath, critical_path
+from ringsim.analysis.stall import Stall, find_stall
+from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
+from ringsim.network import AnyNetwork
+from ringsim.schedule import Schedule, dependencies, free_bytes, partition
+from ringsim.simulation import Timeline, simulate
+
+MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
+_BYTES_PER_TRANSFER = 500  # of memory, at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """What a run was made of; `path` is None if it never finishes, and `stall` if it does."""
+
+    timeline: Timeline
+    ranks: RankUsage
+    links: LinkUsage
+    path: CriticalPath | None
+    stall: Stall | None
+
+
+def why_not_explained(schedule: Schedule) -> str | None:
+    """Why `schedule` is too large to look at each of its transfers; None if it is not."""
+    num_transfers = schedule.num_transfers
+    if num_transfers > MAX_TRANSFERS:
+        return f"{num_transfers:,} transfers are more than the {MAX_TRANSFERS:,} that are looked at one by one"
+    if num_transfers * _BYTES_PER_TRANSFER > free_bytes():
+        return f"too little memory is free to look at {num_transfers:,} transfers one by one"
+    return None
+
+
+def explain(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Explanation:
+    """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does."""
+    timeline = simulate(schedule, network, size_bytes)
+    machine = network.machine(schedule.num_ranks)
+    chunk_bytes = np.diff(partition(size_bytes, schedule.num_chunks))
+    stall = find_stall(timeline, machine)
+    return Explanation(
+        timeline=timeline,
+        ranks=rank_usage(timeline),
+        links=link_usage(timeline, machine, chunk_bytes),
+        path=None if stall else critical_path(timeline, dependencies(schedule), machine, chunk_bytes),
+        stall=stall,
+    )

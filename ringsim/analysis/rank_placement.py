@@ -1,0 +1,196 @@
+"""`Order`: which rank should take which place in a schedule on an uneven network, and what that gains.
+
+A search in two parts. From several starts orders are improved by the estimate of `Congestion`, thousands of them;
+then the best of these, and changes of them, are simulated, as many as the budget allows. It is a heuristic: only where
+the budget allows for all orders there are (by default for up to 5 ranks) is the best one certain.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from ringsim.analysis.congestion import Congestion
+from ringsim.network import AnyNetwork, Ints
+from ringsim.schedule import Collective, Schedule, partition, relabel
+from ringsim.simulation import predict_time
+
+MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
+MAX_SIMULATED_TRANSFERS = 60_000  # of all orders together: some seconds
+MAX_IN_VAIN = 40  # orders simulated one after the other that were no faster than the best
+NUM_LOOKED_AT = 4  # changes that are estimated for each that is simulated
+MAX_ESTIMATED_ORDERS = 4000  # for each start
+MAX_ESTIMATED_PAIRS = 1_000_000  # of all orders of one start together: about a second
+NUM_RANDOM_STARTS = 3
+SAME = 1e-9  # times closer than this fraction are equal: it is rounding that tells them apart
+
+Places = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order, as `relabel` takes it: rank `order[i]` does what rank i does in the schedule.
+
+    time_before_s: with all ranks in their own places; never less than `time_s`.
+    evaluations: how many orders were simulated.
+    """
+
+    order: Places
+    time_s: float
+    time_before_s: float
+    evaluations: int
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast; 1 where nothing was gained, or neither ever ends."""
+        same = self.time_before_s == self.time_s
+        return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
+
+
+def find_order(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    *,
+    seed: int = 0,
+    budget: int | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Order:
+    """A fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
+
+    budget: how many orders are simulated at most; `default_budget` without it.
+    on_progress: is told how many have been simulated since it was last told.
+
+    Raises ValueError for a budget less than 1, and what `simulate` and `relabel` raise.
+    """
+    budget = default_budget(schedule) if budget is None else budget
+    if budget < 1:
+        raise ValueError(f"budget {budget}: must be at least 1, since the order as it is has to be simulated")
+    search = _Search(schedule, network, size_bytes, budget, on_progress)
+    search.simulate(tuple(range(schedule.num_ranks)))
+    first = _first_free(schedule)
+    if math.factorial(min(schedule.num_ranks - first, 20)) <= budget:
+        for free in permutations(range(first, schedule.num_ranks)):
+            search.simulate((*range(first), *free))
+    else:
+        rng = np.random.default_rng(seed)
+        machine = network.machine(schedule.num_ranks)
+        congestion = Congestion(schedule, machine, np.diff(partition(size_bytes, schedule.num_chunks)))
+        for start in _starts(congestion, schedule, rng):
+            search.simulate(start)
+        search.climb(congestion, first, rng)
+    return search.result()
+
+
+def default_budget(schedule: Schedule) -> int:
+    """As many orders as are simulated in some seconds, but at least two: as it is, and the best by estimate."""
+    return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
+
+
+def _first_free(schedule: Schedule) -> int:
+    """The first place whose rank may be another: the root of a broadcast or reduce stays where it is."""
+    return int(schedule.collective in (Collective.BROADCAST, Collective.REDUCE))
+
+
+class _Search:
+    """The orders simulated so far and their times; the first of them is that before."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        network: AnyNetwork,
+        size_bytes: int,
+        budget: int,
+        on_progress: Callable[[int], object],
+    ) -> None:
+        self._schedule, self._network, self._size_bytes = schedule, network, size_bytes
+        self._budget = budget
+        self._on_progress = on_progress
+        self._times_s: dict[Places, float] = {}
+
+    def simulate(self, order: Places) -> float | None:
+        """Its time; None if the budget is spent."""
+        if order not in self._times_s:
+            if len(self._times_s) >= self._budget:
+                return None
+            relabelled = relabel(self._schedule, order)
+            self._times_s[order] = predict_time(relabelled, self._network, self._size_bytes)
+            self._on_progress(1)
+        return self._times_s[order]
+
+    def climb(self, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
+        """Change the best order, and go on from each that is no slower."""
+        at = np.array(self._best())
+        at_s = best_s = self._times_s[self._best()]
+        in_vain = 0
+        for _ in range(10 * self._budget):  # an end, should there be no orders left that were not simulated
+            changes = [_changed(at, first, rng) for _ in range(NUM_LOOKED_AT)]
+            changed = min(changes, key=congestion.estimate_s)
+            time_s = self.simulate(tuple(changed.tolist()))
+            if time_s is None or in_vain == MAX_IN_VAIN:
+                return
+            in_vain = in_vain + 1 if time_s >= best_s * (1 - SAME) else 0
+            best_s = min(best_s, time_s)
+            if time_s <= at_s:
+                at, at_s = changed, time_s
+
+    def result(self) -> Order:
+        before_s = next(iter(self._times_s.values()))
+        best = self._best()
+        return Order(best, self._times_s[best], before_s, len(self._times_s))
+
+    def _best(self) -> Places:
+        """The first of the fastest: nothing is moved without a gain."""
+        least = min(self._times_s.values())
+        return next(order for order, time_s in self._times_s.items() if time_s <= least * (1 + SAME))
+
+
+def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator) -> Iterator[Places]:
+    """Orders that look good, the best first."""
+    if not len(congestion):
+        return
+    first, as_it_is = _first_free(schedule), np.arange(schedule.num_ranks)
+    near = _nearest_neighbours(congestion, schedule.num_ranks)
+    random = [np.append(as_it_is[:first], rng.permutation(as_it_is[first:])) for _ in range(NUM_RANDOM_STARTS)]
+    found = [near, *(_improved(congestion, start, first, rng) for start in (near, as_it_is, *random))]
+    found.sort(key=congestion.estimate_s)
+    yield from dict.fromkeys(tuple(order.tolist()) for order in found)
+
+
+def _nearest_neighbours(congestion: Congestion, num_ranks: int) -> Ints:
+    """From rank 0 on, always the rank that is reached soonest from the last one; so hosts stay together."""
+    order, left = [0], np.arange(1, num_ranks)
+    while len(left):
+        hops = congestion.hops(np.full(len(left), order[-1]), left)
+        nearest = int(np.lexsort((hops.latency_s, hops.latency_s + congestion.mean_bytes * hops.s_per_byte))[0])
+        order.append(int(left[nearest]))
+        left = np.delete(left, nearest)
+    return np.array(order)
+
+
+def _improved(congestion: Congestion, order: Ints, first: int, rng: np.random.Generator) -> Ints:
+    """Changed at random, as long as the estimate does not get worse."""
+    estimate_s = congestion.estimate_s(order)
+    for _ in range(min(MAX_ESTIMATED_ORDERS, MAX_ESTIMATED_PAIRS // len(congestion))):
+        changed = _changed(order, first, rng)
+        changed_s = congestion.estimate_s(changed)
+        if changed_s <= estimate_s:
+            order, estimate_s = changed, changed_s
+    return order
+
+
+def _changed(order: Ints, first: int, rng: np.random.Generator) -> Ints:
+    """Two ranks exchanged, a run of ranks turned round, or a run moved elsewhere; places before `first` are kept."""
+    begin, end = np.sort(rng.choice(np.arange(first, len(order)), 2, replace=False))
+    changed = order.copy()
+    match rng.integers(3):
+        case 0:
+            changed[[begin, end]] = order[[end, begin]]
+        case 1:
+            changed[begin : end + 1] = order[begin : end + 1][::-1]
+        case _:
+            middle = rng.integers(begin, end) + 1
+            changed[begin : end + 1] = np.concatenate([order[middle : end + 1], order[begin:middle]])
+    return changed

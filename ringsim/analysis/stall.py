@@ -1,0 +1,153 @@
+"""`Stall`: what can no longer happen in a run where something has failed, and who waits for what."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.analysis.usage import last_active_s
+from ringsim.network import NONE, Machine
+from ringsim.schedule import Bools
+from ringsim.simulation import Timeline
+from ringsim.units import format_time
+
+MAX_TRANSFERS = 8  # of those that never happen, that are named
+MAX_RANKS_SHOWN = 8
+
+
+class Stuck(NamedTuple):
+    """A transfer that is never applied."""
+
+    step: int
+    src: int
+    dst: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class StalledRank:
+    """A rank that never finishes.
+
+    last_active_s: when it did the last thing that it did; 0 if it did nothing.
+    doing: "sends", "adds" (or copies) what never ends, or "waits" for what never arrives; `transfer` is which.
+    peer: the rank at the other end of that transfer. failed: resources on its path that have failed.
+    """
+
+    rank: int
+    last_active_s: float
+    doing: str
+    peer: int
+    transfer: Stuck
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """How a run came to a stop: nothing happens after `until_s`.
+
+    first: the first few of the transfers that are never applied, in step order.
+    failed: the resources that keep a transfer from ending which had begun, and when each failed.
+    """
+
+    until_s: float
+    num_transfers: int
+    num_unfinished: int
+    first: tuple[Stuck, ...]
+    failed: tuple[tuple[str, float], ...]
+    ranks: tuple[StalledRank, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        first = [each._asdict() for each in self.first]
+        ranks = [asdict(rank) | {"transfer": rank.transfer._asdict()} for rank in self.ranks]
+        failed = [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]
+        return asdict(self) | {"first": first, "failed": failed, "ranks": ranks}
+
+
+def find_stall(timeline: Timeline, machine: Machine) -> Stall | None:
+    """Where a run has come to a stop; None if it has finished."""
+    never = np.flatnonzero(~np.isfinite(timeline.applied_s))
+    if not len(never):
+        return None
+    ranks = _stalled_ranks(timeline, machine)
+    names = dict.fromkeys(name for rank in ranks if rank.doing != "waits" for name in rank.failed)
+    resources = machine.resources
+    return Stall(
+        until_s=timeline.until_s,
+        num_transfers=len(timeline),
+        num_unfinished=len(never),
+        first=tuple(_stuck(timeline, row) for row in never[:MAX_TRANSFERS].tolist()),
+        failed=tuple((name, float(resources.fails_at_s[resources.names.index(name)])) for name in names),
+        ranks=ranks,
+    )
+
+
+def _stuck(timeline: Timeline, row: int) -> Stuck:
+    columns = (timeline.step, timeline.src, timeline.dst, timeline.chunk)
+    return Stuck(*(int(column[row]) for column in columns))
+
+
+def _stalled_ranks(timeline: Timeline, machine: Machine) -> tuple[StalledRank, ...]:
+    """Each that never finishes, with the first thing that it is stuck in, or waits for if it could begin nothing."""
+    last_active = last_active_s(timeline)
+    unended = ~np.isfinite(timeline.applied_s)
+    begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.left_s)
+    begun_to_apply = np.isfinite(timeline.apply_s) & unended
+    found: dict[int, tuple[str, int]] = {}
+    for doing, its_rank, rows in (
+        ("sends", timeline.src, begun_to_send),
+        ("adds", timeline.dst, begun_to_apply),
+        ("waits", timeline.dst, unended),
+    ):
+        for each, row in _first_rows(its_rank, rows):
+            found.setdefault(each, (doing, row))
+    stalled = []
+    for rank, (doing, row) in sorted(found.items()):
+        transfer = _stuck(timeline, row)
+        peer = transfer.dst if doing == "sends" else transfer.src
+        failed = _failed(machine, transfer, timeline.until_s)
+        stalled.append(StalledRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
+    return tuple(stalled)
+
+
+def _first_rows(rank: npt.NDArray[np.int32], rows: Bools) -> list[tuple[int, int]]:
+    """Of each rank that has any of these rows, the first."""
+    row = np.flatnonzero(rows)
+    ranks, first = np.unique(rank[row], return_index=True)
+    return list(zip(ranks.tolist(), row[first].tolist(), strict=True))
+
+
+def _failed(machine: Machine, transfer: Stuck, until_s: float) -> tuple[str, ...]:
+    """What on its path, or of the cores of its ends, had failed when nothing could happen any more."""
+    resources, cores = machine.resources, machine.processors.cores
+    path = machine.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
+    used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
+    fails_at = {each: float(resources.fails_at_s[each]) for each in used if each != NONE}
+    # What was under way when the first of them failed ends at no later time.
+    first_s = min(fails_at.values(), default=np.inf)
+    return tuple(resources.names[each] for each, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
+
+
+def format_stall(stall: Stall) -> list[str]:
+    """A few lines for people."""
+    first = stall.first[0]
+    lines = [
+        f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step}, "
+        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing ends after {format_time(stall.until_s)}"
+    ]
+    lines += [f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed]
+    lines += [_of_rank(rank) for rank in stall.ranks[:MAX_RANKS_SHOWN]]
+    if len(stall.ranks) > MAX_RANKS_SHOWN:
+        lines.append(f"and {len(stall.ranks) - MAX_RANKS_SHOWN} more ranks")
+    return lines
+
+
+def _of_rank(rank: StalledRank) -> str:
+    transfer = rank.transfer
+    doing = {
+        "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {transfer.step}",
+        "adds": f"adds without end what rank {rank.peer} sent: chunk {transfer.chunk}, step {transfer.step}",
+        "waits": f"waits for rank {rank.peer}: chunk {transfer.chunk}, step {transfer.step}",
+    }[rank.doing]
+    return f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {doing}"

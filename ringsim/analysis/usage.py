@@ -1,0 +1,177 @@
+"""How busy ranks and links were during a run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.network import NONE, Floats, Ints, Machine
+from ringsim.schedule import Bools, stable_order
+from ringsim.simulation import Timeline, costs_of
+
+SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankUsage:
+    """What each rank did with the time until `until_s`; each (num_ranks,).
+
+    sending_s: at least one of its transfers holds a link; two at once count once.
+    applying_s: it adds or copies in what has arrived.
+    busy_s: either. waiting_s: neither, `until_s - busy_s`.
+    last_active_s: when it did the last thing that it did, be it only to copy in no time; 0 if nothing.
+    What never ends because something has failed is not counted.
+    """
+
+    until_s: float
+    sending_s: Floats
+    applying_s: Floats
+    busy_s: Floats
+    waiting_s: Floats
+    last_active_s: Floats
+
+    @property
+    def busiest(self) -> int:
+        """The first of the ranks that are busy for longest."""
+        return int(among_most(self.busy_s).argmax())
+
+    @property
+    def slowest(self) -> int:
+        """The first of the ranks that finish last."""
+        return int(among_most(self.last_active_s).argmax())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkUsage:
+    """How much of what each link could have moved in the time it did move; each (num_links,).
+
+    Links are the resources of the machine, then each pair of ranks whose path uses none and is limited by itself.
+    used: bytes, or core-seconds. utilisation: of the capacity times the time, 0 to 1.
+    """
+
+    resource_names: tuple[str, ...]
+    src: Ints
+    dst: Ints
+    used: Floats
+    utilisation: Floats
+
+    def name(self, link: int) -> str:
+        """Of a resource as in the network, of a pair of ranks such as rank3 -> rank4."""
+        pair = link - len(self.resource_names)
+        return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
+
+    @property
+    def bottleneck(self) -> int | None:
+        """The first of the links that are used most; None if none limits anything."""
+        return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
+
+
+def rank_usage(timeline: Timeline) -> RankUsage:
+    """What each rank did with its time."""
+    num_ranks, until_s = timeline.num_ranks, timeline.until_s
+    sends = _union(timeline.src, timeline.start_s, timeline.left_s)
+    applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
+    busy = _union(*(np.concatenate(pair) for pair in zip(sends, applies, strict=True)))
+    busy_s = _total(busy, num_ranks)
+    return RankUsage(
+        until_s=until_s,
+        sending_s=_total(sends, num_ranks),
+        applying_s=_total(applies, num_ranks),
+        busy_s=busy_s,
+        waiting_s=np.maximum(until_s - busy_s, 0.0),
+        last_active_s=last_active_s(timeline),
+    )
+
+
+def last_active_s(timeline: Timeline) -> Floats:
+    """(num_ranks,): when each rank began or ended something for the last time."""
+    latest = np.zeros(timeline.num_ranks)
+    for rank, begin, end in (
+        (timeline.src, timeline.start_s, timeline.left_s),
+        (timeline.dst, timeline.apply_s, timeline.applied_s),
+    ):
+        np.maximum.at(latest, rank, np.where(np.isfinite(end), end, np.where(np.isfinite(begin), begin, 0.0)))
+    return latest
+
+
+def link_usage(timeline: Timeline, machine: Machine, chunk_bytes: Ints) -> LinkUsage:
+    """How much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted."""
+    src, dst, moved = _moved(timeline, chunk_bytes)
+    paths, resources = machine.paths(src, dst), machine.resources
+    named = paths.resource != NONE
+    used = _add_up(paths.resource[named], (paths.use_per_byte * moved[:, None])[named], len(resources.names))
+    used += _on_cores(timeline, machine, chunk_bytes)
+    own = ~named.any(axis=1) & np.isfinite(paths.bytes_per_s)
+    capacity = np.concatenate([resources.capacity, paths.bytes_per_s[own]])
+    used = np.concatenate([used, moved[own]])
+    utilisation = np.zeros(len(used))
+    until_s = timeline.until_s
+    if until_s > 0:
+        np.divide(used, capacity * until_s, out=utilisation, where=capacity > 0)
+    return LinkUsage(resources.names, src[own], dst[own], used, utilisation)
+
+
+Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
+Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_intervals,)
+
+
+def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
+    """What these cover together, as intervals none of which overlaps another of its rank; in the order of ranks."""
+    counts: Bools = (begin < end) & np.isfinite(end)
+    rank, begin, end = rank[counts], begin[counts], end[counts]
+    order = stable_order(rank)
+    rank, begin, end = rank[order], begin[order], end[order]
+    apart = (rank[1:] != rank[:-1]) | (begin[1:] >= end[:-1])
+    return (rank, begin, end) if apart.all() else _swept(rank, begin, end)
+
+
+def _swept(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
+    """The same where some overlap: count how many are open, from one begin or end to the next."""
+    times = np.concatenate([begin, end])
+    order = np.argsort(times)
+    # NumPy has no stable sort by two keys as fast as one by the time and one by the rank after it.
+    order = order[stable_order(np.concatenate([rank, rank])[order])]
+    change = np.where(order < len(rank), 1, -1)
+    num_open = np.cumsum(change)
+    opens, closes = order[(change == 1) & (num_open == 1)], order[(change == -1) & (num_open == 0)]
+    return rank[opens], times[opens], times[closes]
+
+
+def _total(intervals: Intervals, num_ranks: int) -> Floats:
+    rank, begin, end = intervals
+    return _add_up(rank, end - begin, num_ranks)
+
+
+def _moved(timeline: Timeline, chunk_bytes: Ints) -> tuple[Ints, Ints, Floats]:
+    """For each pair of ranks that sends, in order: src, dst and bytes; each (num_pairs,)."""
+    left = np.isfinite(timeline.left_s)
+    sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
+    num_ranks = timeline.num_ranks
+    pair, which = np.unique(timeline.src * np.int64(num_ranks) + timeline.dst, return_inverse=True)
+    return pair // num_ranks, pair % num_ranks, _add_up(which, sizes, len(pair))
+
+
+def _on_cores(timeline: Timeline, machine: Machine, chunk_bytes: Ints) -> Floats:
+    """(num_resources,): core-seconds of overheads and reductions, which need cores besides the copying of bytes."""
+    cores, used = machine.processors.cores, np.zeros(len(machine.resources.names))
+    if not (cores != NONE).any():
+        return used
+    costs = costs_of(timeline, machine, chunk_bytes, np.arange(len(timeline)))
+    ends = (
+        (timeline.src, timeline.left_s, costs.send_overhead_s),
+        (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
+    )
+    for rank, done_s, work_s in ends:
+        on = (cores[rank] != NONE) & np.isfinite(done_s)
+        used += _add_up(cores[rank[on]], work_s[on], len(used))
+    return used
+
+
+def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
+    return np.bincount(index, weights=amount, minlength=length).astype(np.float64)
+
+
+def among_most(values: Floats) -> Bools:
+    """Which are as large as the largest, but for rounding."""
+    most: Bools = values >= values.max(initial=0.0) * (1 - SAME_USE)
+    return most

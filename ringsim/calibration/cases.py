@@ -1,0 +1,90 @@
+"""`Cell`: what was measured of one collective, size and cluster, whatever it was read from."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringsim.calibration.protocol_time import RING_TESTS, Question
+from ringsim.measurements import Measurements, Places, Row, Table, tenths
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """All times of one collective of one size on the same ranks.
+
+    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library can do it no other way or was
+    forced to; otherwise the benchmark's name, as its library chose.
+    times_s: of each run or iteration, out of place and in place.
+    in_place_s: those of them that were in place; empty if it is not known.
+    spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
+    device: what each rank runs on, empty if it is not known.
+    """
+
+    collective: str
+    algorithm: str
+    size_bytes: int
+    num_ranks: int
+    num_nodes: int
+    times_s: tuple[float, ...]
+    in_place_s: tuple[float, ...] = ()
+    spread_s: tuple[float, float] = (0.0, 0.0)
+    device: str = ""
+    file: str = ""
+
+    @property
+    def measured_s(self) -> float:
+        """The middle one."""
+        return statistics.median(self.times_s)
+
+    @property
+    def question(self) -> Question:
+        """What is to be predicted."""
+        return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
+
+
+def cells_of_tables(tables: Iterable[Table]) -> list[Cell]:
+    """One for each collective, algorithm, size and number of ranks and hosts; repeated runs are put together."""
+    found: dict[tuple[str, str, int, int, int], list[tuple[Table, Row]]] = {}
+    for table in tables:
+        for row in table.rows:
+            key = (table.test, _algorithm(table), row.size_bytes, table.num_ranks or 0, table.num_nodes or 0)
+            found.setdefault(key, []).append((table, row))
+    return [_cell(key, rows) for key, rows in sorted(found.items())]
+
+
+def _algorithm(table: Table) -> str:
+    forced = table.environment.get("nccl_algo", "").lower()
+    gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
+    if forced == "ring" or "ring" in gloo or (table.test in RING_TESTS[1:] and table.benchmark == "nccl-tests"):
+        return "ring"
+    return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
+
+
+def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]) -> Cell:
+    times = tuple(time for _, row in rows for time in row.times_s)
+    in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
+    lows = [row.low_s for _, row in rows if row.low_s is not None]
+    highs = [row.high_s for _, row in rows if row.high_s is not None]
+    spread = (min(lows), max(highs)) if lows and highs else tenths(times)
+    table = rows[0][0]
+    return Cell(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file)
+
+
+def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Cell]:
+    """One for each competitor's times; where all ranks had one clock, from when the last of them began.
+
+    Raises ValueError for times of wrong results.
+    """
+    places = Places.of(measurements)
+    one_clock = places is not None and places.one_clock
+    cells = []
+    for place, times in enumerate(measurements.collectives):
+        if times.wrong:
+            raise ValueError(
+                f"{file}: collectives[{place}]: wrong is {times.wrong}: its results were wrong, so its times say "
+                f"nothing; find out why, and measure again"
+            )
+        seconds = times.together_s if one_clock else times.times_s
+        key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
+        cells.append(Cell(*key, seconds, seconds if times.in_place else (), tenths(seconds), file=file))
+    return cells

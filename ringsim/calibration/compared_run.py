@@ -1,0 +1,92 @@
+"""`ComparedRun`: a recorded run beside the simulation of the same schedule."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringsim.measurements import RecordedRun
+from ringsim.native import executed_schedule
+from ringsim.network import AnyNetwork
+from ringsim.schedule import NEVER, Ints, Schedule
+from ringsim.simulation import Seconds, Timeline, simulate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedRun:
+    """Both sides transfer by transfer, in the order of the record: row i is the same transfer in both timelines.
+
+    A record knows only when a transfer was issued and applied, so in both a transfer starts when it is issued, and in
+    `measured` it leaves, arrives and begins to be applied when it is applied.
+    """
+
+    run: RecordedRun
+    network: str
+    predicted: Timeline
+    measured: Timeline
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted.time_s / self.measured.time_s - 1
+
+
+def compare_run(run: RecordedRun, network: AnyNetwork, name: str) -> ComparedRun:
+    """Simulate what was recorded, all ranks beginning at 0.
+
+    name: of the network, for titles. Raises ValueError, which names the run, where there is no such schedule here, or
+    it is another than was recorded, or does not end on this network.
+    """
+    try:
+        schedule, _ = executed_schedule(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
+    simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes)
+    if not np.isfinite(simulated.time_s):
+        raise ValueError(f"{run}: never ends on network {name}: ringsim simulate says why")
+    order = np.lexsort((simulated.chunk, simulated.dst, simulated.src, simulated.step))
+    predicted = _in_order(replace(simulated, start_s=issued_s(schedule, simulated)), order)
+    columns = (predicted.step, predicted.src, predicted.dst, predicted.chunk)
+    if run.transfers != list(zip(*(column.tolist() for column in columns), strict=True)):
+        raise ValueError(
+            f"{run}: other transfers were recorded than the algorithm has in this version: record it again"
+        )
+    return ComparedRun(run, name, predicted, _measured(run, predicted))
+
+
+def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
+    """When each transfer could have been handed to the network by its sender, which is what a record says of it.
+
+    It may then have waited for its turn on the link. By rules 1 and 2 of the execution: (num_transfers,).
+    """
+    ready_after = np.concatenate([step.ready_after for step in schedule.steps])
+    ready = np.zeros(len(timeline))
+    for rank in range(schedule.num_ranks):
+        received, sent = np.flatnonzero(timeline.dst == rank), np.flatnonzero(timeline.src == rank)
+        applied = np.maximum.accumulate(np.append(0.0, timeline.applied_s[received]))
+        ready[sent] = applied[np.searchsorted(timeline.step[received], ready_after[sent], side="right")]
+    ready[ready_after == NEVER] = 0.0
+    latest: dict[tuple[int, int], float] = {}
+    for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):
+        latest[pair] = ready[row] = max(ready[row], latest.get(pair, 0.0))
+    return ready
+
+
+def _in_order(timeline: Timeline, order: Ints) -> Timeline:
+    columns = {name: getattr(timeline, name)[order] for name in timeline.columns()}
+    return replace(timeline, **columns)
+
+
+def _measured(run: RecordedRun, like: Timeline) -> Timeline:
+    applied = np.array(run.applied_s)
+    return replace(
+        like, start_s=np.array(run.issued_s), left_s=applied, arrived_s=applied, apply_s=applied, applied_s=applied
+    )
+
+
+def picture_names(runs: Sequence[RecordedRun]) -> list[str]:
+    """A file's name for the picture of each run: run-all_reduce-ring.png, and -2 where there is another such run."""
+    stems = [re.sub(r"[^\w.-]+", "-", f"run-{run.collective.value}-{run.algorithm}") for run in runs]
+    before = [stems[:index].count(stem) for index, stem in enumerate(stems)]
+    return [f"{stem}-{count + 1}.png" if count else f"{stem}.png" for stem, count in zip(stems, before, strict=True)]

@@ -1,0 +1,192 @@
+"""`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
+
+Each time is what `protocol_time` says for the parameters; they are the most likely ones given the times and what is
+known before, which is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
+each believed only up to a factor. Bandwidths of links and NICs come from the times alone. So a log of one node count
+gives a network for others: what it cannot tell apart, such as the start and the hops, is as NCCL has it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.calibration.cases import Cell
+from ringsim.calibration.posterior import Posterior, fit
+from ringsim.calibration.protocol_time import TESTS, Asked, Rates, times_s
+from ringsim.measurements import PT2PT_BANDWIDTH
+from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
+
+# NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
+_NCCL = {
+    "LL": (6.6, 0.6, 2.7, 0.6, 5.0, 0.25),
+    "LL128": (14.0, 1.9, 4.0, 1.25, 8.5, 0.92),
+    "Simple": (8.4, 3.4, 14.0, 4.0, 14.0, 1.0),
+}
+_TREE_SHARE = 0.92
+_SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
+_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that hang on switches which add
+# How far each may be off: 0.5 is a factor of 1.65 in one case of three. What crosses hosts depends on the network, TCP
+# or InfiniBand, and is known least. Simple's share is 1 by definition.
+_START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1
+_SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
+_ANY = 20.0  # of a logarithm: nothing is known before
+NOISE = 0.05  # of a time, when a run is repeated
+_IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
+_STREAM_BYTES = 2**20
+MISFIT = 0.25  # of a time: beyond that the model is said not to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One number that was fitted.
+
+    value: in SI units. low, high: in between it lies with a probability of 95 %.
+    seen_in: the cells whose times depend on it; none: it is as it was believed to be before.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    seen_in: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFit:
+    """A network, what it was made of, and how well it says again what it was made of."""
+
+    cluster: Cluster
+    parameters: tuple[Parameter, ...]
+    cells: tuple[Cell, ...]
+    errors: tuple[float, ...]
+
+
+def calibrate_logs(cells: Sequence[Cell], name: str, nics: Nics | None = None) -> LogFit:
+    """Fit a network to all cells that there is a formula for.
+
+    nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
+    Raises ValueError if too little was measured.
+    """
+    used = [cell for cell in cells if cell.collective in TESTS and not _counts_messages(cell)]
+    if len({(cell.collective, cell.size_bytes, cell.num_ranks) for cell in used}) < 3:
+        raise ValueError(
+            f"{cells[0].file if cells else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
+            "at least 3 sizes are needed, best from some KiB to some 100 MiB"
+        )
+    layout = _Layout(used, nics)
+    asked = Asked.of([cell.question for cell in used])
+    log_times = np.log([_calibrated_s(cell) for cell in used])
+    prior, deviation = layout.beliefs(asked, log_times)
+    found = fit(lambda at: np.log(times_s(layout.rates(at), asked)), log_times, prior, deviation, NOISE)
+    cluster = _cluster(name, layout, layout.rates(found.mode), used)
+    parameters = _parameters(layout, found, deviation, used)
+    return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(found.residuals)))
+
+
+def _counts_messages(cell: Cell) -> bool:
+    """Where small messages follow one another it is their number that takes time, not their bytes."""
+    return cell.collective == PT2PT_BANDWIDTH and cell.size_bytes < _STREAM_BYTES
+
+
+def _calibrated_s(cell: Cell) -> float:
+    """In place where that spares the library a copy: all_gather and reduce_scatter, of a rank's own share."""
+    spared = cell.in_place_s if cell.collective in ("all_gather", "reduce_scatter") else ()
+    return float(np.median(spared or cell.times_s))
+
+
+class _Layout:
+    """Which parameters there are, in which order, and what they mean."""
+
+    def __init__(self, cells: Sequence[Cell], nics: Nics | None) -> None:
+        self.nics = nics
+        self.within = any(cell.num_nodes == 1 for cell in cells)
+        self.across = any(cell.num_nodes > 1 for cell in cells)
+        self.adds = any(gpu in cell.device for cell in cells for gpu in _ADDING_SWITCHES)
+        self.names = ["host.link.bandwidth", "host.nic.bandwidth"]
+        for protocol in _NCCL:
+            self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
+        self.names += ["tree_share", "tree_latency", "message_start"]
+
+    def beliefs(self, asked: Asked, log_times: Floats) -> tuple[Floats, Floats]:
+        """Logarithms of what is believed before, and by how much it may be off."""
+        values, off = [self._fastest(asked, log_times, 1), self._fastest(asked, log_times, 2)], [_ANY, _ANY]
+        if self.nics:
+            values[1], off[1] = self.nics.bandwidth_bytes_per_s, 1e-6
+        for protocol, (start, link, hop, _, _, share) in _NCCL.items():
+            values += [start * 1e-6, link * 1e-6, hop * 1e-6, share]
+            off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
+        return np.log([*values, _TREE_SHARE, 1.0, 1.0]), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START])
+
+    def _fastest(self, asked: Asked, log_times: Floats, num_nodes: int) -> float:
+        """A first guess of the bandwidth: bytes over time, where that is most."""
+        where = asked.nodes == 1 if num_nodes == 1 else asked.nodes > 1
+        return float((asked.size / np.exp(log_times))[where].max()) if where.any() else 1e9
+
+    def rates(self, logarithms: Floats) -> Rates:
+        """The network that these parameters are."""
+        values = np.exp(logarithms).tolist()
+        link, nic = values[:2]
+        tree_share, tree, message_start = values[-3:]
+        protocols = []
+        for place, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
+            start, link_hop, hop, share = values[2 + 4 * place : 6 + 4 * place]
+            protocols.append(Protocol(
+                name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
+            ))  # fmt: skip
+        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start)
+        return Rates(
+            link if self.within else math.inf,
+            nic if self.across or self.nics else math.inf,
+            self.nics.count if self.nics else 1,
+            tuple(protocols),
+            library,
+        )
+
+
+def _cluster(name: str, layout: _Layout, rates: Rates, cells: Sequence[Cell]) -> Cluster:
+    bulk = rates.protocols[-1]
+    link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
+    nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=rates.num_nics)  # one at each end
+    per_host = max(-(-cell.num_ranks // cell.num_nodes) for cell in cells)
+    known = layout.across or layout.nics
+    spec = Spec(
+        host=Host(link=link, nics=nics if known else Nics()),
+        ranks_per_host=per_host if known else None,
+        protocols=rates.protocols,
+        library=rates.library,
+    )
+    files = sorted({cell.file.replace("\\", "/").rpartition("/")[2] for cell in cells})
+    devices = sorted({cell.device for cell in cells if cell.device})
+    return Cluster(
+        name,
+        spec,
+        f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
+        f"measured: fitted to {', '.join(files)}; what they do not tell is NCCL's own model",
+        calibration=Calibration(tuple(files), calibrated_cells(cells)),
+    )
+
+
+def calibrated_cells(cells: Sequence[Cell]) -> tuple[CalibratedCells, ...]:
+    """The cells without their times, those together that differ in size alone."""
+    sizes: dict[tuple[str, str, int, int], set[int]] = {}
+    for cell in cells:
+        key = cell.collective, cell.algorithm, cell.num_ranks, cell.num_nodes
+        sizes.setdefault(key, set()).add(cell.size_bytes)
+    return tuple(CalibratedCells(*key, tuple(sorted(some))) for key, some in sorted(sizes.items()))
+
+
+def _parameters(
+    layout: _Layout, found: Posterior, prior_deviation: Floats, cells: Sequence[Cell]
+) -> tuple[Parameter, ...]:
+    """Those that the times say something about, and those that the prediction rests on all the same."""
+    parameters = []
+    for place, name in enumerate(layout.names):
+        if prior_deviation[place] < 1e-3 or found.deviation[place] > _ANY / 2:
+            continue  # given, or nothing that was measured depends on it
+        mode, deviation = found.mode[place], found.deviation[place]
+        seen = np.flatnonzero(np.abs(found.influence[:, place]) > _IMPORTANT)
+        low, value, high = np.exp(mode + np.array([-1.96, 0, 1.96]) * deviation).tolist()
+        parameters.append(Parameter(name, value, low, high, tuple(cells[i] for i in seen.tolist())))
+    return tuple(parameters)

@@ -1,0 +1,155 @@
+"""`calibrate_probes`: a measurements file to a `Cluster`, each parameter with an interval, and how well it fits.
+
+The fits are `calibrate` and `calibrate_host`; intervals come from fitting again to blocks drawn anew from each probe's
+own (bootstrap), so they say what another run would have found, not whether the model is right.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from ringsim.calibration.one_host import calibrate_host, shift_s
+from ringsim.calibration.several_hosts import calibrate_hosts
+from ringsim.calibration.uniform import calibrate
+from ringsim.files import MAX_COUNT, require_text, require_whole
+from ringsim.measurements import Measurements, Places, Probe
+from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec
+
+_RESAMPLED = 200
+_SEED = 0
+MISFIT = 0.25  # of a time: beyond that the model is said not to fit
+
+
+class ProbeModel(Enum):
+    """host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out."""
+
+    HOST = "host"
+    HOSTS = "hosts"
+    NETWORK = "network"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFit:
+    """values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
+
+    probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
+    predicted over measured less 1.
+    """
+
+    cluster: Cluster
+    values: Mapping[str, float]
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    probes: Mapping[str, str]
+    residuals: tuple[tuple[Probe, float], ...]
+
+
+_PROBES = {
+    ProbeModel.HOST: {
+        "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
+        "host.link.latency": "shift, the smallest",
+        "host.memory_bandwidth": "shift, the largest",
+    },
+    ProbeModel.HOSTS: {
+        "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
+        "host.link.latency": "shift, the smallest",
+        "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
+        "host.nic.bandwidth": "shift, long ones",
+    },
+    ProbeModel.NETWORK: {
+        "host.nic.latency": "shift", "host.nic.bandwidth": "shift", "rank.reduce_bandwidth": "reduce",
+        "rank.send_overhead": "shift, several in flight",
+    },
+}  # fmt: skip
+
+
+def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, file: str) -> ProbeFit:
+    """Fit a network to the probes. Raises ValueError where they are too few."""
+    cluster = fitted_cluster(measurements, model, name)
+    values = _values(cluster, model)
+    random = np.random.default_rng(_SEED)
+    drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
+    ends = {key: np.quantile([each[key] for each in drawn], [0.025, 0.975], method="nearest") for key in values}
+    single = measurements.of("shift", in_flight=1)
+    residuals = tuple(
+        (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
+    )
+    return ProbeFit(
+        replace(cluster, calibration=Calibration((file,))),
+        values,
+        {key: float(low) for key, (low, _) in ends.items()},
+        {key: float(high) for key, (_, high) in ends.items()},
+        _PROBES[model],
+        residuals if measurements.num_ranks > 1 else (),
+    )
+
+
+def num_hosts(measurements: Measurements) -> int:
+    """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
+    if places := Places.of(measurements):
+        return places.num_hosts
+    found = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
+    return int(found[1]) if found else 1
+
+
+def fitting_model(measurements: Measurements) -> ProbeModel:
+    """What the ranks were: on one host, or on several."""
+    if num_hosts(measurements) == 1:
+        return ProbeModel.HOST
+    return ProbeModel.HOSTS if Places.of(measurements) else ProbeModel.NETWORK
+
+
+def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:
+    probes = tuple(
+        replace(probe, times_s=tuple(random.choice(probe.times_s, len(probe.times_s)).tolist()))
+        for probe in measurements.probes
+    )
+    return replace(measurements, probes=probes)
+
+
+def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
+    """The network alone, without intervals. Raises ValueError where probes are too few."""
+    machine = measurements.provenance.get("machine", "unknown machine")
+    require_text("provenance.machine", machine)
+    source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
+    if model is not ProbeModel.NETWORK:
+        cores = measurements.provenance.get("cores")
+        if cores is None:
+            raise ValueError("provenance.cores is missing: say --model network, or measure again")
+        require_whole("provenance.cores", cores, 1, MAX_COUNT)
+        if model is ProbeModel.HOST:
+            return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
+        spec = calibrate_hosts(measurements, cores).spec
+        return Cluster(name, spec, "several hosts, calibrated by ringsim", source)
+    network = calibrate(measurements)
+    # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
+    nics = Nics(network.latency_s / 2, network.bandwidth_bytes_per_s)
+    processor = Processor(network.send_overhead_s, network.receive_overhead_s, network.reduce_bytes_per_s)
+    spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=processor)
+    return Cluster(name, spec, "hosts of one rank each, calibrated by ringsim", source)
+
+
+def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
+    host, rank = cluster.spec.host, cluster.spec.processor
+    known = {
+        "rank.send_overhead": rank.send_overhead_s,
+        "rank.receive_overhead": rank.receive_overhead_s,
+        "rank.copy_bandwidth": rank.copy_bytes_per_s,
+        "rank.reduce_bandwidth": rank.reduce_bytes_per_s,
+        "rank.fresh_bandwidth": rank.fresh_bytes_per_s,
+        "rank.call": rank.call_s,
+        "rank.torch_call": rank.torch_call_s,
+        "host.link.latency": host.link.latency_s,
+        "host.link.bandwidth": host.link.bandwidth_bytes_per_s,
+        "host.memory_bandwidth": host.memory_bytes_per_s,
+        "host.nic.latency": host.nics.latency_s,
+        "host.nic.bandwidth": host.nics.bandwidth_bytes_per_s,
+    }
+    return {key: known[key] for key in _PROBES[model]}

@@ -1,0 +1,86 @@
+"""`calibrate_host`: from probes to a `Cluster` of one host, whose ranks share its cores and its memory."""
+
+import math
+from dataclasses import replace
+
+from ringsim.algorithms import ring_all_gather
+from ringsim.calibration.uniform import fit_line
+from ringsim.measurements import Measurements, Probe
+from ringsim.network import Cluster, Host, Link, Processor, Spec
+from ringsim.schedule import Schedule
+from ringsim.simulation import predict_time
+
+EXPLAINED = 0.98  # of a time; what is missing of it is noise
+
+
+def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+    """The host on which the probes would take the times, elapsed and of cores, that they took.
+
+    A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
+    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
+    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
+    a message takes longer by a call of its own is the call's.
+
+    Raises ValueError when probes are missing.
+    """
+    if measurements.num_ranks == 1:
+        return _cluster(Host(cores=num_cores), Processor())
+    cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
+    return _with_waiting(cluster, measurements.num_ranks, measurements.of("shift", in_flight=1))
+
+
+def processor_of(measurements: Measurements) -> Processor:
+    """What a message takes of the cores at its ends, and an addition of one.
+
+    Raises ValueError if probes are missing.
+    """
+    messages, elapsed = (measurements.of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.of("reduce_cpu")
+    if len(messages) < 2 or not additions or not elapsed:
+        raise ValueError(
+            "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
+            "--probes, as ringsim measure does"
+        )
+    per_message_s, per_byte_s = fit_line(messages)
+    _, reduce_s_per_byte = fit_line(additions)
+    fresh = measurements.of("fresh_cpu")
+    calls, torch_calls = measurements.of("call"), measurements.of("call/dist")
+    return Processor(
+        send_overhead_s=per_message_s / 2,
+        receive_overhead_s=per_message_s / 2,
+        reduce_bytes_per_s=_rate(reduce_s_per_byte),
+        copy_bytes_per_s=_rate(per_byte_s / 2),
+        fresh_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
+        call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
+        torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
+    )
+
+
+def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+    """`cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    smallest, largest = elapsed[0], elapsed[-1]
+    missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
+    host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
+    cluster = _cluster(host, cluster.spec.processor)
+    if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
+        return cluster
+    moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
+    memory = moved / (largest.median_s - smallest.median_s)
+    return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
+
+
+def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
+    """The simulated time of a round in which every rank sends `size_bytes` to its right neighbour."""
+    ring = ring_all_gather(num_ranks)
+    step = ring.steps[0]
+    columns = [(step.src, step.dst, step.chunk, step.reduce)]
+    shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
+    return predict_time(shift, cluster, num_ranks * size_bytes)
+
+
+def _cluster(host: Host, processor: Processor) -> Cluster:
+    return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
+
+
+def _rate(s_per_byte: float) -> float:
+    return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -1,0 +1,84 @@
+"""`fit`: parameters from data that are too few for them, with what is known beforehand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.network import Floats
+
+_OUTLIER = 3.0  # in deviations: what is further off counts less and less (Student's t, as it falls off)
+_MAX_STEPS = 300
+_STEP = 1e-5  # of a logarithm, for derivatives
+_CONVERGED = 1e-9
+_GIVE_UP = 1e12
+
+Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms of the times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """What is known of logarithms of parameters after the fit.
+
+    mode, deviation: (num_parameters,), the most likely values and how far they may be off.
+    residuals: (num_times,), logarithm of predicted over measured.
+    influence: (num_times, num_parameters), by how much the logarithm of each time changes with each parameter.
+    """
+
+    mode: Floats
+    deviation: Floats
+    residuals: Floats
+    influence: Floats
+
+
+def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float) -> Posterior:
+    """The mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+
+    noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
+    """
+    mode, weight = prior.copy(), 1 / prior_deviation**2
+
+    def cost(at: Floats) -> float:
+        misfit = _OUTLIER**2 * np.log1p(((model(at) - log_times) / noise / _OUTLIER) ** 2).sum()
+        return float(misfit + (weight * (at - prior) ** 2).sum())
+
+    damping, least = 1e-2, cost(mode)
+    for _ in range(_MAX_STEPS):
+        gradient, curvature, _ = _around(model, mode, log_times, noise)
+        gradient, curvature = gradient + weight * (mode - prior), curvature + np.diag(weight)
+        step, found, damping = _descend(cost, mode, gradient, curvature, damping, least)
+        if step is None:
+            break
+        mode, gain, least = mode - step, least - found, found
+        if gain < _CONVERGED * max(least, 1.0):
+            break
+    _, curvature, influence = _around(model, mode, log_times, noise)
+    residuals = model(mode) - log_times
+    scale = max(1.0, float(np.median(np.abs(residuals))) / 0.6745 / noise) ** 2  # of a normal's median deviation
+    covariance = np.linalg.inv(curvature / scale + np.diag(weight))
+    return Posterior(mode, np.sqrt(np.diag(covariance)), residuals, influence)
+
+
+def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
+    """Gradient and curvature of half the misfit, and the derivatives of the times."""
+    here = model(at)
+    columns = [(model(at + _STEP * unit) - here) / _STEP for unit in np.eye(len(at))]
+    influence = np.stack(columns, axis=1)
+    off = (here - log_times) / noise
+    weights = 1 / (1 + (off / _OUTLIER) ** 2) / noise
+    return influence.T @ (weights * off), influence.T @ (influence * (weights / noise)[:, None]), influence
+
+
+def _descend(
+    cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
+) -> tuple[Floats | None, float, float]:
+    """A step that goes down, its cost, and the damping to begin with next time; no step if there is none."""
+    while damping < _GIVE_UP:
+        step: Floats = np.asarray(
+            np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64
+        )
+        found = cost(at - step)
+        if found <= least:
+            return step, found, max(damping / 5, 1e-9)
+        damping *= 4
+    return None, least, damping

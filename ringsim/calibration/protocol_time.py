@@ -1,0 +1,198 @@
+"""How long a collective takes with a library that has several protocols and algorithms and takes the fastest.
+
+For each protocol, of bandwidth b = share x B, with W the bytes that a rank sends:
+
+    ring               start + hops within hosts x link_latency + hops across x hop_latency + W / b
+    tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share b)
+    in the switch      start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only
+
+B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
+the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
+across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
+as many as the former, with W = S; a single message has one. In the switch each rank's link carries all S bytes to be
+added and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
+channels change with the size long before the protocol does.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.measurements import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV
+from ringsim.network import Cluster, Floats, Library, Protocol, Spec
+
+Bools = npt.NDArray[np.bool_]
+
+RING_TESTS = ("all_reduce", "all_gather", "reduce_scatter")
+CHAIN_TESTS = ("broadcast", "reduce")
+MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
+TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
+_SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2.3 % less than each of them
+
+
+class Question(NamedTuple):
+    """A collective (or one of MESSAGE_TESTS), its size, and on how many ranks of how many hosts."""
+
+    test: str
+    size_bytes: int
+    num_ranks: int
+    num_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the formulas need of a network; nic_bytes_per_s of one NIC, infinite where it is not known."""
+
+    link_bytes_per_s: float
+    nic_bytes_per_s: float
+    num_nics: int
+    protocols: tuple[Protocol, ...]
+    library: Library
+
+
+def rates_of(spec: Spec) -> Rates:
+    """Of a network without protocols there is one, which costs what a message costs."""
+    host, processor = spec.host, spec.processor
+    overhead_s = processor.send_overhead_s + processor.receive_overhead_s
+    plain = Protocol(
+        "plain",
+        link_latency_s=host.link.latency_s + overhead_s,
+        hop_latency_s=2 * host.nics.latency_s + spec.switch.latency_s + overhead_s,
+    )
+    protocols = spec.protocols or (plain,)
+    return Rates(
+        host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, host.nics.count, protocols, spec.library
+    )
+
+
+def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float, str]]:
+    """For each question the seconds, and the algorithm and protocol that the library would take.
+
+    Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
+    fast what the question needs is.
+    """
+    if not questions:
+        return []
+    rates = rates_of(cluster.spec)
+    for question in questions:
+        _require_known(cluster, rates, question)
+    asked = Asked.of(questions)
+    candidates, times = _candidates(rates, asked), times_s(rates, asked)
+    fastest = np.argmin([times for _, times in candidates], axis=0)
+    return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
+
+
+def _require_known(cluster: Cluster, rates: Rates, question: Question) -> None:
+    where, most = cluster.file or cluster.name, cluster.spec.max_ranks
+    if question.test not in TESTS:
+        raise ValueError(f"{question.test}: there is no formula for it, only for {', '.join(TESTS)}")
+    if most is not None and question.num_ranks > most:
+        raise ValueError(f"{where}: its hosts have {most} ranks, but {question.num_ranks} were measured: calibrate on "
+                         "more, or raise host.count")  # fmt: skip
+    across = question.num_nodes > 1
+    if math.isinf(rates.nic_bytes_per_s if across else rates.link_bytes_per_s):
+        raise ValueError(
+            f"{where}: host.{'nic' if across else 'link'}.bandwidth is missing, but {question.test} was measured on "
+            f"{'several hosts' if across else 'one host'}: calibrate with a log of {'several' if across else 'one'} too"
+            + (", or give calibrate --nic, such as 4x200Gbit/s" if across else "")
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Questions as columns, (num_questions,) each."""
+
+    size: Floats
+    ranks: Floats
+    nodes: Floats
+    is_all_reduce: Bools
+    is_message: Bools
+    is_whole: Bools  # what is passed on is the whole tensor, not a share of it
+    is_stream: Bools  # many messages are on the way, so that only their bytes take time
+
+    @classmethod
+    def of(cls, questions: Sequence[Question]) -> "Asked":
+        columns = [np.array(column, dtype=float) for column in list(zip(*questions, strict=True))[1:]]
+        tests = [question.test for question in questions]
+        kinds = (("all_reduce",), MESSAGE_TESTS, (*MESSAGE_TESTS, *CHAIN_TESTS), (PT2PT_BANDWIDTH,))
+        return cls(*columns, *(np.array([test in kind for test in tests]) for kind in kinds))
+
+
+def times_s(rates: Rates, asked: Asked) -> Floats:
+    """(num_questions,) seconds; never less than the bytes take on the links at their full bandwidth."""
+    smooth = _smooth_minimum([times for _, times in _candidates(rates, asked)])
+    return np.maximum(smooth, _bytes_s(rates, asked))
+
+
+def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
+    """(num_questions,): a little less than the least where several are near it."""
+    table = np.array(candidates)
+    least = table.min(axis=0)
+    smooth: Floats = least * ((least / table) ** _SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
+    return smooth
+
+
+def _candidates(rates: Rates, asked: Asked) -> list[tuple[str, Floats]]:
+    """Each algorithm and protocol with its times; infinite where it is not to be had."""
+    found = []
+    for protocol in rates.protocols:
+        found.append((f"ring {protocol.name}", _ring_s(rates, protocol, asked)))
+        if rates.library.tree_share:
+            found.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, asked)))
+    if rates.library.switch_share:
+        found.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, asked)))
+    return found
+
+
+def _bandwidth(rates: Rates, asked: Asked) -> Floats:
+    """A single message uses one NIC, a collective's rings use all."""
+    nics = np.where(asked.is_message, 1, rates.num_nics) * rates.nic_bytes_per_s
+    across = np.minimum(nics, rates.link_bytes_per_s)
+    chosen: Floats = np.where(asked.nodes > 1, across, rates.link_bytes_per_s)
+    return chosen
+
+
+def _bytes_s(rates: Rates, asked: Asked) -> Floats:
+    on_links = _sent(asked) / _bandwidth(rates, asked)
+    if not rates.library.switch_share:
+        return on_links
+    in_switch = (1 + 1 / asked.ranks) * asked.size / rates.link_bytes_per_s
+    may: Bools = asked.is_all_reduce & (asked.nodes == 1)
+    return np.where(may, np.minimum(on_links, in_switch), on_links)
+
+
+def _hops(asked: Asked) -> Floats:
+    """Of a ring, one after another."""
+    return np.where(asked.is_message, 1, np.where(asked.is_all_reduce, 2, 1) * (asked.ranks - 1))
+
+
+def _sent(asked: Asked) -> Floats:
+    """The bytes that a rank of a ring sends: `Asked.size` or a share of it on each hop."""
+    return np.where(asked.is_whole, asked.size, _hops(asked) * asked.size / asked.ranks)
+
+
+def _ring_s(rates: Rates, protocol: Protocol, asked: Asked) -> Floats:
+    across = np.where(asked.is_message, asked.nodes > 1, np.where(asked.is_all_reduce, 2, 1) * (asked.nodes - 1))
+    start = protocol.start_s * np.where(asked.is_message, rates.library.message_start, 1.0)
+    latency = (_hops(asked) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
+    waited = np.where(asked.is_stream, 0.0, start + latency)
+    taken: Floats = waited + _sent(asked) / (protocol.share * _bandwidth(rates, asked))
+    return taken
+
+
+def _tree_s(rates: Rates, protocol: Protocol, share: float, asked: Asked) -> Floats:
+    up = (asked.ranks / asked.nodes - 1) * protocol.tree_link_latency_s
+    up = up + np.log2(asked.nodes) * protocol.tree_hop_latency_s
+    taken = protocol.start_s + 2 * up + 2 * asked.size / (share * protocol.share * _bandwidth(rates, asked))
+    return np.where(asked.is_all_reduce & (asked.nodes > 1), taken, np.inf)
+
+
+def _in_switch_s(rates: Rates, share: float, asked: Asked) -> Floats:
+    bulk = rates.protocols[-1]
+    moved = (1 + 1 / asked.ranks) * asked.size
+    taken = bulk.start_s + 2 * bulk.link_latency_s + moved / (share * rates.link_bytes_per_s)
+    return np.where(asked.is_all_reduce & (asked.nodes == 1), taken, np.inf)

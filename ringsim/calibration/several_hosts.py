@@ -1,0 +1,97 @@
+"""`calibrate_hosts`: from probes to a `Cluster` of several hosts, which their links hold up, not their memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ringsim.calibration.one_host import processor_of, shift_s
+from ringsim.measurements import Measurements, Places, Probe
+from ringsim.network import Cluster, Host, Link, Nics, SlowLink, Spec
+
+ALIKE = 1.25  # rates of links that differ by no more are taken for the same
+LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
+
+
+def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
+    """The hosts on which the probes would take the times that they took.
+
+    What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
+    link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
+    the pace of the slowest, and the others are as much faster. What is then missing of the time of the smallest message
+    is latency. Namespaces or containers of one machine with a rank each share its cores.
+
+    Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
+    """
+    places = Places.of(measurements)
+    if places is None:
+        raise ValueError(
+            "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
+        )
+    per_host = places.ranks_per_host
+    elapsed = measurements.of("shift", in_flight=1)
+    rates = _rates(measurements, places)
+    slowest = min(rates)
+    fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
+    shared_cores = per_host == 1 and places.one_clock
+    if shared_cores:
+        host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
+        names = [f"rank{number}" for number in range(len(rates))]
+    else:
+        host = Host(nics=Nics(bandwidth_bytes_per_s=fastest), link=_within(measurements, places))
+        names = [f"host{number}.nic0" for number in range(len(rates))]
+    slow = [
+        SlowLink(f"{name}.{way}", bandwidth_bytes_per_s=fastest * rate / max(rates))
+        for name, rate in zip(names, rates, strict=True)
+        if rate * ALIKE < max(rates)
+        for way in ("out", "in")
+    ]
+    spec = Spec(
+        host=host,
+        ranks_per_host=None if shared_cores else per_host,
+        processor=processor_of(measurements),
+        slow_links=tuple(slow),
+    )
+    return _with_latency(Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements, elapsed[0])
+
+
+def _rates(measurements: Measurements, places: Places) -> list[float]:
+    """Of each host the rate of its fastest ping, in bytes per second; all alike if none differs much."""
+    rates = [0.0] * places.num_hosts
+    for rank, host in enumerate(places.hosts):
+        other = places.hosts[places.right_of(rank)]
+        pings = measurements.of(f"ping/{rank}")
+        if host == other or not pings:
+            continue
+        rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
+        for each in (host, other):
+            rates[each] = max(rates[each], rate)
+    if not all(rates):
+        raise ValueError("the measurements have no pings of every host: measure again with the benchmark's --probes")
+    return rates if max(rates) > ALIKE * min(rates) else [1.0] * len(rates)
+
+
+def _within(measurements: Measurements, places: Places) -> Link:
+    """Between the ranks of a host."""
+    for rank in range(len(places.hosts) - 1):
+        pings = measurements.of(f"ping/{rank}")
+        if pings and places.hosts[rank] == places.hosts[rank + 1]:
+            return Link(bandwidth_bytes_per_s=_slope(pings))
+    return Link()
+
+
+def _slope(probes: Sequence[Probe]) -> float:
+    """Bytes per second between the smallest and the largest of them."""
+    if len({probe.size_bytes for probe in probes}) < 2:
+        raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
+    small, large = probes[0], probes[-1]
+    return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
+
+
+def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
+    """`cluster` with the latency that makes the smallest shift come out."""
+    missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
+    host = cluster.spec.host
+    if cluster.spec.ranks_per_host is None:
+        host = replace(host, link=replace(host.link, latency_s=missing_s))
+    else:
+        host = replace(host, nics=replace(host.nics, latency_s=missing_s / 2))  # at each end
+    return replace(cluster, spec=replace(cluster.spec, host=host))

@@ -1,0 +1,28 @@
+"""The command line. What a command needs besides NumPy is imported when it is called."""
+
+import click
+
+from ringsim import __version__
+from ringsim.cli.commands.algorithms import algorithms, verify
+from ringsim.cli.commands.calibrate import calibrate
+from ringsim.cli.commands.compare import compare
+from ringsim.cli.commands.ddp import ddp
+from ringsim.cli.commands.formats import export, import_
+from ringsim.cli.commands.measure import measure
+from ringsim.cli.commands.networks import networks
+from ringsim.cli.commands.order import order
+from ringsim.cli.commands.plot import plot
+from ringsim.cli.commands.simulate import simulate
+from ringsim.cli.commands.sweep import sweep
+from ringsim.console import OneLineGroup
+
+
+@click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ringsim")
+def main() -> None:
+    """Collective communication, proved and predicted from one description of each algorithm."""
+
+
+MEASURED = (measure, calibrate, compare)
+for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
+    main.add_command(command)

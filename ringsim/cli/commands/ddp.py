@@ -1,0 +1,127 @@
+"""`ringsim ddp`."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
+from ringsim.cli.options import RANKS, json_option, network_options
+from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers
+from ringsim.native import BACKENDS
+from ringsim.network import AnyNetwork
+from ringsim.report import format_prediction
+from ringsim.training_step import (
+    ELEMENT_BYTES,
+    BucketCaps,
+    DdpConfig,
+    Phase,
+    Prediction,
+    StepProfile,
+    load_layers,
+    recommend,
+    scale,
+    sweep_caps,
+)
+
+
+def _parse_cap(text: str) -> int:
+    """Bytes, from DDP's MiB; raises ValueError for what is no positive number."""
+    try:
+        return BucketCaps.from_mb(float(text)).rest_bytes
+    except ValueError:
+        raise ValueError(f"{text!r} is not a cap: write MiB as a number greater than 0, such as 25 or 0.5") from None
+
+
+CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
+
+
+@click.command()
+@click.option("--profile", "profile_file", type=FILE, help="JSON of scripts/train_ring.py --profile.")
+@click.option("--layers", "layers_file", type=FILE, help="TOML with layers, their sizes and times: docs/ddp.md.")
+@click.option("--ranks", type=RANKS, default=8, show_default=True)
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default="gloo", show_default=True)
+@click.option("--algorithm", help="Of all_reduce, see ringsim algorithms.  [default: the backend's]")
+@click.option("--workers", type=click.IntRange(1, 64), help="Collectives at once.  [default: the backend's]")
+@click.option(
+    "--bucket-cap-mb", "caps", type=CAPS, help="25, or 1,5,25 or 1:64 to find the best.  [default: torch's own, 25]"
+)
+@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), default="rebuilt", show_default=True,
+              help="Buckets of the first step, of later ones, or with find_unused_parameters.")  # fmt: skip
+@click.option("--wire-dtype", type=click.Choice(list(ELEMENT_BYTES)), help="In which gradients travel.")
+@click.option("--bucket-view", is_flag=True, help="With gradient_as_bucket_view=True: nothing is copied back.")
+@click.option("--no-overlap", is_flag=True, help="Communication begins after the backward pass.")
+@click.option("--copy-bandwidth", type=RATE, help="Of gradients into buckets.  [default: at which a rank adds]")
+@click.option("--scaling", type=NUMBERS_OF_RANKS, help="Efficiency on so many ranks: 2,4,8 or 2:64.")
+@network_options
+@json_option
+@click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
+def ddp(
+    profile_file: Path | None,
+    layers_file: Path | None,
+    network: AnyNetwork,
+    ranks: int,
+    caps: list[int] | None,
+    scaling: list[int] | None,
+    as_json: bool,
+    output: Path | None,
+    **settings: Any,
+) -> None:
+    """How long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
+    profile = _load(profile_file, layers_file)
+    found = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
+    click.echo(json.dumps(found.as_dict(), allow_nan=False) if as_json else format_prediction(found))
+    if output:
+        from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
+
+        save_prediction(found, output)
+
+
+def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
+    if profile_file and not layers_file:
+        return StepProfile.load(profile_file)
+    if layers_file and not profile_file:
+        return load_layers(layers_file)
+    raise click.UsageError(
+        "give either --profile or --layers: what a step of one process is", click.get_current_context()
+    )
+
+
+def _config(
+    *,
+    backend: str,
+    algorithm: str | None,
+    workers: int | None,
+    phase: str,
+    wire_dtype: str | None,
+    bucket_view: bool,
+    no_overlap: bool,
+    copy_bandwidth: float | None,
+) -> DdpConfig:
+    chosen = BACKENDS[backend]
+    chosen = replace(chosen, all_reduce=algorithm or chosen.all_reduce, num_workers=workers or chosen.num_workers)
+    return DdpConfig(
+        backend=chosen,
+        phase=Phase(phase),
+        wire_dtype=wire_dtype,
+        bucket_view=bucket_view,
+        overlap=not no_overlap,
+        copy_bytes_per_s=copy_bandwidth,
+    )
+
+
+def _predict(
+    profile: StepProfile, network: AnyNetwork, ranks: int, config: DdpConfig, caps: list[int], scaling: list[int]
+) -> Prediction:
+    """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
+    every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=len(every) + len(scaling), label="simulating", file=sys.stderr, hidden=hidden) as bar:
+        *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
+        sweep = (*given, default) if len(given) > 1 else ()
+        step = recommend(sweep) if sweep else (given or [default])[0]
+        steps = scale(profile, network, scaling, step.config, bar.update)
+    return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps))

@@ -1,0 +1,48 @@
+"""`ringsim order`."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ringsim.analysis import Order, default_budget, find_order
+from ringsim.cli.options import algorithm_options, json_option, network_options, size_option
+from ringsim.console import OUTPUT
+from ringsim.files import atomic_file
+from ringsim.network import AnyNetwork
+from ringsim.report import describe_order, report_order
+from ringsim.schedule import Schedule
+
+
+@click.command()
+@algorithm_options
+@network_options
+@size_option
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the search.")
+@click.option("--budget", type=click.IntRange(1), help="Orders to simulate at most.  [default: some seconds]")
+@json_option
+@click.option("-o", "--output", type=OUTPUT, help="Where to save the JSON object; --order reads it.")
+def order(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size: int,
+    output: Path | None,
+    as_json: bool,
+    seed: int,
+    budget: int | None,
+) -> None:
+    """Find an order of the ranks that is fast on an uneven network, such as one with hosts or slow links."""
+    found = _find_with_bar(schedule, network, size, seed, budget or default_budget(schedule))
+    report = report_order(schedule, network, size, found, seed)
+    if output:
+        with atomic_file(output) as file:
+            file.write(f"{json.dumps(report)}\n".encode())
+    click.echo(json.dumps(report) if as_json else describe_order(report))
+
+
+def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> Order:
+    """`find_order` with a progress bar on stderr, where that is a terminal."""
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=budget, label="simulating", file=sys.stderr, hidden=hidden) as bar:
+        return find_order(schedule, network, size, seed=seed, budget=budget, on_progress=bar.update)

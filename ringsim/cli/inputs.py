@@ -1,0 +1,85 @@
+"""What `calibrate` and `compare` read: a measurements file, or logs of other people's benchmarks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+
+import click
+
+from ringsim.calibration import Cell, cells_of_measurements, cells_of_tables, num_hosts
+from ringsim.cli.options import Command
+from ringsim.console import FILE, Quantity
+from ringsim.measurements import Measurements, read_logs
+from ringsim.network import Nics
+from ringsim.units import parse_rate
+
+COUNT = click.IntRange(1, 2**20)
+
+
+def parse_nics(text: str) -> Nics:
+    """Such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
+    count, times, rate = text.rpartition("x")
+    if times and not (count.strip().isdecimal() and int(count) >= 1):
+        raise ValueError(f"{text!r} is not a number of NICs and their bandwidth: write it as 4x200Gbit/s")
+    try:
+        return Nics(bandwidth_bytes_per_s=parse_rate(rate), count=int(count) if times else 1)
+    except ValueError as error:
+        raise ValueError(f"{error}; for several NICs as 4x200Gbit/s") from None
+
+
+NICS = Quantity("nics", parse_nics)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What was in the files: cells, and the measurements if they were such files."""
+
+    cells: tuple[Cell, ...]
+    files: tuple[Path, ...]
+    measurements: tuple[Measurements, ...] = ()
+
+
+def timings_options(command: Command) -> Command:
+    """The files, and what logs may leave out; the command gets what is in them as `timings`."""
+
+    @click.argument("files", nargs=-1, required=True, type=FILE)
+    @click.option("--nodes", type=COUNT, help="Hosts of a log that does not tell.")
+    @click.option("--ranks-per-node", type=COUNT, help="Likewise the ranks of each.")
+    @wraps(command)
+    def with_timings(*, files: tuple[Path, ...], nodes: int | None, ranks_per_node: int | None, **rest: object) -> None:
+        command(timings=read_timings(files, nodes, ranks_per_node), **rest)
+
+    return with_timings
+
+
+def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
+    """Read measurements or logs, told apart by how they begin.
+
+    Raises ValueError for what is neither or both, OSError for what cannot be read.
+    """
+    are_json = [_is_json(path) for path in files]
+    if not any(are_json):
+        return Timings(tuple(cells_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
+    if not all(are_json):
+        one, other = files[are_json.index(True)], files[are_json.index(False)]
+        raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
+    loaded = tuple(Measurements.load(path) for path in files)
+    cells = [
+        cell
+        for path, measurements in zip(files, loaded, strict=True)
+        for cell in cells_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
+    ]
+    return Timings(tuple(cells), tuple(files), loaded)
+
+
+def _num_hosts(measurements: Measurements, path: Path) -> int:
+    try:
+        return num_hosts(measurements)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _is_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(200).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")

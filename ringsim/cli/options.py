@@ -1,0 +1,115 @@
+"""Options that several commands have: which schedule, which network, how many bytes."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ringsim.cli.rank_order import parse_order
+from ringsim.console import RATE, SIZE, TIME, Quantity
+from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective, Schedule, relabel
+
+ORDER = Quantity("order", parse_order)
+
+MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
+RANKS = click.IntRange(1, MAX_RANKS)
+COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
+
+Command = Callable[..., None]
+
+size_option = click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 64KiB, 64MB.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def algorithm_options(command: Command) -> Command:
+    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`."""
+
+    @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
+    @click.option(
+        "--algorithm",
+        default="ring",
+        show_default=True,
+        help="See ringsim algorithms; or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+    )
+    @click.option("--ranks", type=RANKS, default=8, show_default=True)
+    @wraps(command)
+    def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
+        command(schedule=build(Collective(collective), algorithm, ranks), **rest)
+
+    return with_schedule
+
+
+def schedule_options(command: Command) -> Command:
+    """The same and --order, which puts the ranks in other places."""
+
+    @algorithm_options
+    @click.option("--order", type=ORDER, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
+    @wraps(command)
+    def with_order(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
+        command(schedule=schedule if order is None else relabel(schedule, order), **rest)
+
+    return with_order
+
+
+def networks_options(command: Command) -> Command:
+    """Options that say which networks; the command gets `networks`, from their names as the user gave them.
+
+    Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all pairs of ranks are alike.
+    """
+
+    @click.option(
+        "--network", "names", multiple=True, help="See ringsim networks; or FILE.toml. Excludes the next three."
+    )
+    @click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message.")
+    @click.option("--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link; also 10Gbit/s.")
+    @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds; without it reducing is free.")
+    @wraps(command)
+    def with_networks(
+        *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
+    ) -> None:
+        if names:
+            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
+            networks: dict[str, AnyNetwork] = {name: load_simulated(name) for name in names}
+        else:
+            networks = {"uniform": Network(latency, bandwidth, reduce_bandwidth or math.inf)}
+        command(networks=networks, **rest)
+
+    return with_networks
+
+
+def load_simulated(name: str) -> Cluster:
+    """`load_network`; says on stderr what the file holds that no simulation goes by."""
+    cluster = load_network(name)
+    if cluster.spec.protocols or cluster.spec.library != Library():
+        click.echo(
+            f"{name}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs",
+            err=True,
+        )
+    return cluster
+
+
+def network_options(command: Command) -> Command:
+    """The same for exactly one; the command gets it as `network`."""
+
+    @networks_options
+    @wraps(command)
+    def with_network(*, networks: dict[str, AnyNetwork], **rest: Any) -> None:
+        if len(networks) > 1:
+            raise click.UsageError("--network can be given only once", click.get_current_context())
+        (network,) = networks.values()
+        command(network=network, **rest)
+
+    return with_network
+
+
+def _refuse_beside_network(*names: str) -> None:
+    """Usage error if one of these options was given: a file says all of the network."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--network and --{name.replace('_', '-')} exclude each other", context)

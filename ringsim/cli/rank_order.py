@@ -1,0 +1,48 @@
+"""An order of ranks as people and `ringsim order` write it: 0,2,1,3, or the name of a file that holds it."""
+
+from pathlib import Path
+from typing import Any
+
+from ringsim.files import parse_json, quoted, read_text
+
+MAX_DIGITS = 18
+
+
+def parse_order(text: str) -> tuple[int, ...]:
+    """The ranks in their order; of a file either these numbers, or JSON that is a list of them or has one as "order".
+
+    Raises ValueError for text that is neither, and for a file that cannot be read.
+    """
+    if _is_numbers(text):
+        return _numbers(text)
+    content = _content(text)
+    if _is_numbers(content):
+        return _numbers(content)
+    try:
+        found = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
+    order = found.get("order") if isinstance(found, dict) else found
+    if not isinstance(order, list) or not all(_is_rank(rank) for rank in order):
+        raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
+    return tuple(order)
+
+
+def _is_numbers(text: str) -> bool:
+    """Whether they are such as ranks may be: of no more digits than a number of 64 bits has."""
+    return all(part.strip().isdecimal() and len(part.strip()) <= MAX_DIGITS for part in text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _content(name: str) -> str:
+    try:
+        return read_text(Path(name))
+    except OSError as error:
+        raise ValueError(f"{quoted(name, 300)} is not an order, 0,2,1,3, and not a file: {error.strerror}") from None

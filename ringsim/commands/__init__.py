@@ -1,1 +1,0 @@
-"""The commands of `ringsim`, one file each: parse, call one function, print."""

@@ -1,0 +1,69 @@
+"""`run_local_ranks`: torchrun on this machine, to its end; what ends us ends its ranks too."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from ringsim.console.signals import ended_once
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")  # brings torch with it; we only start it
+GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and nobody else could end them after it
+
+
+def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
+    """Run a program once, as if it were the first of `num_ranks` ranks; what it prints.
+
+    arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
+    with them is then said once and in one line; torchrun would add a traceback of its own.
+
+    Raises ValueError with what the program said last on stderr, if it fails.
+    """
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    environment = os.environ | ranks | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        *_, last = done.stderr.splitlines() or [f"{shlex.join(command)} ended with exit code {done.returncode}"]
+        raise ValueError(last)
+    return done.stdout
+
+
+def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
+    """Run torchrun with `num_ranks` ranks on this machine, to its end.
+
+    arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
+    quiet: what the ranks print is left out, and what they say on stderr is kept for the error.
+
+    On Ctrl-C, SIGTERM and SIGHUP alike torchrun and its ranks are ended and KeyboardInterrupt is raised. To be called
+    in the main thread. Raises OSError, which names the command, if it fails.
+    """
+    given = ["--nproc-per-node", str(num_ranks), *arguments]
+    # In a session of its own: Ctrl-C reaches us alone, and the ranks do not die each with a traceback of its own.
+    with (
+        ended_once(),
+        subprocess.Popen(
+            [*TORCHRUN, *given],
+            stdout=subprocess.DEVNULL if quiet else None,
+            stderr=subprocess.PIPE if quiet else None,
+            text=True,
+            start_new_session=True,
+        ) as job,
+    ):
+        try:
+            _, errors = job.communicate()
+        except BaseException:
+            _end(job)
+            raise
+    if job.returncode:
+        said = f":\n{errors.strip()}" if quiet else "; what it said is above"
+        raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    job.terminate()
+    try:
+        job.communicate(timeout=GRACE_S)  # not `wait`: it may have more to say than a pipe holds
+    except subprocess.TimeoutExpired:
+        job.kill()

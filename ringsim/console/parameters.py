@@ -1,0 +1,55 @@
+"""Types of command-line options that the three packages share: quantities with units, and files."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ringsim.units import parse_rate, parse_size, parse_time
+
+
+class Quantity(click.ParamType[Any]):
+    """An option whose text is read by a parser that raises ValueError, such as those of `units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default that is a number already
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class OutputFile(click.Path):
+    """A file to be written: what is in its way is found before the work, not after it.
+
+    suffixes: one of which it must have; any if there are none.
+    """
+
+    def __init__(self, suffixes: Sequence[str] = ()) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self._suffixes and path.suffix.lower() not in self._suffixes:
+            self.fail(f"{path}: must end in {', '.join(filter(None, self._suffixes))}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path}: there is no directory {path.parent}", param, ctx)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            self.fail(f"{path}: the directory {path.parent} cannot be written to", param, ctx)
+        return path
+
+
+SIZE = Quantity("size", parse_size)
+RATE = Quantity("rate", parse_rate)
+TIME = Quantity("time", parse_time)
+FILE = click.Path(path_type=Path, dir_okay=False)
+OUTPUT = OutputFile()
+PICTURE = OutputFile((".png", ".pdf", ".svg", ""))

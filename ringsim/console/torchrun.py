@@ -1,0 +1,63 @@
+"""Commands that torchrun or srun starts on several ranks: who speaks of a mistake, and what torchrun must set."""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from ringsim.console.one_line import OneLineCommand
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
+
+
+class TorchrunCommand(OneLineCommand):
+    """Only the first rank of a host says what the user got wrong; the others would repeat it word for word."""
+
+    def refuse(self, message: str, command: str | None) -> NoReturn:
+        started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
+        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")
+        if local_rank != "0" and not started:
+            # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
+            time.sleep(GRACE_S)
+            sys.exit(2)
+        super().refuse(message, command)
+
+
+def num_ranks(how_to_start: str) -> int:
+    """As torchrun says. Raises UsageError if this was not started by torchrun.
+
+    how_to_start: the command line that would have done so.
+    """
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        if not os.environ[name].isdecimal():
+            raise click.UsageError(f"{name}={os.environ[name]}: must be a whole number; torchrun sets it")
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank >= count:
+        raise click.UsageError(f"RANK={rank}: must be less than WORLD_SIZE={count}; torchrun sets both")
+    return count
+
+
+def ranks_here() -> int:
+    """How many of them are on this host; 1 if it is not said."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Find out before the work, not after it, that `folder`, or the nearest that exists above it, takes no files.
+
+    Raises UsageError that names `option`, such as `--output report`.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot be written: {error.strerror}") from error

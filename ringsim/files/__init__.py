@@ -1,0 +1,41 @@
+"""Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
+
+from ringsim.files.atomic_file import atomic_file
+from ringsim.files.json_fields import (
+    MAX_RANKS,
+    MAX_S,
+    as_tuple,
+    require_duration,
+    require_fields,
+    require_name,
+    require_seconds,
+    require_text,
+    require_whole,
+)
+from ringsim.files.text_file import parse_json, parse_toml, quoted, read_bytes, read_json, read_text
+from ringsim.files.toml_tables import NETWORK, Key, Table, refusal
+from ringsim.files.toml_values import MAX_COUNT
+
+__all__ = [
+    "MAX_COUNT",
+    "MAX_RANKS",
+    "MAX_S",
+    "NETWORK",
+    "Key",
+    "Table",
+    "as_tuple",
+    "atomic_file",
+    "parse_json",
+    "parse_toml",
+    "quoted",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "refusal",
+    "require_duration",
+    "require_fields",
+    "require_name",
+    "require_seconds",
+    "require_text",
+    "require_whole",
+]

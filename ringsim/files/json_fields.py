@@ -1,0 +1,74 @@
+"""The fields of what is read from JSON: that they are there, and that each is a quantity of its kind."""
+
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any, TypeGuard
+
+from ringsim.files.text_file import quoted
+from ringsim.units import MAX_VALUE
+
+MAX_RANKS = 2**17
+MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is between can be added up and divided by
+
+
+def require_fields(kind: type[Any], data: Any, optional: Collection[str] = ()) -> None:
+    """Raise ValueError, in one line, unless `data` is an object with every field of `kind` and nothing else.
+
+    optional: fields that may be left out.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{type(data).__name__}: must be an object with a field for each quantity")
+    names = [field.name for field in fields(kind)]
+    wrong = [name for name in names if name not in data and name not in optional]
+    wrong += [name for name in data if name not in names]
+    if wrong:
+        raise ValueError(f"a field is missing or unknown: {wrong[0]!r}")
+
+
+def require_whole(name: str, value: object, low: int, high: int = MAX_VALUE) -> None:
+    """Raise ValueError unless `value` is a whole number in these bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        bounds = f"from {low} to {high}" if isinstance(value, int) and value > high else f"at least {low}"
+        raise ValueError(f"{name} {quoted(value)}: must be a whole number, {bounds}")
+
+
+def require_seconds(name: str, value: object, low: float = -MAX_S) -> None:
+    """Raise ValueError unless `value` is a moment or a time of at least `low`, and no more than MAX_S."""
+    if not _is_number(value) or not low <= value <= MAX_S:
+        at_least = f", at least {low:g}" if low > -MAX_S else ""
+        raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
+
+
+def require_duration(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is what something took: more than no time, and no more than MAX_S."""
+    if not _is_number(value) or not MIN_S <= value <= MAX_S:
+        at_least = f", at least {MIN_S:g}" if _is_number(value) and 0 < value < MIN_S else ", greater than 0"
+        raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _at_most(value: object) -> str:
+    return f" and at most {MAX_S:g}" if _is_number(value) and value > MAX_S else ""
+
+
+def require_text(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is text of one line."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name} {quoted(value)}: must be text of one line")
+
+
+def require_name(name: str, value: object) -> None:
+    """The same for text that must not be empty."""
+    require_text(name, value)
+    if not value:
+        raise ValueError(f"{name} {quoted(value)}: must not be empty")
+
+
+def as_tuple(name: str, value: object) -> tuple[Any, ...]:
+    """A list of JSON as a tuple. Raises ValueError for what is none."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} {quoted(value)}: must be a list")
+    return tuple(value)

@@ -1,0 +1,1 @@
+"""MSCCL's XML: read into a Schedule, and written."""

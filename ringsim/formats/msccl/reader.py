@@ -1,0 +1,43 @@
+"""MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here, and a `Schedule` as XML."""
+
+from pathlib import Path
+
+from ringsim.formats.msccl.moves import moves_of
+from ringsim.formats.msccl.order import order_of
+from ringsim.formats.msccl.program import read_program
+from ringsim.formats.msccl.steps import steps_of
+from ringsim.schedule import Collective, Schedule
+
+SUFFIX = ".xml"
+
+
+def read_msccl(path: Path) -> Schedule:
+    """The schedule that does what the MSCCL program in the file does: the same sums in the same order.
+
+    Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
+
+    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for what is not MSCCL
+    XML, does not come to an end, leaves its result to chance, or cannot be said in a Schedule; OSError if the
+    file cannot be read.
+    """
+    program = read_program(path)
+    steps = steps_of(program, moves_of(program, order_of(program)))
+    name = f"msccl:{program.name or path.stem}"
+    return Schedule.from_transfers(program.collective, name, program.num_ranks, program.num_chunks, steps)
+
+
+def build_from_msccl(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+    """What `read_msccl` gives for the file named `algorithm`, if it is for that collective and number of ranks.
+
+    Raises ValueError if it is not or there is no such file, and whatever `read_msccl` raises.
+    """
+    path = Path(algorithm)
+    if not path.is_file():
+        raise ValueError(f"algorithm {algorithm!r}: there is no such file")
+    made = read_msccl(path)
+    if (made.collective, made.num_ranks) != (collective, num_ranks):
+        raise ValueError(
+            f"algorithm {algorithm!r}: it is {made.collective.value} over {made.num_ranks} ranks; asked for is "
+            f"{collective.value} over {num_ranks}"
+        )
+    return made

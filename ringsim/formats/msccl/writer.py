@@ -1,0 +1,126 @@
+"""MSCCL XML of a `Schedule`: one thread block for each gpu that a gpu sends to, and one for each it receives from.
+
+All on channel 0 and in place. Reads and writes of one chunk on one gpu keep the order that the rule of execution gives
+them: those in other thread blocks are waited for (`depid`, `deps`), the first in the step itself, the others in `nop`s
+before it (never in `nop`s alone: the runtime counts those as steps only if the step after them waits too).
+"""
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ringsim.schedule import OWNED, Collective, Schedule, ScheduleError, require_memory
+
+NAMES = {
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_GATHER: "allgather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+}
+BYTES_PER_TRANSFER = 600  # of memory, while it is written
+MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
+Block = tuple[str, int]  # what a thread block does, "s" or "r", and with whom
+Point = tuple[Block, int]  # a step of a thread block
+
+
+@dataclass(slots=True)
+class _Line:
+    """One step of a thread block; `waits_for` one step of another."""
+
+    kind: str
+    chunk: int
+    waits_for: Point | None
+
+
+@dataclass(slots=True)
+class _Access:
+    """Who last wrote a chunk, and who has read it since."""
+
+    write: Point | None = None
+    reads: list[Point] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """The thread blocks of one gpu as they grow."""
+
+    blocks: dict[Block, list[_Line]] = field(default_factory=dict)
+    accesses: dict[int, _Access] = field(default_factory=dict)
+    waited_for: dict[tuple[Block, Block], int] = field(default_factory=dict)
+
+    def read(self, to: int, chunk: int) -> None:
+        """A send, of what the last write has left."""
+        access = self.accesses.setdefault(chunk, _Access())
+        access.reads.append(self._append(("s", to), "s", chunk, [access.write] if access.write else []))
+
+    def write(self, source: int, chunk: int, *, reduce: bool) -> None:
+        """A receive, after the last write and the sends since."""
+        access = self.accesses.setdefault(chunk, _Access())
+        before = [access.write] if access.write else []
+        point = self._append(("r", source), "rrc" if reduce else "r", chunk, before + access.reads)
+        self.accesses[chunk] = _Access(point)
+
+    def _append(self, block: Block, kind: str, chunk: int, before: list[Point]) -> Point:
+        lines = self.blocks.setdefault(block, [])
+        latest: dict[Block, int] = {}
+        for other, step in before:
+            if other != block and step > self.waited_for.get((block, other), -1):
+                self.waited_for[block, other] = latest[other] = max(step, latest.get(other, -1))
+        waits = sorted(latest.items())
+        lines.extend(_Line("nop", -1, point) for point in waits[1:])
+        lines.append(_Line(kind, chunk, waits[0] if waits else None))
+        return block, len(lines) - 1
+
+
+def msccl_lines(schedule: Schedule) -> Iterator[str]:
+    """`schedule` as MSCCL XML, line by line, each with its line end.
+
+    Raises ScheduleError for a reduce_scatter or all_gather whose ranks own different numbers of chunks.
+    """
+    collective, num_ranks, num_chunks = schedule.collective, schedule.num_ranks, schedule.num_chunks
+    if collective in OWNED and num_chunks % num_ranks:
+        raise ScheduleError(f"{schedule}: {num_chunks} chunks; MSCCL needs a multiple of the number of ranks")
+    require_memory(f"{schedule} as MSCCL XML", schedule.num_transfers * BYTES_PER_TRANSFER)
+    share = num_chunks // num_ranks
+    sizes = (
+        f'i_chunks="{share if collective is Collective.ALL_GATHER else num_chunks}" '
+        f'o_chunks="{share if collective is Collective.REDUCE_SCATTER else num_chunks}" s_chunks="0"'
+    )
+    yield (
+        f'<algo name="{html.escape(schedule.algorithm)}" proto="Simple" nchannels="1" nchunksperloop="{num_chunks}" '
+        f'ngpus="{num_ranks}" coll="{NAMES[collective]}" inplace="1" outofplace="0" '
+        f'minBytes="0" maxBytes="{MAX_BYTES}">\n'
+    )
+    for rank, gpu in enumerate(_gpus(schedule)):
+        yield f'  <gpu id="{rank}" {sizes}>\n'
+        yield from _block_lines(gpu, "o" if collective is Collective.ALL_GATHER else "i")
+        yield "  </gpu>\n"
+    yield "</algo>\n"
+
+
+def _gpus(schedule: Schedule) -> list[_Gpu]:
+    gpus = [_Gpu() for _ in range(schedule.num_ranks)]
+    for step in schedule.steps:
+        for src, dst, chunk, _ in step:
+            gpus[src].read(dst, chunk)
+        for src, dst, chunk, reduce in step:
+            gpus[dst].write(src, chunk, reduce=reduce)
+    return gpus
+
+
+def _block_lines(gpu: _Gpu, buffer: str) -> Iterator[str]:
+    number = {block: index for index, block in enumerate(sorted(gpu.blocks, reverse=True))}
+    signals = {line.waits_for for lines in gpu.blocks.values() for line in lines}
+    for block, index in number.items():
+        kind, peer = block
+        send, receive = (peer, -1) if kind == "s" else (-1, peer)
+        yield f'    <tb id="{index}" send="{send}" recv="{receive}" chan="0">\n'
+        for step, line in enumerate(gpu.blocks[block]):
+            waits = (number[line.waits_for[0]], line.waits_for[1]) if line.waits_for else (-1, -1)
+            yield (
+                f'      <step s="{step}" type="{line.kind}" srcbuf="{buffer}" srcoff="{line.chunk}" dstbuf="{buffer}" '
+                f'dstoff="{line.chunk}" cnt="{int(line.chunk >= 0)}" depid="{waits[0]}" deps="{waits[1]}" '
+                f'hasdep="{int((block, step) in signals)}"/>\n'
+            )
+        yield "    </tb>\n"

@@ -1,0 +1,30 @@
+"""What was measured, by this project or by other benchmarks, and where it comes from."""
+
+from ringsim.measurements.collective_times import RAW_SOCKETS, TORCH, CollectiveTimes
+from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements.logs.table import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV, Row, Table
+from ringsim.measurements.measurements import Measurements, Probe, save_json
+from ringsim.measurements.places import Places
+from ringsim.measurements.provenance import provenance
+from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
+from ringsim.measurements.spread import tenths
+
+__all__ = [
+    "PT2PT_BANDWIDTH",
+    "PT2PT_LATENCY",
+    "RAW_SOCKETS",
+    "SENDRECV",
+    "TORCH",
+    "TRANSFER",
+    "CollectiveTimes",
+    "Measurements",
+    "Places",
+    "Probe",
+    "RecordedRun",
+    "Row",
+    "Table",
+    "provenance",
+    "read_logs",
+    "save_json",
+    "tenths",
+]

@@ -1,0 +1,98 @@
+"""`read_logs`: the tables of nccl-tests, OSU and Gloo logs, whichever they are."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ringsim.files import MAX_RANKS, require_duration, require_whole
+from ringsim.measurements.logs.gloo import Gloo
+from ringsim.measurements.logs.lines import read_lines
+from ringsim.measurements.logs.nccl_tests import NcclTests
+from ringsim.measurements.logs.osu import Osu
+from ringsim.measurements.logs.shape import Shape
+from ringsim.measurements.logs.table import Table
+
+
+def read_logs(
+    paths: Iterable[Path], num_nodes: int | None = None, ranks_per_node: int | None = None
+) -> tuple[Table, ...]:
+    """All tables of all files; what `num_nodes` and `ranks_per_node` say goes before what a log says.
+
+    Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
+    themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
+    """
+    given = num_nodes * ranks_per_node if num_nodes and ranks_per_node else None
+    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(path, given)]
+    _refuse_other_machines(tables)
+    return tuple(tables)
+
+
+def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
+    """The tables of one file as far as it tells; each reader takes the lines it knows.
+
+    num_ranks: believed where the log does not tell.
+    """
+    file = str(path)
+    readers = (
+        NcclTests(file, shape=Shape(num_ranks)),
+        Osu(file, shape=Shape(num_ranks)),
+        Gloo(file, shape=Shape(num_ranks)),
+    )
+    for number, line in read_lines(path):
+        try:
+            for reader in readers:
+                reader.look_at(number, line)
+        except ValueError as error:
+            said = str(error)
+            raise ValueError(said if said.startswith(f"{file}: ") else f"{file}: line {number}: {said}") from None
+    tables: list[Table] = []
+    for reader in readers:
+        reader.finish()
+        tables += [table for table in reader.tables if table.rows]
+    for table in tables:
+        _check(table)
+    if not tables:
+        raise ValueError(f"{path}: line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it")
+    return tables
+
+
+def _check(table: Table) -> None:
+    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
+    for row in table.rows:
+        try:
+            require_whole("size in bytes", row.size_bytes, 1)
+            for time_s in row.times_s:
+                require_duration("time", time_s)
+            for number, what in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
+                if number is not None:
+                    require_whole(what, number, 1, MAX_RANKS)
+        except ValueError as error:
+            raise ValueError(f"{table.file}: line {row.line}: {error}") from None
+
+
+def _placed(table: Table, num_nodes: int | None, ranks_per_node: int | None) -> Table:
+    nodes = num_nodes or table.num_nodes
+    ranks = nodes * ranks_per_node if nodes and ranks_per_node else table.num_ranks
+    if nodes is None and ranks_per_node and ranks:
+        nodes = -(-ranks // ranks_per_node)
+    if table.test.startswith("pt2pt"):
+        ranks, nodes = table.num_ranks, table.num_nodes
+    if ranks is None or nodes is None:
+        unknown = "how many ranks there were" if ranks is None else f"on how many hosts its {ranks} ranks were"
+        raise ValueError(f"{table.file}: line {table.rows[0].line}: the log does not tell {unknown}: give --nodes and "
+                         "--ranks-per-node")  # fmt: skip
+    if table.num_ranks is not None and ranks != table.num_ranks:
+        raise ValueError(f"{table.file}: {table.num_ranks} ranks in the log, but {ranks} by --nodes and "
+                         "--ranks-per-node: leave these out")  # fmt: skip
+    return replace(table, num_ranks=ranks, num_nodes=nodes)
+
+
+def _refuse_other_machines(tables: Iterable[Table]) -> None:
+    """One network cannot be two machines: the first device that differs is named."""
+    first: tuple[str, str] | None = None
+    for table in tables:
+        for device in table.devices:
+            first = first or (device, table.file)
+            if device != first[0]:
+                raise ValueError(f"{table.file}: device {device!r}, but {first[0]!r} in {first[1]}: logs of different "
+                                 "machines cannot be one network; give those of one machine at a time")  # fmt: skip

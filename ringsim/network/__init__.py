@@ -1,0 +1,50 @@
+"""Networks: what messages and reductions cost, and which resources they share."""
+
+from ringsim.network.calibration_record import CalibratedCells, Calibration
+from ringsim.network.cluster import Cluster
+from ringsim.network.file_reader import read_network
+from ringsim.network.file_writer import network_text
+from ringsim.network.loading import load_network, preset_names
+from ringsim.network.network import Network
+from ringsim.network.spec import Host, Library, Link, Nics, Processor, Protocol, SlowLink, Spec
+from ringsim.network.topology import (
+    NONE,
+    AnyNetwork,
+    Floats,
+    Ints,
+    Jitter,
+    Machine,
+    Paths,
+    Processors,
+    Resources,
+    require_sound,
+)
+
+__all__ = [
+    "NONE",
+    "AnyNetwork",
+    "CalibratedCells",
+    "Calibration",
+    "Cluster",
+    "Floats",
+    "Host",
+    "Ints",
+    "Jitter",
+    "Library",
+    "Link",
+    "Machine",
+    "Network",
+    "Nics",
+    "Paths",
+    "Processor",
+    "Processors",
+    "Protocol",
+    "Resources",
+    "SlowLink",
+    "Spec",
+    "load_network",
+    "network_text",
+    "preset_names",
+    "read_network",
+    "require_sound",
+]

@@ -1,0 +1,63 @@
+"""`Cluster`: a network of hosts, with its name and where its numbers come from."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ringsim.network.calibration_record import Calibration
+from ringsim.network.cluster_topology import ClusterMachine
+from ringsim.network.spec import Spec, require_quantities
+from ringsim.network.topology import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Hosts with ranks, cores, memory and NICs, and what connects them; `load_network` reads one from a file.
+
+    source: a label (vendor figure, NCCL's own model, measured) and a reference.
+    file: what it was read from, as it is named in error messages.
+    calibration: the timings it was fitted to; None if it was not.
+
+    Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
+    """
+
+    name: str
+    spec: Spec
+    description: str = ""
+    source: str = ""
+    file: str = ""
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            require_quantities(self.spec)
+        except ValueError as error:
+            raise ValueError(f"{self.file or self.name}: {error}") from None
+
+    def machine(self, num_ranks: int) -> Machine:
+        """What the engines see of it.
+
+        Raises ValueError if there is no room for so many ranks, or what is said to be slow or to fail is not there.
+        """
+        try:
+            return ClusterMachine(self.spec, num_ranks)
+        except ValueError as error:
+            raise ValueError(f"{self.file or self.name}: {error}") from None
+
+    def call_s(self, torchs: bool) -> float:
+        """Seconds that a call takes beside its messages: one of ours, or one of torch.distributed's."""
+        return self.spec.processor.torch_call_s if torchs else self.spec.processor.call_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields for JSON, without the calibration's; an infinite rate becomes None."""
+        fields: dict[str, Any] = _finite(asdict(replace(self, calibration=None)))
+        del fields["calibration"]
+        return fields
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -1,0 +1,128 @@
+"""`ClusterMachine`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ringsim.network.catalogue import Catalogue
+from ringsim.network.fabric import make_fabric
+from ringsim.network.layout import Layout, lay_out
+from ringsim.network.spec import Spec
+from ringsim.network.topology import NONE, Floats, Ints, Machine, Paths, Processors
+
+Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how much of it a byte takes
+
+
+class ClusterMachine(Machine):
+    """Columns by rank, host and NIC hold the numbers of resources; a path gathers those of its two ends.
+
+    Raises ValueError if the spec has no room for so many ranks, or names what is not there.
+    """
+
+    def __init__(self, spec: Spec, num_ranks: int) -> None:
+        layout = lay_out(spec, num_ranks)
+        catalogue = Catalogue(spec.slow_links, spec.failures)
+        self.num_ranks = num_ranks
+        self._layout = layout
+        self._number_hosts(layout, catalogue)
+        self._fabric = make_fabric(spec, layout, catalogue)
+        self._fails = _failing_ranks(spec, num_ranks, catalogue)
+        self.resources, self._extra_latency_s = catalogue.resources()
+        self.processors = _processors(spec, num_ranks, self._cores[layout.host_of_rank])
+        self._core_s_per_byte = 1 / self.processors.copy_bytes_per_s
+        self.jitter = spec.jitter
+
+    def _number_hosts(self, layout: Layout, catalogue: Catalogue) -> None:
+        hosts, host_of_rank = layout.hosts, layout.host_of_rank.tolist()
+        ranks = [f"rank{rank}" for rank in range(len(host_of_rank))]
+        self._rank_out, self._rank_in = catalogue.add_ports(ranks, [hosts[h].link for h in host_of_rank], ".port")
+        nics = [hosts[host].nics for host in layout.host_of_nic]
+        self._nic_out, self._nic_in = catalogue.add_ports(layout.nic_names, nics)
+        memory = np.array([host.memory_bytes_per_s for host in hosts])
+        self._memory = catalogue.add([f"{name}.memory" for name in layout.names], memory)
+        cores = np.array([host.cores or np.inf for host in hosts])
+        self._cores = catalogue.add([f"{name}.cores" for name in layout.names], cores)
+        self._copies = np.array([host.copies for host in hosts])
+        self._link_latency_s = np.array([host.link.latency_s for host in hosts])
+        self._nic_latency_s = np.array([host.nics.latency_s for host in hosts])
+
+    def paths(self, src: Ints, dst: Ints) -> Paths:
+        src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
+        within = src_host == dst_host
+        crossing = self._fabric.crossing(src_host, dst_host)
+        outside = self._nic_latency_s[src_host] + crossing.latency_s + self._nic_latency_s[dst_host]
+        uses = [*self._ends(src, dst, within), *((np.where(within, NONE, used), 1.0) for used in crossing.resources)]
+        resource, use = _table(uses, len(src))
+        latency = np.where(within, self._link_latency_s[src_host], outside)
+        copies = self.processors.copy_bytes_per_s
+        return Paths(
+            latency_s=latency + self._extra_latency(resource),
+            bytes_per_s=np.minimum(copies[src], copies[dst]),
+            resource=resource,
+            use_per_byte=use,
+        )
+
+    def _ends(self, src: Ints, dst: Ints, within: np.ndarray) -> Iterator[Use]:
+        """What a message uses of its two hosts. Within one host their shares add up in one column."""
+        nic_of_rank = self._layout.nic_of_rank
+        yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), 1.0
+        yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), 1.0
+        host_of_rank = self._layout.host_of_rank
+        half = self._copies / 2
+        for resource, per_byte in ((self._memory, half[host_of_rank]), (self._cores, self._core_s_per_byte)):
+            at_src = per_byte[src] + np.where(within, per_byte[dst], 0.0)
+            yield np.where(at_src > 0, resource[host_of_rank[src]], NONE), at_src
+            yield np.where(~within & (per_byte[dst] > 0), resource[host_of_rank[dst]], NONE), per_byte[dst]
+        yield self._fails[src], 1.0
+        yield self._fails[dst], 1.0
+
+    def _extra_latency(self, resource: Ints) -> Floats | float:
+        if not self._extra_latency_s.any():
+            return 0.0
+        extra: Floats = np.where(resource == NONE, 0.0, self._extra_latency_s[resource]).sum(axis=1)
+        return extra
+
+
+def _table(uses: list[Use], num_pairs: int) -> tuple[Ints, Floats]:
+    """The columns side by side, without those that nobody uses."""
+    used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
+    resource = np.empty((num_pairs, len(used)), dtype=np.int64)
+    use_per_byte = np.empty((num_pairs, len(used)))
+    for column, (numbers, use) in enumerate(used):
+        resource[:, column] = numbers
+        use_per_byte[:, column] = np.where(numbers == NONE, 0.0, use)
+    return resource, use_per_byte
+
+
+def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
+    """(num_ranks,): for a rank that fails, a resource that all its paths use; it limits nothing until then."""
+    for place, failure in enumerate(spec.failures):
+        if failure.rank is not None:
+            _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)
+    if all(failure.rank is None for failure in spec.failures):
+        return np.full(num_ranks, NONE, dtype=np.int64)
+    return catalogue.add([f"rank{rank}" for rank in range(num_ranks)], np.full(num_ranks, np.inf))
+
+
+def _processors(spec: Spec, num_ranks: int, cores: Ints) -> Processors:
+    slowdown, processor = _slowdowns(spec, num_ranks), spec.processor
+    return Processors(
+        send_overhead_s=processor.send_overhead_s * slowdown,
+        receive_overhead_s=processor.receive_overhead_s * slowdown,
+        reduce_bytes_per_s=processor.reduce_bytes_per_s / slowdown,
+        cores=cores,
+        copy_bytes_per_s=processor.copy_bytes_per_s / slowdown,
+    )
+
+
+def _slowdowns(spec: Spec, num_ranks: int) -> Floats:
+    slowdown = np.ones(num_ranks)
+    for place, slow in enumerate(spec.slow_ranks):
+        _check_rank(slow.rank, f"slow_rank[{place}].rank", num_ranks)
+        slowdown[slow.rank] *= slow.slowdown
+    return slowdown
+
+
+def _check_rank(rank: int, place: str, num_ranks: int) -> None:
+    if rank >= num_ranks:
+        raise ValueError(f"{place} = {rank}: there are only ranks 0 to {num_ranks - 1}")

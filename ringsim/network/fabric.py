@@ -1,0 +1,131 @@
+"""`Fabric`: what lies between hosts; leaf switches, or cables between named hosts and switches."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ringsim.network.catalogue import Catalogue
+from ringsim.network.layout import Layout
+from ringsim.network.spec import Cable, Spec, Switch
+from ringsim.network.topology import NONE, Floats, Ints
+
+
+class Crossing(NamedTuple):
+    """From host to host; latency_s: (num_pairs,), and columns of resources, each (num_pairs,)."""
+
+    latency_s: Floats
+    resources: Sequence[Ints]
+
+
+class Fabric(Protocol):
+    """What hosts hang on."""
+
+    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+        """The ways between these pairs of hosts; where a pair is one host twice, anything."""
+
+
+def make_fabric(spec: Spec, layout: Layout, catalogue: Catalogue) -> Fabric:
+    """The one that the spec asks for; its links get their numbers."""
+    if spec.cables:
+        return _Cables(spec.cables, layout.names, catalogue)
+    return _Leaves(spec.switch, layout, catalogue)
+
+
+class _Leaves:
+    """Leaf switches, each with the next so many hosts, under a core that limits nothing."""
+
+    def __init__(self, switch: Switch, layout: Layout, catalogue: Catalogue) -> None:
+        self._switch = switch
+        self._leaf_of_host = np.arange(len(layout.hosts)) // (switch.hosts_per_leaf or len(layout.hosts))
+        num_leaves = int(self._leaf_of_host[-1]) + 1
+        uplink = self._uplinks(layout) if num_leaves > 1 else np.full(1, np.inf)
+        self._up = catalogue.add([f"leaf{leaf}.up" for leaf in range(num_leaves)], uplink)
+        self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
+
+    def _uplinks(self, layout: Layout) -> Floats:
+        """(num_leaves,); a leaf that is partly filled counts as full of hosts like those it has."""
+        num_leaves = int(self._leaf_of_host[-1]) + 1
+        if self._switch.oversubscription is None:
+            return np.full(num_leaves, self._switch.uplink_bytes_per_s)
+        below = np.array([host.nics.count * host.nics.bandwidth_bytes_per_s for host in layout.hosts])
+        mean = np.bincount(self._leaf_of_host, below) / np.bincount(self._leaf_of_host)
+        uplinks: Floats = mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
+        return uplinks
+
+    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+        src_leaf, dst_leaf = self._leaf_of_host[src_host], self._leaf_of_host[dst_host]
+        across = src_leaf != dst_leaf
+        longer = self._switch.latency_s + self._switch.uplink_latency_s
+        up, down = np.where(across, self._up[src_leaf], NONE), np.where(across, self._down[dst_leaf], NONE)
+        return Crossing(self._switch.latency_s + across * longer, (up, down))
+
+
+class _Cables:
+    """Every message takes a way with the fewest links; of several, the one found first in the order of the file."""
+
+    def __init__(self, cables: Sequence[Cable], hosts: Sequence[str], catalogue: Catalogue) -> None:
+        self._hosts = hosts
+        self._latency = np.array([cable.latency_s for cable in cables])
+        self._ways = neighbours(cables)
+        self._there, self._back = _number(cables, catalogue)
+        self._reached: dict[int, dict[str, tuple[str, int, bool]]] = {}
+
+    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+        num_hosts = len(self._hosts)
+        pairs, which = np.unique(src_host * num_hosts + dst_host, return_inverse=True)
+        routes = [self._route(*divmod(int(pair), num_hosts)) for pair in pairs]
+        latency = np.array([sum(self._latency[cable] for cable, _ in route) for route in routes], dtype=np.float64)
+        width = max((len(route) for route in routes), default=0)
+        table = np.full((width, len(routes)), NONE, dtype=np.int64)
+        for pair, route in enumerate(routes):
+            table[: len(route), pair] = [(self._there if there else self._back)[cable] for cable, there in route]
+        return Crossing(latency[which], list(table[:, which]))
+
+    def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
+        """The cables on the way, and whether each is gone through as it was named."""
+        if src not in self._reached:
+            self._reached[src] = reach(self._hosts[src], self._ways)
+        route, at = [], self._hosts[dst]
+        while at != self._hosts[src]:
+            at, cable, there = self._reached[src][at]
+            route.append((cable, there))
+        return route[::-1]
+
+
+Ways = Mapping[str, Sequence[tuple[str, int, bool]]]
+
+
+def neighbours(cables: Sequence[Cable]) -> Ways:
+    """For each host and switch what it has a cable to: the other end, which cable, and whether from its first end."""
+    ways: dict[str, list[tuple[str, int, bool]]] = {}
+    for number, cable in enumerate(cables):
+        first, second = cable.between
+        ways.setdefault(first, []).append((second, number, True))
+        ways.setdefault(second, []).append((first, number, False))
+    return ways
+
+
+def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
+    """Breadth first: for all that can be reached where one comes from, by which cable, and in which direction."""
+    came_from: dict[str, tuple[str, int, bool]] = {}
+    queue = deque([start])
+    while queue:
+        at = queue.popleft()
+        for end, cable, there in ways.get(at, ()):
+            if end != start and end not in came_from:
+                came_from[end] = (at, cable, there)
+                queue.append(end)
+    return came_from
+
+
+def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
+    """The resources of each cable there and back; a half-duplex cable has but one."""
+    there, back = [], []
+    for cable in cables:
+        (first, second), capacity = cable.between, np.array([cable.bandwidth_bytes_per_s])
+        arrow = "<->" if cable.half_duplex else "->"
+        there.append(catalogue.add([f"{first}{arrow}{second}"], capacity)[0])
+        back.append(there[-1] if cable.half_duplex else catalogue.add([f"{second}->{first}"], capacity)[0])
+    return np.array(there), np.array(back)

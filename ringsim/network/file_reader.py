@@ -1,0 +1,163 @@
+"""From the text of a network file to a `Cluster`; docs/networks.md describes the format."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from ringsim.files import NETWORK, parse_toml, refusal
+from ringsim.network import spec
+from ringsim.network.calibration_record import CalibratedCells, Calibration
+from ringsim.network.cluster import Cluster
+from ringsim.network.fabric import neighbours, reach
+from ringsim.network.topology import Jitter
+
+Fields = dict[str, Any]
+
+
+def read_network(text: str, file: str) -> Cluster:
+    """The cluster that the TOML text describes; `file` is what error messages call it.
+
+    Raises ValueError with file, place, value and rule for anything that is wrong with it.
+    """
+    try:
+        return _cluster(NETWORK.read(parse_toml(text), ""), file)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _cluster(fields: Fields, file: str) -> Cluster:
+    about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
+    calibration = _calibration(fields.pop("calibration", {}))
+    return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file, calibration=calibration)
+
+
+def _calibration(fields: Fields) -> Calibration | None:
+    if not fields:
+        return None
+    cells = tuple(CalibratedCells(**cells) for cells in fields.get("cells", []))
+    return Calibration(fields.get("files", ()), cells)
+
+
+def _spec(fields: Fields) -> spec.Spec:
+    placed, template = fields.get("placed_hosts", []), fields.get("host", {})
+    made: Fields = {}
+    if placed:
+        made["placed_hosts"] = _placed_hosts(placed, template)
+    else:
+        made |= _all_alike(fields)
+    made["cables"] = _cables(fields, made.get("placed_hosts", ()))
+    made["switch"] = _switch(fields, made)
+    made["processor"] = spec.Processor(**fields.get("processor", {}))
+    made["slow_ranks"] = tuple(spec.SlowRank(**slow) for slow in fields.get("slow_ranks", []))
+    made["slow_links"] = _slow_links(fields.get("slow_links", []))
+    made["failures"] = _failures(fields.get("failures", []))
+    made["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
+    made["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
+    made["library"] = spec.Library(**fields.get("library", {}))
+    return spec.Spec(**made)
+
+
+def _all_alike(fields: Fields) -> Fields:
+    if "host" not in fields:
+        raise ValueError("neither [host] nor [[hosts]]: say what the hosts are")
+    template = fields["host"]
+    count = template.get("num_hosts")
+    if count is not None and "ranks_per_host" not in template:
+        raise refusal("host.count", count, ": give host.ranks too, the ranks of each host")
+    placing = {key: template[key] for key in ("ranks_per_host", "num_hosts") if key in template}
+    return {"host": _host(template), **placing}
+
+
+def _host(*layers: Mapping[str, Any]) -> spec.Host:
+    """What later layers say goes before what earlier ones say, key by key."""
+    link: Fields = {}
+    nics: Fields = {}
+    rest: Fields = {}
+    for layer in layers:
+        link |= layer.get("link", {})
+        nics |= layer.get("nics", {})
+        rest |= {key: layer[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in layer}
+    return spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics))
+
+
+def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:
+    for key, field in (("ranks", "ranks_per_host"), ("count", "num_hosts")):
+        if field in template:
+            raise refusal(f"host.{key}", template[field], ": must be left out, since [[hosts]] says it")
+    hosts = tuple(spec.PlacedHost(host["name"], host["ranks"], _host(template, host)) for host in placed)
+    _check_names(hosts)
+    _check_ranks(hosts)
+    return hosts
+
+
+def _check_names(hosts: Sequence[spec.PlacedHost]) -> None:
+    first: dict[str, int] = {}
+    for place, host in enumerate(hosts):
+        if first.setdefault(host.name, place) != place:
+            raise refusal(f"hosts[{place}].name", host.name, f": hosts[{first[host.name]}] has that name already")
+
+
+def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
+    host_of: dict[int, str] = {}
+    for place, host in enumerate(hosts):
+        for rank in host.ranks:
+            if rank in host_of:
+                raise refusal(f"hosts[{place}].ranks", list(host.ranks), f": rank {rank} is on {host_of[rank]} already")
+            host_of[rank] = host.name
+    missing = next((rank for rank in range(len(host_of)) if rank not in host_of), None)
+    if missing is not None:
+        raise ValueError(f"hosts: rank {missing} is on none; the ranks of all hosts must be 0, 1, 2 and so on")
+
+
+def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cable, ...]:
+    cables = tuple(spec.Cable(**cable) for cable in fields.get("cables", []))
+    if cables and not hosts:
+        raise ValueError("links: need [[hosts]], so that they can name them")
+    if cables and "switch" in fields:
+        raise ValueError("switch: must be left out, since [[links]] says how the hosts are connected")
+    ends: set[frozenset[str]] = set()
+    for place, cable in enumerate(cables):
+        if frozenset(cable.between) in ends:
+            raise refusal(f"links[{place}].between", list(cable.between), ": there is a link between them already")
+        ends.add(frozenset(cable.between))
+    if cables:
+        _check_reach(cables, hosts)
+    return cables
+
+
+def _check_reach(cables: Sequence[spec.Cable], hosts: Sequence[spec.PlacedHost]) -> None:
+    first = hosts[0]  # cables go both ways, so it is enough that one reaches all
+    reached = reach(first.name, neighbours(cables))
+    for host in hosts[1:]:
+        if host.name not in reached:
+            ranks = f"(rank {first.ranks[0]}) to {host.name} (rank {host.ranks[0]})"
+            raise ValueError(f"links: there is no way from {first.name} {ranks}")
+
+
+def _switch(fields: Fields, made: Fields) -> spec.Switch:
+    given = fields.get("switch", {})
+    for key, field in (("uplink", "uplink_bytes_per_s"), ("oversubscription", "oversubscription")):
+        if field in given and "hosts_per_leaf" not in given:
+            raise ValueError(f"switch.{key}: give switch.hosts too, the hosts of each leaf switch")
+    if "oversubscription" in given:
+        if "uplink_bytes_per_s" in given:
+            raise ValueError("switch.oversubscription: give this or switch.uplink, not both")
+        hosts = [placed.host for placed in made.get("placed_hosts", ())] or [made["host"]]
+        if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
+            raise ValueError("switch.oversubscription: needs a bandwidth of every NIC")
+    return spec.Switch(**given)
+
+
+def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:
+    for place, slow in enumerate(slow_links):
+        if len(slow) == 1:
+            raise refusal(f"slow_link[{place}].link", slow["link"], ": give its bandwidth, slowdown or latency")
+    return tuple(spec.SlowLink(**slow) for slow in slow_links)
+
+
+def _failures(failures: Sequence[Fields]) -> tuple[spec.Failure, ...]:
+    for place, failure in enumerate(failures):
+        if ("link" in failure) == ("rank" in failure):
+            raise ValueError(f"failure[{place}]: give either link or rank")
+    return tuple(spec.Failure(**failure) for failure in failures)

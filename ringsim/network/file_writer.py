@@ -1,0 +1,94 @@
+"""From a `Cluster` back to the text of a network file, which `read_network` reads."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from ringsim.files import NETWORK, Key, Table
+from ringsim.network.calibration_record import Calibration
+from ringsim.network.cluster import Cluster
+from ringsim.network.spec import Spec
+
+_FIGURES = 6  # more than any measurement has
+
+
+def network_text(cluster: Cluster) -> str:
+    """TOML that describes the same network. Hosts by name, and what is wrong but for slow links, are not written.
+
+    Raises ValueError for a network that has these.
+    """
+    spec = cluster.spec
+    if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.failures or spec.jitter:
+        raise ValueError(f"{cluster.name}: only networks of hosts that are all alike can be written")
+    lines = [f"{key} = {_quoted(getattr(cluster, key))}" for key in ("name", "description", "source")]
+    for place, values in _tables(spec):
+        lines += ["", place, *values]
+    if cluster.calibration:
+        lines += ["", *_calibration(cluster.calibration)]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
+    host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts, "cores": spec.host.cores}
+    found = [f"{key} = {value}" for key, value in host.items() if value is not None]
+    yield "[host]", found + _values("host", spec.host)
+    for place, of in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
+                      ("library", spec.library)):  # fmt: skip
+        values = _values(place, of)
+        if values:
+            yield f"[{place}]", values
+    for protocol in spec.protocols:
+        yield "[[protocol]]", _values("protocol", protocol)
+    for slow in spec.slow_links:
+        yield "[[slow_link]]", _values("slow_link", slow)
+
+
+def _values(place: str, of: Any) -> list[str]:
+    """A line for each key that says something else than if it were left out."""
+    defaults = {field.name: field.default for field in fields(of)}
+    lines = []
+    for name, key in _table(place).keys.items():
+        value = getattr(of, key.field, None)
+        if isinstance(key.holds, Table) or key.field not in defaults or value == defaults[key.field]:
+            continue
+        if name != "cores":
+            lines.append(f"{name} = {_shown(key, value)}")
+    return lines
+
+
+def _table(place: str) -> Table:
+    table = NETWORK
+    for name in place.split("."):
+        inner = table.keys[name].holds
+        assert isinstance(inner, Table)
+        table = inner
+    return table
+
+
+def _shown(key: Key, value: Any) -> str:
+    if key.field == "half_duplex":
+        return _quoted("half")
+    if key.field.endswith("_per_s"):
+        return _quoted(f"{value / 1e9:.{_FIGURES}g}GB/s") if math.isfinite(value) else _quoted("1e9GB/s")
+    if key.field.endswith("_s"):
+        return _quoted(f"{value * 1e6:.{_FIGURES}g}us")
+    if isinstance(value, str):
+        return _quoted(value)
+    return f"{value:.{_FIGURES}g}" if isinstance(value, float) else str(value)
+
+
+def _calibration(calibration: Calibration) -> list[str]:
+    lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these"]
+    lines.append(f"from = {json.dumps(list(calibration.files))}")
+    for cells in calibration.cells:
+        lines += ["", "[[calibration.cells]]", f"collective = {_quoted(cells.collective)}"]
+        lines += [f"algorithm = {_quoted(cells.algorithm)}", f"ranks = {cells.num_ranks}", f"hosts = {cells.num_hosts}"]
+        lines.append(f"sizes = {list(cells.sizes_bytes)}")
+    return lines
+
+
+def _quoted(text: str) -> str:
+    """JSON's escapes are TOML's."""
+    return json.dumps(text, ensure_ascii=False)

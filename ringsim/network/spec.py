@@ -1,0 +1,204 @@
+"""`Spec`: what a network file says, as data; `docs/networks.md` describes each of its tables."""
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+
+from ringsim.network.topology import Jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of a kind; half duplex: both directions share its bandwidth."""
+
+    latency_s: float = 0.0
+    bandwidth_bytes_per_s: float = math.inf
+    half_duplex: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nics(Link):
+    """The network interfaces of a host, all alike; its ranks are dealt out to them in equal runs."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a host is made of.
+
+    cores: None where there are always enough.
+    memory_bytes_per_s: what its memory copies in a second; a message within the host uses it `copies` times a byte.
+    link: a rank's port to the other ranks of the host.
+    """
+
+    cores: int | None = None
+    memory_bytes_per_s: float = math.inf
+    copies: float = 2.0
+    link: Link = Link()
+    nics: Nics = Nics()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedHost:
+    """A host with a name, and the ranks it holds."""
+
+    name: str
+    ranks: tuple[int, ...]
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The leaf switches, each with so many hosts; None: one switch with all hosts on it.
+
+    uplink_bytes_per_s: of all uplinks of a leaf together, in each direction.
+    oversubscription: instead of it, how many times the bandwidth of the NICs below exceeds that of the uplinks.
+    """
+
+    latency_s: float = 0.0
+    hosts_per_leaf: int | None = None
+    uplink_bytes_per_s: float = math.inf
+    oversubscription: float | None = None
+    uplink_latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cable(Link):
+    """A link between two hosts, two switches, or one of each."""
+
+    between: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What a rank does at the ends of a message.
+
+    fresh_bytes_per_s: at which it copies into memory that is new to the process; no message does.
+    call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
+    """
+
+    send_overhead_s: float = 0.0
+    receive_overhead_s: float = 0.0
+    reduce_bytes_per_s: float = math.inf
+    copy_bytes_per_s: float = math.inf
+    fresh_bytes_per_s: float = math.inf
+    call_s: float = 0.0
+    torch_call_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way in which a library sends its collectives; it takes the one by which a collective is over first.
+
+    start_s: once per collective. link_latency_s, hop_latency_s: from rank to rank within a host, and from host to host;
+    tree_...: the same on a tree. share: of the bandwidths of links and NICs.
+    """
+
+    name: str
+    start_s: float = 0.0
+    link_latency_s: float = 0.0
+    hop_latency_s: float = 0.0
+    tree_link_latency_s: float = 0.0
+    tree_hop_latency_s: float = 0.0
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What a collective library chooses from, beside its protocols.
+
+    tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
+    switch_share: likewise within a host whose switch adds; None: it does not.
+    message_start: how many times `start_s` a single message takes.
+    """
+
+    tree_share: float | None = None
+    switch_share: float | None = None
+    message_start: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """A straggler: its overheads, reductions and copies take `slowdown` times as long."""
+
+    rank: int
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A resource with another bandwidth, one that is divided by `slowdown`, or a longer latency."""
+
+    link: str
+    bandwidth_bytes_per_s: float | None = None
+    slowdown: float = 1.0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """From `at_s` on, a resource gives nothing, or nothing gets to or from a rank."""
+
+    link: str | None = None
+    rank: int | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The hosts of a network, how they hang together, and what is wrong with them.
+
+    host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
+    protocols, library: of a collective library, which `ringsim compare` goes by; the engines know nothing of them.
+    placed_hosts: if there are any, these are the hosts, and the three fields above say nothing.
+    cables: if there are any, they connect the hosts, and `switch` says nothing.
+    """
+
+    host: Host = Host()
+    ranks_per_host: int | None = None
+    num_hosts: int | None = None
+    placed_hosts: tuple[PlacedHost, ...] = ()
+    cables: tuple[Cable, ...] = ()
+    switch: Switch = Switch()
+    processor: Processor = Processor()
+    slow_ranks: tuple[SlowRank, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    jitter: Jitter | None = None
+    protocols: tuple[Protocol, ...] = ()
+    library: Library = Library()
+
+    @property
+    def max_ranks(self) -> int | None:
+        """How many ranks there is room for; None: any number."""
+        if self.placed_hosts:
+            return sum(len(placed.ranks) for placed in self.placed_hosts)
+        if self.num_hosts is None or self.ranks_per_host is None:
+            return None
+        return self.num_hosts * self.ranks_per_host
+
+
+def require_quantities(spec: Spec) -> None:
+    """Raise ValueError, which names the first, for a number of the spec that cannot be: files are checked before."""
+    _require(spec, "")
+
+
+def _require(value: object, place: str) -> None:
+    if isinstance(value, float):
+        _require_number(value, place)
+    elif isinstance(value, tuple):
+        for index, inner in enumerate(value):
+            _require(inner, f"{place}[{index}]")
+    elif is_dataclass(value):
+        for field in fields(value):
+            _require(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
+
+
+def _require_number(value: float, place: str) -> None:
+    """By its unit, which is in its name."""
+    if place.endswith("_per_s"):
+        rule = "" if value > 0 else "greater than 0"
+    else:
+        rule = "" if 0 <= value < math.inf else "finite and not negative"
+    if rule:
+        raise ValueError(f"{place} {value}: must be {rule}")

@@ -1,0 +1,109 @@
+"""`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
+
+from collections.abc import Callable
+
+from ringsim.algorithms import (
+    bidirectional_ring_all_gather,
+    bidirectional_ring_all_reduce,
+    bidirectional_ring_reduce_scatter,
+    binomial_tree_all_reduce,
+    binomial_tree_broadcast,
+    binomial_tree_reduce,
+    direct_all_gather,
+    direct_all_reduce,
+    direct_broadcast,
+    direct_reduce,
+    direct_reduce_scatter,
+    double_binary_tree_all_reduce,
+    double_binary_tree_broadcast,
+    double_binary_tree_reduce,
+    gloo_ring_all_gather,
+    gloo_ring_all_reduce,
+    halving_doubling_all_gather,
+    halving_doubling_all_reduce,
+    halving_doubling_reduce_scatter,
+    hierarchical_all_reduce,
+    multi_ring_all_gather,
+    multi_ring_all_reduce,
+    multi_ring_reduce_scatter,
+    naive_ring_all_reduce,
+    parameter_server_all_reduce,
+    recursive_doubling_all_gather,
+    recursive_doubling_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_broadcast,
+    ring_reduce,
+    ring_reduce_scatter,
+    torus_all_reduce,
+    two_shot_all_reduce,
+)
+from ringsim.formats import SUFFIX, build_from_msccl
+from ringsim.registry.user_file import build_from_file
+from ringsim.schedule import Collective, Schedule, split
+
+MAX_PIECES = 2**16
+Algorithm = Callable[[int], Schedule]
+
+ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
+    (Collective.ALL_REDUCE, "ring"): ring_all_reduce,
+    (Collective.ALL_REDUCE, "gloo_ring"): gloo_ring_all_reduce,
+    (Collective.ALL_REDUCE, "bidirectional_ring"): bidirectional_ring_all_reduce,
+    (Collective.ALL_REDUCE, "multi_ring"): multi_ring_all_reduce,
+    (Collective.ALL_REDUCE, "recursive_doubling"): recursive_doubling_all_reduce,
+    (Collective.ALL_REDUCE, "halving_doubling"): halving_doubling_all_reduce,
+    (Collective.ALL_REDUCE, "binomial_tree"): binomial_tree_all_reduce,
+    (Collective.ALL_REDUCE, "double_binary_tree"): double_binary_tree_all_reduce,
+    (Collective.ALL_REDUCE, "direct"): direct_all_reduce,
+    (Collective.ALL_REDUCE, "two_shot"): two_shot_all_reduce,
+    (Collective.ALL_REDUCE, "torus"): torus_all_reduce,
+    (Collective.ALL_REDUCE, "hierarchical"): hierarchical_all_reduce,
+    (Collective.ALL_REDUCE, "parameter_server"): parameter_server_all_reduce,
+    (Collective.ALL_REDUCE, "naive_ring"): naive_ring_all_reduce,
+    (Collective.REDUCE_SCATTER, "ring"): ring_reduce_scatter,
+    (Collective.REDUCE_SCATTER, "bidirectional_ring"): bidirectional_ring_reduce_scatter,
+    (Collective.REDUCE_SCATTER, "multi_ring"): multi_ring_reduce_scatter,
+    (Collective.REDUCE_SCATTER, "halving_doubling"): halving_doubling_reduce_scatter,
+    (Collective.REDUCE_SCATTER, "direct"): direct_reduce_scatter,
+    (Collective.ALL_GATHER, "ring"): ring_all_gather,
+    (Collective.ALL_GATHER, "gloo_ring"): gloo_ring_all_gather,
+    (Collective.ALL_GATHER, "bidirectional_ring"): bidirectional_ring_all_gather,
+    (Collective.ALL_GATHER, "multi_ring"): multi_ring_all_gather,
+    (Collective.ALL_GATHER, "recursive_doubling"): recursive_doubling_all_gather,
+    (Collective.ALL_GATHER, "halving_doubling"): halving_doubling_all_gather,
+    (Collective.ALL_GATHER, "direct"): direct_all_gather,
+    (Collective.BROADCAST, "ring"): ring_broadcast,
+    (Collective.BROADCAST, "binomial_tree"): binomial_tree_broadcast,
+    (Collective.BROADCAST, "double_binary_tree"): double_binary_tree_broadcast,
+    (Collective.BROADCAST, "direct"): direct_broadcast,
+    (Collective.REDUCE, "ring"): ring_reduce,
+    (Collective.REDUCE, "binomial_tree"): binomial_tree_reduce,
+    (Collective.REDUCE, "double_binary_tree"): double_binary_tree_reduce,
+    (Collective.REDUCE, "direct"): direct_reduce,
+}
+
+
+def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+    """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
+
+    A built-in name may be followed by a number of pieces into which every chunk is split: `ring/4` (see `split`).
+    The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
+
+    Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
+    is wrong with the user's file; ScheduleError for an MSCCL program that cannot be a Schedule.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
+    if algorithm.endswith(SUFFIX):
+        return build_from_msccl(collective, algorithm, num_ranks)
+    if ":" in algorithm:
+        return build_from_file(collective, algorithm, num_ranks)
+    name, slash, pieces = algorithm.partition("/")
+    if (collective, name) not in ALGORITHMS:
+        known = ", ".join(name for of, name in ALGORITHMS if of is collective)
+        raise ValueError(
+            f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
+        )
+    if slash and not (pieces.isdecimal() and 1 <= int(pieces) <= MAX_PIECES):
+        raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of pieces, 1..{MAX_PIECES}")
+    return split(ALGORITHMS[collective, name](num_ranks), int(pieces or 1))

@@ -1,0 +1,63 @@
+"""A user's own algorithm: a function in a Python file, named as `FILE.py:FUNCTION`."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ringsim.files import quoted
+from ringsim.schedule import Collective, Schedule, Steps
+
+
+def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+    """What the function makes for `num_ranks`; the file is run anew at each call.
+
+    Raises ValueError, in one line, if there is no such file or function, if either raises, and if what is
+    returned is not a Schedule of that collective and number of ranks.
+    """
+    file, _, function = algorithm.rpartition(":")
+    made = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
+    if not isinstance(made, Schedule):
+        raise ValueError(f"algorithm {algorithm!r}: it returned {type(made).__name__}, not a Schedule")
+    for name, kind in (("collective", Collective), ("num_ranks", int), ("num_chunks", int), ("steps", Steps)):
+        value = getattr(made, name)
+        if not isinstance(value, kind):
+            raise ValueError(f"algorithm {algorithm!r}: {name} {quoted(value)}: must be of {kind.__name__}")
+    if (made.collective, made.num_ranks) != (collective, num_ranks):
+        raise ValueError(
+            f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"
+        )
+    return replace(made, algorithm=f"{Path(file).name}:{function}")  # so that whatever is said of it names the file
+
+
+def _function(algorithm: str, path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise ValueError(f"algorithm {algorithm!r}: there is no file {str(path)!r}")
+    module = ModuleType(f"ringsim_user_file_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look for the module they are in
+    _call(algorithm, _run, module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"algorithm {algorithm!r}: there is no function {name!r} in {str(path)!r}")
+    return function
+
+
+def _run(module: ModuleType) -> None:
+    # Not by an import, which may take the bytecode of an older file for it, and leaves bytecode beside it.
+    path = Path(str(module.__file__))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # an error is one line; what Python makes of it says the rest
+        code = compile(path.read_bytes(), path, "exec")
+    exec(code, vars(module))
+
+
+def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except (Exception, SystemExit) as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error

@@ -1,0 +1,46 @@
+"""Text, traces and pictures of what analysis and calibration found."""
+
+from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
+from ringsim.report.comparison_table import comparison_csv, format_comparison
+from ringsim.report.explanation_table import ranks_as_dicts, ranks_table
+from ringsim.report.network_table import (
+    describe_network,
+    format_network_details,
+    format_networks,
+    network_details,
+    network_summary,
+)
+from ringsim.report.placement_report import describe_order, report_order
+from ringsim.report.run_summary import describe, summarise
+from ringsim.report.run_trace import write_run_trace
+from ringsim.report.send_rows import pack_sends
+from ringsim.report.sweep_table import format_gain, format_sweep, rival
+from ringsim.report.trace import write_trace
+from ringsim.report.training_step_table import format_prediction
+
+__all__ = [
+    "comparison_csv",
+    "describe",
+    "describe_network",
+    "describe_order",
+    "fit_dict",
+    "format_comparison",
+    "format_fit",
+    "format_gain",
+    "format_network_details",
+    "format_networks",
+    "format_prediction",
+    "format_probe_fit",
+    "format_sweep",
+    "network_details",
+    "network_summary",
+    "pack_sends",
+    "probe_fit_dict",
+    "ranks_as_dicts",
+    "ranks_table",
+    "report_order",
+    "rival",
+    "summarise",
+    "write_run_trace",
+    "write_trace",
+]

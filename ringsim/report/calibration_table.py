@@ -1,0 +1,131 @@
+"""What a calibration found, as text: each parameter, its interval and what it was seen in; and how well all fits."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ringsim.calibration import MISFIT, Cell, LogFit, Parameter, ProbeFit
+from ringsim.measurements import Probe
+from ringsim.units import format_rate, format_size, format_time
+
+_SHOWN_MISFITS = 5
+
+
+def format_fit(fit: LogFit) -> str:
+    """The table of parameters, and the statement of fit."""
+    rows = [("parameter", "value", "95 % between", "seen in")]
+    rows += [(each.name, *_values(each), _seen(each.seen_in)) for each in fit.parameters]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    method = (
+        "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
+    )
+    return "\n".join([*lines, method, "", *format_fit_statement(fit.cells, fit.errors)])
+
+
+def format_fit_statement(cells: Sequence[Cell], errors: Sequence[float]) -> list[str]:
+    """How well the network says again what it was made of, and what it does not."""
+    sizes = [abs(error) for error in errors]
+    worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
+    lines = [f"fitted to {len(cells)} timings: median |residual| {statistics.median(sizes):.1%}, "
+             f"largest {worst[0][0]:.1%} ({_cell(cells[worst[0][1]])})"]  # fmt: skip
+    beyond = [place for size, place in worst if size > MISFIT]
+    if beyond:
+        named = "; ".join(f"{_cell(cells[place])} {errors[place]:+.0%}" for place in beyond[:_SHOWN_MISFITS])
+        more = f"; and {len(beyond) - _SHOWN_MISFITS} more" if len(beyond) > _SHOWN_MISFITS else ""
+        lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}{more}")
+    return lines
+
+
+def _values(each: Parameter) -> tuple[str, str]:
+    return _shown(each.name, each.value), f"{_shown(each.name, each.low)} .. {_shown(each.name, each.high)}"
+
+
+def _shown(name: str, value: float) -> str:
+    if "bandwidth" in name:
+        return format_rate(value)
+    if name.endswith(("start", "latency")) and name not in ("message_start", "tree_latency"):
+        return format_time(value)
+    return f"{value:.3g}"
+
+
+def _seen(cells: Sequence[Cell]) -> str:
+    """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
+    if not cells:
+        return "no timing: NCCL's own model"
+    sizes: dict[tuple[str, int, int], list[int]] = {}
+    for cell in cells:
+        sizes.setdefault((cell.collective, cell.num_ranks, cell.num_nodes), []).append(cell.size_bytes)
+    return ", ".join(
+        f"{test} n={ranks} h={nodes} {format_size(min(some))}" + (f"-{format_size(max(some))}" if len(some) > 1 else "")
+        for (test, ranks, nodes), some in sorted(sizes.items())
+    )
+
+
+def _cell(cell: Cell) -> str:
+    return f"{cell.collective} {format_size(cell.size_bytes)} on {cell.num_ranks} ranks of {cell.num_nodes} hosts"
+
+
+def format_probe_fit(fit: ProbeFit) -> str:
+    """The same for a measurements file."""
+    rows = [("parameter", "value", "95 % between", "probes")]
+    for name, value in fit.values.items():
+        between = f"{_shown_or_none(name, fit.low[name])} .. {_shown_or_none(name, fit.high[name])}"
+        rows.append((name, _shown_or_none(name, value), between, fit.probes[name]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += ["intervals: bootstrap over the blocks of each probe", ""]
+    if not fit.residuals:
+        return "\n".join([*lines, "one rank: there is nothing to send"])
+    worst = max(fit.residuals, key=lambda pair: abs(pair[1]))
+    typical = statistics.median(abs(residual) for _, residual in fit.residuals)
+    lines.append(f"shift probes: median |residual| {typical:.1%}, largest {worst[1]:+.1%} ({_probe(worst[0])})")
+    beyond = [f"{_probe(probe)} {residual:+.0%}" for probe, residual in fit.residuals if abs(residual) > MISFIT]
+    if beyond:
+        lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {'; '.join(beyond)}")
+    return "\n".join(lines)
+
+
+def fit_dict(fit: LogFit) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "parameters": [
+            {"name": each.name, "value": each.value, "low": each.low, "high": each.high, "num_cells": len(each.seen_in)}
+            for each in fit.parameters
+        ],
+        "cells": [
+            {"collective": cell.collective, "size_bytes": cell.size_bytes, "num_ranks": cell.num_ranks,
+             "num_nodes": cell.num_nodes, "residual": error}
+            for cell, error in zip(fit.cells, fit.errors, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
+    """For JSON; an infinite rate becomes None."""
+    return {
+        "parameters": [
+            {"name": name, "value": _finite(value), "low": _finite(fit.low[name]), "high": _finite(fit.high[name]),
+             "probes": fit.probes[name]}
+            for name, value in fit.values.items()
+        ],
+        "probes": [
+            {"kind": probe.kind, "size_bytes": probe.size_bytes, "residual": residual}
+            for probe, residual in fit.residuals
+        ],
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _shown_or_none(name: str, value: float) -> str:
+    if math.isinf(value):
+        return "no limit"
+    return format_rate(value) if name.endswith("bandwidth") else format_time(value)
+
+
+def _probe(probe: Probe) -> str:
+    return f"{probe.kind} {format_size(probe.size_bytes)}"

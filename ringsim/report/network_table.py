@@ -1,0 +1,134 @@
+"""What networks there are, and what is in one of them, as tables for people and as JSON."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ringsim.network import NONE, Cluster, Machine
+from ringsim.units import format_rate, format_time
+
+
+def network_summary(cluster: Cluster) -> dict[str, Any]:
+    """One line of the list of networks, for JSON; without a limit None stands for any number."""
+    spec = cluster.spec
+    return {
+        "name": cluster.name,
+        "num_hosts": len(spec.placed_hosts) or spec.num_hosts or (1 if spec.ranks_per_host is None else None),
+        "max_ranks": spec.max_ranks,
+        "description": cluster.description,
+        "source": cluster.source,
+    }
+
+
+def format_networks(clusters: Iterable[Cluster]) -> str:
+    """Two lines for each: what it is, and where its numbers come from."""
+    rows = [network_summary(cluster) for cluster in clusters]
+    width = max(len(row["name"]) for row in rows)
+    lines = []
+    for row in rows:
+        hosts, ranks = row["num_hosts"] or "any", row["max_ranks"] or "any"
+        lines.append(f"{row['name']:{width}}  {hosts!s:>3} hosts, {ranks!s:>3} ranks  {row['description']}")
+        lines.append(f"{'':{width}}  {row['source']}")
+    return "\n".join(lines)
+
+
+def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
+    """A network with its resources and its kinds of paths from rank 0, for JSON; what is infinite becomes None."""
+    machine = cluster.machine(num_ranks)
+    resources = machine.resources
+    columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
+    return {
+        **cluster.as_dict(),
+        "num_ranks": num_ranks,
+        "resources": [
+            {"name": name, "capacity": _finite(capacity), "fails_at_s": _finite(at)} for name, capacity, at in columns
+        ],
+        "paths": _kinds_of_paths(machine),
+    }
+
+
+def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
+    """The first path from rank 0 of every latency, bandwidth and number of resources."""
+    dst = np.arange(1, machine.num_ranks)
+    paths = machine.paths(np.zeros_like(dst), dst)
+    alone = paths.alone_bytes_per_s(machine.resources)
+    num_used = (paths.resource != NONE).sum(axis=1)
+    _, first = np.unique(np.column_stack([paths.latency_s, alone, num_used]), axis=0, return_index=True)
+    return [
+        {
+            "src": 0,
+            "dst": int(dst[row]),
+            "latency_s": float(paths.latency_s[row]),
+            "alone_bytes_per_s": _finite(float(alone[row])),
+            "uses_per_byte": {
+                machine.resources.names[resource]: float(use)
+                for resource, use in zip(paths.resource[row], paths.use_per_byte[row], strict=True)
+                if resource != NONE
+            },
+        }
+        for row in sorted(first)
+    ]
+
+
+def format_network_details(found: dict[str, Any]) -> str:
+    """What `network_details` found, for people."""
+    paths = [_path(path) for path in found["paths"]]
+    about = f": {found['description']}" if found["description"] else ""
+    parts = [f"{found['name']}, {found['num_ranks']} ranks{about}"]
+    parts += [found["source"], ""] if found["source"] else [""]
+    parts += _aligned([("resource", "number", "capacity", ""), *_alike(found["resources"])])
+    parts += ["", *_aligned([("path", "latency", "alone", "uses for a byte"), *paths])]
+    return "\n".join(parts)
+
+
+def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for all that differ in nothing but the numbers in their names, called by the first and the last."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for resource in resources:
+        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), _failing(resource))
+        groups.setdefault(kind, []).append(resource["name"])
+    return [
+        (" .. ".join(dict.fromkeys((names[0], names[-1]))), str(len(names)), *kind[1:])
+        for kind, names in groups.items()
+    ]
+
+
+def _path(path: dict[str, Any]) -> tuple[str, ...]:
+    uses = [name if use == 1 else f"{use:.3g} {name}" for name, use in path["uses_per_byte"].items()]
+    rate = "any" if path["alone_bytes_per_s"] is None else format_rate(path["alone_bytes_per_s"])
+    return f"{path['src']} to {path['dst']}", format_time(path["latency_s"]), rate, ", ".join(uses)
+
+
+def _capacity(resource: dict[str, Any]) -> str:
+    capacity = resource["capacity"]
+    if capacity is None:
+        return "no limit"
+    return f"{capacity:g} cores" if resource["name"].endswith(".cores") else format_rate(capacity)
+
+
+def _failing(resource: dict[str, Any]) -> str:
+    return "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def describe_network(network: Mapping[str, Any]) -> list[str]:
+    """What a network's `as_dict` says in few words: its description, or its times and rates that cost something."""
+    if "description" in network:
+        return [network["description"]] if network["description"] else []
+    formats = {"_bytes_per_s": format_rate, "_s": format_time}
+    found = []
+    for name, value in network.items():
+        ending = next((ending for ending in formats if name.endswith(ending)), None)
+        if ending and isinstance(value, int | float) and value > 0:
+            found.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
+    return found

@@ -1,0 +1,82 @@
+"""The sizes: how the time grows with the size of the data, and where its regime changes."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from ringsim.analysis import Overview
+from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, PALE_GREY, SKY, VERMILLION, WHITE
+from ringsim.units import format_size, format_time
+
+
+def draw_sizes(axes: Axes, overview: Overview) -> None:
+    """Simulated time against size, the closed form over it, the two regimes and the size of this run."""
+    axes.set_title("Time against size", loc="left", fontsize=11, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    sizes = overview.sizes_bytes
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(sizes[0], sizes[-1])
+    _set_size_ticks(axes, overview)
+    if not overview.times_s.min() > 0:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no time passes", transform=axes.transAxes, ha="center", va="center", fontsize=10)
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    shortest, longest = overview.times_s.min(), overview.times_s.max() * 1.5
+    axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
+    _draw_regimes(axes, overview)
+    handles = _draw_times(axes, overview)
+    axes.legend(handles=handles, loc="upper left", fontsize=8, framealpha=1, edgecolor=WHITE)
+
+
+def _set_size_ticks(axes: Axes, overview: Overview) -> None:
+    ticks = overview.sizes_bytes[::4]
+    axes.set_xticks(ticks, [format_size(size) for size in ticks.tolist()])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel("size of the whole data", fontsize=9)
+    axes.set_ylabel("time", fontsize=9)
+
+
+def _draw_times(axes: Axes, overview: Overview) -> list[Line2D]:
+    sizes, run_s = overview.sizes_bytes, overview.timeline.time_s
+    dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": BLUE, "markeredgecolor": BLUE}
+    lines = axes.plot(sizes, overview.times_s, color=SKY, linewidth=4, **dots, label="simulated")
+    if overview.closed_form_s is not None:
+        lines += axes.plot(sizes, overview.closed_form_s, "--", color=VERMILLION, linewidth=1.6, label="closed form")
+    if overview.size_bytes >= sizes[0]:
+        name = f"this run: {format_size(overview.size_bytes)} in {format_time(run_s)}"
+        diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": BLACK, "markeredgewidth": 1.8, "zorder": 5}
+        lines += axes.plot([overview.size_bytes], [run_s], "D", color=WHITE, **diamond, clip_on=False, label=name)
+    return lines
+
+
+def _draw_regimes(axes: Axes, overview: Overview) -> None:
+    """Latency-bound below the crossover, bandwidth-bound above; one regime alone where there is none."""
+    first, last = axes.get_xlim()
+    crossover = overview.crossover_bytes
+    if overview.floor_s > 0:
+        axes.axhline(overview.floor_s, color=DARK_GREY, linestyle=":", linewidth=1.2)
+    if crossover is None:
+        bound = "latency-bound" if overview.floor_s > 0 else "bandwidth-bound"
+        _name_regime(axes, first, last, bound)
+        return
+    border = float(np.clip(crossover, first, last))
+    axes.axvspan(first, border, color=PALE_GREY, linewidth=0)
+    axes.axvline(crossover, color=DARK_GREY, linewidth=1, label="crossover")
+    floor = format_time(overview.floor_s)
+    _name_regime(axes, first, border, f"latency-bound\nmore than half is the {floor} that even 0 bytes take")
+    _name_regime(axes, border, last, f"bandwidth-bound\nabove {format_size(crossover)} the bytes take longer than that")
+
+
+def _name_regime(axes: Axes, first: float, last: float, name: str) -> None:
+    if last <= first:
+        return
+    middle = float(np.sqrt(first * last))
+    place = axes.get_xaxis_transform()
+    axes.text(middle, 0.03, name, transform=place, fontsize=9, color=DARK_GREY, ha="center", va="bottom")

@@ -1,0 +1,135 @@
+"""The page with the pictures of a sweep: the winner map of each network, and time against size below it."""
+
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from ringsim.analysis import Sweep
+from ringsim.files import atomic_file
+from ringsim.report.network_table import describe_network
+from ringsim.report.plots.algorithm_styles import Style, styles_of
+from ringsim.report.plots.palette import DARK_GREY, LIGHT_GREY
+from ringsim.report.plots.winner_map import draw_winner_map, set_size_axis
+from ringsim.report.sweep_table import rival
+from ringsim.units import format_time
+
+_DPI = 144
+# Inches, here and below.
+_WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
+_TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
+_MAX_PANELS = 3
+_MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
+
+
+def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> None:
+    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+
+    The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a
+    suffix that is no picture's.
+    """
+    path = Path(path)
+    with atomic_file(path) as file:
+        draw_sweep(sweep).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
+
+
+def draw_sweep(sweep: Sweep) -> Figure:
+    """For each network the winner map and, below it, time against size; what was skipped stands at the bottom."""
+    notes = _notes(sweep)
+    map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
+    heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
+    figure = Figure(figsize=(_WIDTH, sum(heights)), dpi=_DPI)
+    head, *parts, foot = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    styles = styles_of(sweep.algorithms)
+    title = f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms"
+    head.text(_LEFT / _WIDTH, 0.5, title, fontsize=15, fontweight="bold", va="center")
+    for index, network in enumerate(sweep.networks):
+        top, bottom = parts[2 * index : 2 * index + 2]
+        _draw_map(top, sweep, network, styles, map_height)
+        _draw_lines(bottom, sweep, network, styles)
+    foot.text(_LEFT / _WIDTH, 1, "\n".join(notes), fontsize=7.5, color=DARK_GREY, va="top", linespacing=1.35)
+    return figure
+
+
+def panel_ranks(ranks: Sequence[int]) -> list[int]:
+    """The numbers of ranks with a panel of their own: the least, the middle and the largest."""
+    chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
+    return [ranks[index] for index in chosen]
+
+
+def _margins(height: float, above: float, below: float) -> dict[str, Any]:
+    right = 1 - (_LEGEND + 0.15) / _WIDTH
+    return {"left": _LEFT / _WIDTH, "right": right, "top": 1 - above / height, "bottom": below / height}
+
+
+def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style], height: float) -> None:
+    axes = figure.subplots(gridspec_kw=_margins(height, 0.5, 0.45))
+    axes.set_title(f"Fastest on network {network}", loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(", ".join(describe_network(sweep.networks[network])), loc="right", fontsize=9, color=DARK_GREY)
+    areas = draw_winner_map(axes, sweep, network, styles)
+    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {rival(sweep)}", fontsize=9)
+    _draw_legend(figure, areas, 1 - 0.5 / height)
+
+
+def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
+    chosen = panel_ranks(sweep.ranks)
+    grid = _margins(_LINES_HEIGHT, 0.45, 0.55) | {"wspace": 0.06}
+    panels = figure.subplots(1, len(chosen), squeeze=False, sharey=True, gridspec_kw=grid)[0]
+    for axes, num_ranks in zip(panels, chosen, strict=True):
+        _draw_panel(axes, sweep, network, num_ranks, styles)
+        set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
+        axes.set_xlabel("size of the whole data", fontsize=9)
+        axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=11, fontweight="bold")
+    panels[0].set_ylabel("time", fontsize=9)
+    lines = [
+        Line2D([], [], color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
+        for name, style in styles.items()
+    ]
+    _draw_legend(figure, lines, 1 - 0.45 / _LINES_HEIGHT)
+
+
+def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
+    """In the margin on the right."""
+    place = (1 - _LEGEND / _WIDTH, top)
+    figure.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=8.5, frameon=False, borderaxespad=0,
+        handlelength=2.8, labelspacing=0.5,
+    )  # fmt: skip
+
+
+def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_yscale("log", nonpositive="mask")
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
+    )
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color=LIGHT_GREY, linewidth=0.5)
+    axes.set_axisbelow(True)
+    for name, style in reversed(styles.items()):  # the first on top
+        cells = [
+            (cell.size_bytes, cell.time_s)
+            for cell in sweep.cells
+            if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name) and cell.time_s
+        ]
+        if cells:
+            sizes, times = zip(*cells, strict=True)
+            axes.plot(sizes, times, color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
+
+
+def _notes(sweep: Sweep) -> list[str]:
+    """What was skipped, as it may have won, and where the figures come from."""
+    notes = sweep.skipped()
+    if len(notes) > _MAX_NOTES:
+        notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
+    made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)
+    lines = [*notes, f"simulated with ringsim {made}"]
+    return [part for line in lines for part in textwrap.wrap(line, _NOTE_LENGTH, break_on_hyphens=False)]

@@ -1,0 +1,200 @@
+"""The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from ringsim.files import atomic_file
+from ringsim.report.network_table import describe_network
+from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, SKY, VERMILLION, WHITE
+from ringsim.training_step import Prediction, Step
+from ringsim.units import format_size, format_time
+
+_DPI = 144
+# Inches, here and below.
+_WIDTH, _LEFT, _RIGHT = 14.0, 1.25, 0.3
+_TITLE, _LANE, _AXIS, _CURVES, _FOOT = 0.85, 0.62, 0.75, 3.6, 0.35
+_BAR = 0.72  # of the height of a lane
+_POINTS_PER_CHARACTER = 5.2  # of a label
+
+
+def save_prediction(found: Prediction, path: str | os.PathLike[str]) -> None:
+    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+
+    The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a step that
+    never ends and a suffix that is no picture's.
+    """
+    path = Path(path)
+    if not np.isfinite(found.step.step_s):
+        raise ValueError(f"{path}: the step never ends, as something fails: there is nothing to draw")
+    with atomic_file(path) as file:
+        draw_prediction(found).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
+
+
+def draw_prediction(found: Prediction) -> Figure:
+    """The lanes on top, below them side by side whatever was swept."""
+    curves = [draw for draw, steps in ((_draw_sweep, found.sweep), (_draw_scaling, found.scaling)) if steps]
+    lanes = _TITLE + _LANE * (1 + _num_lanes(found.step)) + _AXIS
+    height = lanes + (_CURVES + _FOOT if curves else 0)
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
+    _write_title(figure, found, height)
+    rows = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
+    top = figure.add_gridspec(1, 1, top=1 - _TITLE / height, bottom=1 - (lanes - _AXIS) / height, **rows)
+    _draw_lanes(figure.add_subplot(top[0]), found)
+    if curves:
+        panels = {"top": 1 - (lanes + 0.35) / height, "bottom": 0.6 / height, "wspace": 0.2}
+        grid = figure.add_gridspec(1, len(curves), **panels, **rows)
+        for place, draw in enumerate(curves):
+            draw(figure.add_subplot(grid[place]), found)
+    return figure
+
+
+def _write_title(figure: Figure, found: Prediction, height: float) -> None:
+    step, config = found.step, found.step.config
+    name = (
+        f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
+    )
+    facts = [
+        *describe_network(found.network),
+        f"{format_size(found.profile.gradient_bytes)} of gradients",
+        f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
+        f"efficiency {100 * step.efficiency:.1f} %",
+    ]
+    left = _LEFT / _WIDTH
+    figure.text(left, 1 - 0.3 / height, name, fontsize=15, fontweight="bold", va="center")
+    figure.text(left, 1 - 0.6 / height, "   ·   ".join(facts), fontsize=10, color=DARK_GREY, va="center")
+
+
+def _draw_lanes(axes: Axes, found: Prediction) -> None:
+    """Computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
+    step = found.step
+    start_s = step.broadcast_s + step.forward_s
+    axes.set_xlim(0, step.step_s or 1.0)
+    axes.set_ylim(_num_lanes(step) + 0.5, -0.5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s) if time_s else "0"))
+    axes.set_xlabel("time from the start of the step", fontsize=9)
+    _draw_computing(axes, step)
+    colours = (BLUE, SKY)
+    for number, (bucket, lane) in enumerate(zip(step.buckets, _lanes(step), strict=True)):
+        text = f"{number}: {format_size(bucket.size_bytes)}" if bucket.parameters else "used"
+        begin_s, end_s = start_s + bucket.begin_s, start_s + bucket.end_s
+        _draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
+        axes.plot(
+            [start_s + bucket.ready_s] * 2, [0.5 - _BAR / 8, lane - _BAR / 2], color=GREY, linewidth=0.7, zorder=1
+        )
+
+
+def _draw_computing(axes: Axes, step: Step) -> None:
+    """What the computing thread does; the wait for communication is marked through all lanes."""
+    into_s = step.copy_s if step.config.bucket_view else step.copy_s / 2
+    parts = [
+        ("broadcast", step.broadcast_s, VERMILLION),
+        ("forward", step.forward_s, LIGHT_GREY),
+        ("backward" if not into_s else "backward, copying into buckets", step.backward_s + into_s, ORANGE),
+        ("exposed", step.exposed_s, WHITE),
+        ("copying back", step.copy_s - into_s, GREY),
+        ("optimizer", step.optimizer_s, LIGHT_GREY),
+    ]
+    now_s = 0.0
+    for name, time_s, colour in parts:
+        text = f"{name} {format_time(time_s)}"
+        if name == "exposed" and time_s:
+            axes.axvspan(now_s, now_s + time_s, color=VERMILLION, alpha=0.13, linewidth=0, zorder=0)
+            _draw_label(axes, 0, now_s, now_s + time_s, text, name, VERMILLION)
+        elif time_s:
+            _draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
+        now_s += time_s
+
+
+def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
+    style: dict[str, Any] = {"facecolor": colour, "edgecolor": WHITE, "linewidth": 0.8, "zorder": 2}
+    axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
+    _draw_label(axes, lane, begin_s, end_s, text, short, WHITE if colour in (BLUE, VERMILLION) else BLACK)
+
+
+def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
+    """The longest of the two that fits; none if neither does."""
+    points = (_WIDTH - _LEFT - _RIGHT) * 72 * (end_s - begin_s) / axes.get_xlim()[1]
+    for label in (text, short):
+        if len(label) * _POINTS_PER_CHARACTER < points - 2:
+            place = (begin_s + end_s) / 2, lane
+            axes.text(*place, label, ha="center", va="center", fontsize=8.5, color=colour, zorder=3)
+            return
+
+
+def _num_lanes(step: Step) -> int:
+    return min(step.config.backend.num_workers, max(len(step.buckets), 1))
+
+
+def _lane_names(step: Step) -> list[str]:
+    count = _num_lanes(step)
+    return ["all_reduce"] if count == 1 else [f"worker {number}" for number in range(count)]
+
+
+def _lanes(step: Step) -> list[int]:
+    """The lane of each bucket, from 1: that of the worker that was free first, as the queue has it."""
+    free_s = [-np.inf] * _num_lanes(step)
+    found = []
+    for bucket in step.buckets:
+        worker = int(np.argmin(free_s))
+        free_s[worker] = bucket.end_s
+        found.append(1 + worker)
+    return found
+
+
+def _draw_sweep(axes: Axes, found: Prediction) -> None:
+    """The step's time against the cap, and how much of it is exposed; torch's own caps are a line across."""
+    steps = [step for step in found.sweep if step is not found.default]
+    caps = [step.config.caps.rest_bytes / 2**20 for step in steps]
+    _style(axes, "Step time against bucket_cap_mb")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(caps[:: max(1, len(caps) // 8)], [f"{cap:g}" for cap in caps[:: max(1, len(caps) // 8)]])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.plot(caps, [step.step_s for step in steps], "o-", color=BLUE, linewidth=2, label="step")
+    axes.axhline(found.default.step_s, color=DARK_GREY, linestyle="--", linewidth=1.2, label="torch's own: 1, then 25")
+    single_s = found.step.single_s
+    axes.axhline(single_s, color=ORANGE, linestyle=":", linewidth=1.8, label="one process alone")
+    if found.step in steps:
+        best = found.step.config.caps.rest_bytes / 2**20
+        axes.plot([best], [found.step.step_s], "D", color=VERMILLION, markersize=9, label="recommended", zorder=5)
+    for cap, step in zip(caps, steps, strict=True):
+        axes.annotate(
+            f"{len(step.buckets)}", (cap, step.step_s), (0, -15), textcoords="offset points", ha="center", fontsize=7.5
+        )
+    axes.set_xlabel("bucket_cap_mb, MiB; number: buckets", fontsize=9)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
+    axes.margins(y=0.15)
+    axes.legend(fontsize=8.5, framealpha=1, edgecolor=WHITE)
+
+
+def _draw_scaling(axes: Axes, found: Prediction) -> None:
+    """Efficiency against the number of ranks, each doing the same work."""
+    ranks = [step.num_ranks for step in found.scaling]
+    _style(axes, "Efficiency against number of ranks")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks[:: max(1, len(ranks) // 10)], [str(n) for n in ranks[:: max(1, len(ranks) // 10)]])
+    axes.xaxis.set_minor_locator(NullLocator())
+    efficiency = [100 * step.efficiency for step in found.scaling]
+    axes.plot(ranks, efficiency, "o-", color=BLUE, linewidth=2)
+    for count, percent in zip(ranks, efficiency, strict=True):
+        axes.annotate(f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_ylim(0, 110)
+    axes.set_ylabel("% of one process alone", fontsize=9)
+    axes.set_xlabel("ranks, each with the same work", fontsize=9)
+
+
+def _style(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=LIGHT_GREY, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8.5)

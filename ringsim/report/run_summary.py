@@ -1,0 +1,64 @@
+"""What is said of one simulated collective."""
+
+import math
+from typing import Any
+
+from ringsim.analysis import Explanation, algbw_bytes_per_s, busbw_bytes_per_s, format_stall
+from ringsim.network import AnyNetwork, Network
+from ringsim.report.explanation_table import as_dict, lines
+from ringsim.schedule import Schedule
+from ringsim.simulation import closed_form_of, predict_time
+from ringsim.units import format_rate, format_size, format_time
+
+
+def summarise(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation | None = None
+) -> dict[str, Any]:
+    """The simulated time of one collective with what it is to be compared with, for JSON.
+
+    explanation: of the same collective, if there is one; then nothing is simulated again.
+    `time_s` is None if something fails and the collective never finishes.
+    """
+    collective, num_ranks = schedule.collective, schedule.num_ranks
+    time_s = explanation.timeline.time_s if explanation else predict_time(schedule, network, size_bytes)
+    return {
+        "collective": collective.value,
+        "algorithm": schedule.algorithm,
+        "num_ranks": num_ranks,
+        "num_chunks": schedule.num_chunks,
+        "num_steps": schedule.num_steps,
+        "num_transfers": schedule.num_transfers,
+        "size_bytes": size_bytes,
+        "network": network.as_dict(),
+        "time_s": time_s if math.isfinite(time_s) else None,
+        "closed_form_s": closed_form_of(schedule, network, size_bytes) if isinstance(network, Network) else None,
+        "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
+        "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
+        "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
+        "explained": as_dict(explanation) if explanation else None,
+    }
+
+
+def describe(result: dict[str, Any], explanation: Explanation | None = None) -> str:
+    """What `summarise` gave, for people, and the explanation if there is one."""
+    rows = [("transfers", f"{result['num_transfers']} in {result['num_steps']} steps"), *_times(result)]
+    if explanation:
+        rows += lines(explanation)
+    if explanation and explanation.stall:
+        first, *others = format_stall(explanation.stall)
+        rows += [("stalled", first), *(("", line) for line in others)]
+    title = f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks"
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(
+        [f"{title}, {format_size(result['size_bytes'])}", *(f"  {name:{width}}  {text}" for name, text in rows)]
+    )
+
+
+def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
+    if result["closed_form_s"] is not None:
+        rows.append(("closed form", format_time(result["closed_form_s"])))
+    for name in ("algbw", "busbw"):
+        rate = result[f"{name}_bytes_per_s"]
+        rows.append((name, "-" if rate is None else format_rate(rate)))
+    return rows

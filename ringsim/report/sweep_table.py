@@ -1,0 +1,85 @@
+"""A `Sweep` as text: who is fastest, how fast, and by how much."""
+
+from collections.abc import Iterator, Sequence
+
+from ringsim.analysis import BASELINE, Sweep, Winner
+from ringsim.report.network_table import describe_network
+from ringsim.units import format_size, format_time
+
+_GAP = "   "
+
+
+def format_sweep(sweep: Sweep, width: int = 100) -> str:
+    """For each network a table: a row for each size, a column for each number of ranks.
+
+    Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
+    """
+    blocks = [_format_network(sweep, name, width) for name in sweep.networks]
+    notes = sweep.skipped()
+    return "\n\n".join([*blocks, "\n".join(notes)] if notes else blocks)
+
+
+def format_gain(winner: Winner, *, has_baseline: bool) -> str:
+    """How many times as fast as the ring (as the second, if there is no ring to compare with): such as 3.1x.
+
+    Empty for the ring itself, and where no time passes.
+    """
+    gain = winner.over_ring if has_baseline else winner.over_second
+    if gain is None or (has_baseline and winner.cell.algorithm == BASELINE):
+        return ""
+    return f"{gain:.2f}x" if gain < 1.995 else f"{gain:.1f}x" if gain < 9.95 else f"{gain:.0f}x"
+
+
+def rival(sweep: Sweep) -> str:
+    """What the gains of this sweep are over."""
+    return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
+
+
+def _format_network(sweep: Sweep, network: str, width: int) -> str:
+    title = f"{sweep.collective.value} {sweep.algorithms[0]}, its time"
+    if len(sweep.algorithms) > 1:
+        gain = f"how many times as fast as {rival(sweep)}"
+        title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
+    about = ", ".join(describe_network(sweep.networks[network]))
+    sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
+    columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
+    blocks = ["\n".join(_beside([sizes, *some])) for some in _pages(columns, width - len(max(sizes, key=len)))]
+    return "\n\n".join([f"{title}\nnetwork {network}" + (f": {about}" if about else ""), *blocks])
+
+
+def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
+    """The cells of one number of ranks below its heading, aligned among themselves."""
+    winners = sweep.winners()
+    rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
+    names, times, gains = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [f"{name:<{names}}  {time:>{times}}  {gain:>{gains}}".rstrip() for name, time, gain in rows]
+    return [f"{num_ranks} ranks", *lines]
+
+
+def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
+    if winner is None:
+        return "all skipped", "", ""
+    gain = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
+    return winner.cell.algorithm, format_time(winner.cell.time_s or 0.0), gain
+
+
+def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
+    """The columns, as many at a time as fit, but at least one."""
+    page: list[list[str]] = []
+    used = 0
+    for column in columns:
+        needed = len(_GAP) + max(map(len, column))
+        if page and used + needed > width:
+            yield page
+            page, used = [], 0
+        page.append(column)
+        used += needed
+    yield page
+
+
+def _beside(columns: Sequence[list[str]]) -> Iterator[str]:
+    first, *others = columns
+    widths = [max(map(len, column)) for column in others]
+    for head, *cells in zip(first, *others, strict=True):
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        yield _GAP.join([head.rjust(max(map(len, first))), *padded]).rstrip()

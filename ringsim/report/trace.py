@@ -1,0 +1,158 @@
+"""`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
+
+Each rank is a process. What it applies is a thread of it, and what it sends is another, or several where it sends to
+several at once, since slices of one thread must not overlap. An arrow leads from each sending to its application.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.files import atomic_file
+from ringsim.report.send_rows import pack_sends
+from ringsim.schedule import Bools
+from ringsim.simulation import Seconds, Timeline
+
+MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
+_LINES_AT_ONCE = 10_000
+_APPLIES = 0  # the number of that thread; those that send come after it
+
+
+def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]]) -> None:
+    """Write runs with their names, one below the other; what never happens is left out.
+
+    Times are rounded to nanoseconds, finer than which the viewers do not go. The file appears complete or not at all.
+
+    Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+    """
+    write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs))
+
+
+def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterator[str]) -> None:
+    """Write a trace file whose events are `lines`, of so many transfers.
+
+    Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+    """
+    if num_transfers > MAX_TRANSFERS:
+        raise ValueError(f"{path}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
+    with atomic_file(Path(path)) as file:
+        file.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
+        separator = "\n"
+        while some := list(islice(lines, _LINES_AT_ONCE)):
+            file.write((separator + ",\n".join(some)).encode())
+            separator = ",\n"
+        file.write(b"\n]}\n")
+
+
+def _all_lines(runs: Sequence[tuple[str, Timeline]]) -> Iterator[str]:
+    """An event a line. Processes and arrows are numbered through all runs."""
+    first_pid, first_arrow = 1, 0
+    for name, timeline in runs:
+        row = pack_sends(timeline)
+        num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
+        np.maximum.at(num_rows, timeline.src, row + 1)
+        sends = _sends(timeline, (_APPLIES + 1 + row).tolist(), first_pid, first_arrow)
+        yield from chain(_names(name, first_pid, num_rows.tolist()), sends, _applies(timeline, first_pid, first_arrow))
+        first_pid += timeline.num_ranks
+        first_arrow += len(timeline)
+
+
+def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
+    """Of the processes and their threads; they also say in which order these are shown."""
+    for rank, count in enumerate(num_rows):
+        pid = first_pid + rank
+        yield metadata("process_name", pid, 0, name=f"{name} rank {rank}")
+        yield metadata("process_sort_index", pid, 0, sort_index=pid)
+        yield metadata("thread_name", pid, _APPLIES, name="apply")
+        yield metadata("thread_sort_index", pid, _APPLIES, sort_index=count + 1)
+        for tid in range(1, count + 1):
+            yield metadata("thread_name", pid, tid, name="send" if count == 1 else f"send {tid}")
+            yield metadata("thread_sort_index", pid, tid, sort_index=tid)
+
+
+def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
+    """The event that gives a process or a thread a name or a place."""
+    return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
+
+
+def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
+    has_arrow = _arrows(timeline).tolist()
+    for each in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
+        yield each.line(f"send chunk {each.chunk} to rank {each.dst}")
+        if has_arrow[each.row]:
+            yield each.arrow("s", first_arrow)  # after the slice, and so tied to it
+
+
+def _applies(timeline: Timeline, first_pid: int, first_arrow: int) -> Iterator[str]:
+    has_arrow, reduce = _arrows(timeline).tolist(), timeline.reduce.tolist()
+    pid, tid = (timeline.dst + first_pid).tolist(), [_APPLIES] * len(timeline)
+    for each in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
+        if has_arrow[each.row]:
+            yield each.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
+        yield each.line(f"{'reduce' if reduce[each.row] else 'copy'} chunk {each.chunk} from rank {each.src}")
+
+
+def _arrows(timeline: Timeline) -> Bools:
+    """Which transfers get one: those that are applied, and whose sending is long enough to be seen."""
+    long_enough: Bools = _nanoseconds(timeline.left_s) > _nanoseconds(timeline.start_s)
+    return long_enough & np.isfinite(timeline.applied_s)
+
+
+class Slice(NamedTuple):
+    """One activity, its times in nanoseconds."""
+
+    row: int
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    pid: int
+    tid: int
+    begin: int
+    end: int
+
+    def line(self, name: str) -> str:
+        """As an event."""
+        return (
+            f'{{"ph": "X", "name": "{name}", "pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}, '
+            f'"dur": {_us(self.end - self.begin)}, "args": {{"step": {self.step}, "chunk": {self.chunk}, '
+            f'"src": {self.src}, "dst": {self.dst}}}}}'
+        )
+
+    def arrow(self, phase: str, first_arrow: int) -> str:
+        """The event of one end of the transfer's arrow."""
+        return (
+            f'{{"ph": "{phase}", "cat": "transfer", "name": "transfer", "id": {first_arrow + self.row}, '
+            f'"pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}}}'
+        )
+
+
+def slices(
+    timeline: Timeline, begin_s: Seconds, end_s: Seconds, pid: Sequence[int], tid: Sequence[int]
+) -> Iterator[Slice]:
+    """What has ended, in the order of time: an activity for each transfer, from and to, with its process and thread."""
+    begin, end = _nanoseconds(begin_s), _nanoseconds(end_s)
+    order = np.lexsort((end_s, begin_s))
+    names = [column.tolist() for column in (timeline.step, timeline.src, timeline.dst, timeline.chunk)]
+    busy_until: dict[tuple[int, int], int] = {}
+    for row in order[np.isfinite(end_s[order])].tolist():
+        thread = pid[row], tid[row]
+        # Rows are packed with an allowance for rounding, which the viewers do not make: they drop what overlaps.
+        begins = max(int(begin[row]), busy_until.get(thread, 0))
+        busy_until[thread] = ends = max(int(end[row]), begins)
+        step, src, dst, chunk = (column[row] for column in names)
+        yield Slice(row, step, src, dst, chunk, *thread, begins, ends)
+
+
+def _nanoseconds(times: Seconds) -> Seconds:
+    return np.rint(times * 1e9)
+
+
+def _us(nanoseconds: int) -> str:
+    """Microseconds as a decimal number, exactly."""
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

@@ -1,0 +1,89 @@
+"""A `Prediction` as text."""
+
+from collections.abc import Iterator, Sequence
+
+from ringsim.training_step import BucketTimes, Prediction, Step, reason
+from ringsim.units import format_size, format_time
+
+MAX_ROWS = 24  # of buckets; those in the middle are left out
+
+Row = Sequence[str]
+
+
+def format_prediction(found: Prediction) -> str:
+    """The step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    blocks = [_step(found), _buckets(found.step)]
+    if found.sweep:
+        blocks.append(_sweep(found))
+    if found.scaling:
+        blocks.append(_scaling(found.scaling))
+    return "\n\n".join(blocks)
+
+
+def _step(found: Prediction) -> str:
+    step, config = found.step, found.step.config
+    workers = "1 worker" if config.backend.num_workers == 1 else f"{config.backend.num_workers} workers"
+    title = f"step of DDP, {step.num_ranks} ranks, {config.backend.all_reduce}, {workers}, bucket_cap_mb {config.caps}"
+    num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
+    size = format_size(found.profile.gradient_bytes)
+    rows = [("gradients", f"{size} in {len(found.profile.parameters)} parameters, {_count(num_buckets, 'bucket')}")]
+    rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if found.profile.buffer_bytes else []
+    rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
+    rows += [("copying", f"{format_time(step.copy_s)} into buckets and back")] if step.copy_s else []
+    rows += [
+        ("exposed", f"{_time(step.exposed_s)} of {_time(step.communication_s)} of communication"),
+        ("optimizer", format_time(step.optimizer_s)),
+        ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
+        ("efficiency", f"{100 * step.efficiency:.1f} %"),
+    ]
+    return "\n".join([title, *(f"  {name:10}  {text}" for name, text in rows)])
+
+
+def _buckets(step: Step) -> str:
+    rows = list(_bucket_rows(step.buckets))
+    if len(rows) > MAX_ROWS:
+        half = MAX_ROWS // 2
+        rows[half:-half] = [("...", "", "", "", "", "")]
+    return "\n".join(aligned([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows]))
+
+
+def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
+    for number, bucket in enumerate(buckets):
+        name, count = (str(number), str(len(bucket.parameters))) if bucket.parameters else ("used", "")
+        times = (_time(each) for each in (bucket.ready_s, bucket.begin_s, bucket.end_s))
+        yield name, count, format_size(bucket.size_bytes), *times
+
+
+def _sweep(found: Prediction) -> str:
+    rows: list[Row] = [("bucket_cap_mb", "buckets", "communication", "exposed", "step", "efficiency", "")]
+    for step in found.sweep:
+        mark = "recommended" if step is found.step else "torch's own" if step is found.default else ""
+        times = (_time(each) for each in (step.communication_s, step.exposed_s, step.step_s))
+        rows.append((str(step.config.caps), str(len(step.buckets)), *times, f"{100 * step.efficiency:.1f} %", mark))
+    why = [reason(found.sweep, found.step)]
+    why += [f"{found.speedup:.3f} times as fast as torch's own"] if found.default is not found.step else []
+    return "\n".join([*aligned(rows), *(f"  {line}" for line in why if line)])
+
+
+def _scaling(steps: Sequence[Step]) -> str:
+    rows: list[Row] = [("ranks", "exposed", "step", "efficiency", "speed-up")]
+    for step in steps:
+        speedup = f"{step.num_ranks * step.efficiency:.4g}"
+        rows.append(
+            (str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup)
+        )
+    return "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Row]) -> list[str]:
+    """Columns of equal width, to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _time(time_s: float) -> str:
+    return format_time(time_s) if time_s < float("inf") else "never"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"

@@ -1,0 +1,77 @@
+"""Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
+
+from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, required
+from ringsim.schedule.combinators.merge import merge
+from ringsim.schedule.combinators.on_groups import on_groups
+from ringsim.schedule.combinators.pipeline import pipeline
+from ringsim.schedule.combinators.relabel import relabel
+from ringsim.schedule.combinators.split import split
+from ringsim.schedule.combinators.then import then
+from ringsim.schedule.dependencies import NONE, Dependencies, Rows, dependencies, stable_order
+from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
+from ringsim.schedule.partition import Cut, gloo_partition, partition
+from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
+from ringsim.schedule.replay import replay, replay_steps
+from ringsim.schedule.schedule import (
+    BYTES_LISTED,
+    NEVER,
+    Bools,
+    Columns,
+    Ints,
+    Schedule,
+    ScheduleError,
+    Step,
+    Steps,
+    Transfer,
+    constant,
+    only_value,
+)
+from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
+from ringsim.schedule.verify import verify
+
+__all__ = [
+    "BYTES_LISTED",
+    "NEVER",
+    "NONE",
+    "OWNED",
+    "Bools",
+    "Collective",
+    "Columns",
+    "Counts",
+    "Cut",
+    "Dependencies",
+    "Ints",
+    "RankProgram",
+    "Receive",
+    "Rows",
+    "Schedule",
+    "ScheduleError",
+    "Send",
+    "Step",
+    "Steps",
+    "Transfer",
+    "constant",
+    "dependencies",
+    "estimated_transfers",
+    "format_count",
+    "free_bytes",
+    "gloo_partition",
+    "initial_counts",
+    "merge",
+    "on_groups",
+    "only_value",
+    "partition",
+    "pipeline",
+    "rank_program",
+    "relabel",
+    "replay",
+    "replay_steps",
+    "require_few_transfers",
+    "require_installed_memory",
+    "require_memory",
+    "required",
+    "split",
+    "stable_order",
+    "then",
+    "verify",
+]

@@ -1,0 +1,86 @@
+"""`merge`: schedules side by side, each on chunks of its own."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps
+
+
+def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
+    """Schedules of the same collective, ranks and chunks at once, each on its own share of the data.
+
+    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned; their steps take
+    turns. That couples nothing but the order in which a rank applies what it receives.
+    algorithm: the name of the result; without it that of the first.
+
+    Raises ScheduleError if the schedules do not fit.
+    """
+    schedules = [first, *others]
+    for other in others:
+        if (other.collective, other.num_ranks, other.num_chunks) != (
+            first.collective,
+            first.num_ranks,
+            first.num_chunks,
+        ):
+            raise ScheduleError(
+                f"merge: {first} has {first.num_chunks} chunks, {other} has {other.num_chunks}; "
+                "collective, ranks and chunks must agree"
+            )
+    steps = MergedSteps([schedule.steps for schedule in schedules])
+    num_chunks = first.num_chunks * len(schedules)
+    return replace(first, algorithm=algorithm or first.algorithm, num_chunks=num_chunks, steps=steps)
+
+
+class MergedSteps(Steps):
+    """The steps of several schedules in turns: step 0 of each, then step 1 of each that has one, ..."""
+
+    def __init__(self, parts: list[Steps]) -> None:
+        self._parts = parts
+        part = np.repeat(np.arange(len(parts)), [len(steps) for steps in parts])
+        step = np.concatenate([np.arange(len(steps)) for steps in parts])
+        turns = np.lexsort((part, step))
+        self._part, self._step = part[turns], step[turns]
+        # The number here of each step of each part; the one more at the end is what index NEVER gives.
+        self._numbers = [np.append(np.flatnonzero(self._part == i), NEVER) for i in range(len(parts))]
+
+    def __len__(self) -> int:
+        return len(self._step)
+
+    @property
+    def lookback(self) -> int:
+        return max(self._reach(steps, numbers[:-1]) for steps, numbers in zip(self._parts, self._numbers, strict=True))
+
+    @staticmethod
+    def _reach(steps: Steps, numbers: Ints) -> int:
+        """The most that `steps.lookback` can become; exact if the parts are equally long."""
+        back = min(steps.lookback, max(len(numbers) - 1, 0))
+        return int((numbers[back:] - numbers[: len(numbers) - back]).max(initial=0))
+
+    @property
+    def num_transfers(self) -> int:
+        return sum(part.num_transfers for part in self._parts)
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._of_parts("last_write", rank, chunk)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._of_parts("last_send", rank, chunk)
+
+    def _of_parts(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        found = np.full_like(rank, NEVER)
+        for i, (steps, numbers) in enumerate(zip(self._parts, self._numbers, strict=True)):
+            mine = chunk % len(self._parts) == i
+            found[mine] = numbers[getattr(steps, query)(rank[mine], chunk[mine] // len(self._parts))]
+        return found
+
+    def step(self, index: int) -> Step:
+        part = int(self._part[index])
+        step = self._parts[part].step(int(self._step[index]))
+        numbers = self._numbers[part]
+        return replace(
+            step,
+            chunk=step.chunk * len(self._parts) + part,
+            ready_after=numbers[step.ready_after],
+            free_after=numbers[step.free_after],
+        )

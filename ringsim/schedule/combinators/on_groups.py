@@ -1,0 +1,93 @@
+"""`on_groups`: one schedule done by several groups of ranks at once, each on its chunks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.remember import Remembered
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+
+
+def on_groups(
+    schedule: Schedule,
+    groups: npt.ArrayLike,
+    num_ranks: int,
+    num_chunks: int,
+    collective: Collective,
+    first_chunk: Sequence[int] | Ints | None = None,
+) -> Schedule:
+    """Every group of ranks does `schedule` in the same steps, within a schedule of more ranks and chunks.
+
+    groups: (num_groups, schedule.num_ranks), the rank that does in each group what rank i does; no rank
+    twice. The chunks of group g are a run from `first_chunk[g]` on; from 0 without it.
+
+    Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
+    """
+    ranks = np.atleast_2d(np.asarray(groups, dtype=np.int64))
+    start = np.zeros(len(ranks), dtype=np.int64) if first_chunk is None else np.array(first_chunk, dtype=np.int64)
+    members = np.unique(ranks)
+    if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
+        raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} ranks of its own")
+    if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
+        raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
+    steps = GroupedSteps(schedule, ranks, start, num_ranks)
+    return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps)
+
+
+class GroupedSteps(Steps):
+    """Steps that hold the transfers of every group, one group after the other."""
+
+    def __init__(self, schedule: Schedule, ranks: Ints, first_chunk: Ints, num_ranks: int) -> None:
+        self._steps = schedule.steps
+        self._num_chunks = schedule.num_chunks
+        self._ranks = ranks
+        self._first_chunk = first_chunk
+        self._group = np.full(num_ranks, NEVER, dtype=np.int64)  # NEVER: in none
+        self._place = np.zeros(num_ranks, dtype=np.int64)
+        self._group[ranks] = np.arange(len(ranks))[:, None]
+        self._place[ranks] = np.arange(ranks.shape[1])
+        self._in_groups = Remembered(lambda places: ranks[:, places].ravel())
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def lookback(self) -> int:
+        return self._steps.lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._steps.num_transfers * len(self._ranks)
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._within("last_write", rank, chunk)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._within("last_send", rank, chunk)
+
+    def _within(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        group = self._group[rank]
+        own_chunk = chunk - self._first_chunk[group]
+        known = (group != NEVER) & (own_chunk >= 0) & (own_chunk < self._num_chunks)
+        found = np.full_like(rank, NEVER)
+        found[known] = getattr(self._steps, query)(self._place[rank[known]], own_chunk[known])
+        return found
+
+    def step(self, index: int) -> Step:
+        step = self._steps.step(index)
+        num_groups = len(self._ranks)
+        return Step(
+            self._in_groups(step.src),
+            self._in_groups(step.dst),
+            (self._first_chunk[:, None] + step.chunk).ravel(),
+            np.tile(step.reduce, num_groups),
+            _tiled(step.ready_after, num_groups),
+            _tiled(step.free_after, num_groups),
+        )
+
+
+def _tiled(column: Ints, times: int) -> Ints:
+    value = only_value(column)
+    return np.tile(column, times) if value is None else constant(value, len(column) * times)

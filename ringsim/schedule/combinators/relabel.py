@@ -1,0 +1,67 @@
+"""`relabel`: the same schedule with the ranks in other places."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.remember import Remembered
+from ringsim.schedule.schedule import Ints, Schedule, ScheduleError, Step, Steps
+
+
+def relabel(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
+    """What rank i does in `schedule`, rank `order[i]` does; so a ring goes order[0], order[1], ...
+
+    In reduce_scatter and all_gather the chunks of rank i become those of rank `order[i]`, so that the
+    contract still holds. In the others chunks keep their numbers.
+
+    Raises ValueError if `order` is not a permutation of the ranks, or moves the root of a broadcast or
+    reduce, and ScheduleError if ranks own different numbers of chunks.
+    """
+    new_rank = np.array(order, dtype=np.int64)
+    if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):
+        raise ValueError(f"order {list(order)}: must have each rank 0..{schedule.num_ranks - 1} once")
+    if schedule.collective in (Collective.BROADCAST, Collective.REDUCE) and new_rank[0] != 0:
+        raise ValueError(f"order {list(order)}: must begin with rank 0, the root of {schedule.collective.value}")
+    new_chunk = np.arange(schedule.num_chunks)
+    if schedule.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        if schedule.num_chunks % schedule.num_ranks:
+            raise ScheduleError(
+                f"relabel: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
+            )
+        new_chunk = new_chunk.reshape(schedule.num_ranks, -1)[new_rank].ravel()
+    return replace(schedule, steps=RelabelledSteps(schedule.steps, new_rank, new_chunk))
+
+
+class RelabelledSteps(Steps):
+    """Steps with other numbers for ranks and chunks."""
+
+    def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
+        self._steps = steps
+        self._old_rank = np.argsort(new_rank)
+        self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
+        self._relabelled = Remembered(lambda ranks: new_rank[ranks])
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def lookback(self) -> int:
+        return self._steps.lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._steps.num_transfers
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_send(self._old_rank[rank], self._old_chunk[chunk])
+
+    def step(self, index: int) -> Step:
+        step = self._steps.step(index)
+        src, dst = self._relabelled(step.src), self._relabelled(step.dst)
+        return replace(step, src=src, dst=dst, chunk=self._new_chunk[step.chunk])

@@ -1,0 +1,75 @@
+"""`then`: one schedule after another."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+
+
+def then(
+    first: Schedule, second: Schedule, collective: Collective, algorithm: str, *, lookback: int | None = None
+) -> Schedule:
+    """`first`, and after it `second`, on the same ranks and chunks.
+
+    No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
+    for the sends that `first.steps.last_send` names. (A ring's reduce-scatter names none: after it only what
+    takes the chunks from their owners is right. `verify` refuses anything else.)
+    `lookback` is that of the result (see `Steps.lookback`), where the caller knows it; without it every
+    step of `second` is looked at.
+
+    Raises ScheduleError if the two do not have the same ranks and chunks.
+    """
+    if (first.num_ranks, first.num_chunks) != (second.num_ranks, second.num_chunks):
+        raise ScheduleError(
+            f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"
+        )
+    steps = ThenSteps(first.steps, second.steps, lookback)
+    return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps)
+
+
+class ThenSteps(Steps):
+    """The steps of one schedule followed by those of another, computed when asked for."""
+
+    def __init__(self, first: Steps, second: Steps, lookback: int | None = None) -> None:
+        self._first = first
+        self._second = second
+        self._lookback = lookback
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    @property
+    def lookback(self) -> int:
+        if self._lookback is None:
+            of_second = (self.step(index).reach(index) for index in range(len(self._first), len(self)))
+            self._lookback = max(self._first.lookback, max(of_second, default=0))
+        return self._lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._first.num_transfers + self._second.num_transfers
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._resolve(self._second.last_send(rank, chunk), self._first.last_send, rank, chunk)
+
+    def _resolve(self, in_second: Ints, last_in_first: Callable[[Ints, Ints], Ints], rank: Ints, chunk: Ints) -> Ints:
+        """Step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
+        only = only_value(in_second)
+        if only == NEVER:
+            return last_in_first(rank, chunk)
+        if only is not None:
+            return constant(only + len(self._first), len(in_second))
+        return np.where(in_second == NEVER, last_in_first(rank, chunk), in_second + len(self._first))
+
+    def step(self, index: int) -> Step:
+        if index < len(self._first):
+            return self._first.step(index)
+        step = self._second.step(index - len(self._first))
+        ready_after = self._resolve(step.ready_after, self._first.last_write, step.src, step.chunk)
+        free_after = self._resolve(step.free_after, self._first.last_send, step.dst, step.chunk)
+        return Step(step.src, step.dst, step.chunk, step.reduce, ready_after, free_after)

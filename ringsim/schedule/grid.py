@@ -1,0 +1,39 @@
+"""A schedule as text: steps downwards, ranks across, and what each rank receives in each step."""
+
+from ringsim.schedule.schedule import Schedule, Step
+
+MAX_STEPS = 8  # steps shown before and after the marked one
+MAX_RANKS = 8  # ranks shown on either side of the marked one
+
+
+def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
+    """The grid around one cell, which gets a `>` in front.
+
+    `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
+    """
+    steps = _window(marked_step, schedule.num_steps, MAX_STEPS)
+    ranks = _window(marked_rank or 0, schedule.num_ranks, MAX_RANKS)
+    rows = [["step", *(f"rank {rank}" for rank in ranks)]]
+    for index in steps:
+        marked = marked_rank if index == marked_step else None
+        received = _received(schedule.steps[index])
+        rows.append([str(index), *(_cell(received.get(rank, []), rank == marked) for rank in ranks)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append("(c3+r1: chunk 3 from rank 1 is added; c3=r1: it overwrites; >: the fault)")
+    return "\n".join(lines)
+
+
+def _window(centre: int, length: int, reach: int) -> range:
+    return range(max(0, centre - reach), min(length, centre + reach + 1))
+
+
+def _received(step: Step) -> dict[int, list[str]]:
+    cells: dict[int, list[str]] = {}
+    for src, dst, chunk, reduce in step:
+        cells.setdefault(dst, []).append(f"c{chunk}{'+' if reduce else '='}r{src}")
+    return cells
+
+
+def _cell(received: list[str], marked: bool) -> str:
+    return (">" if marked else " ") + (" ".join(received) or ".")

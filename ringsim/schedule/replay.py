@@ -1,0 +1,65 @@
+"""`replay`: runs a schedule step by step on arrays in one process: what any execution must give."""
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ringsim.schedule.partition import Cut, partition
+from ringsim.schedule.schedule import Schedule
+
+
+def replay(
+    schedule: Schedule,
+    buffers: Sequence[Any],
+    *,
+    sent: Callable[[Any], Any] | None = None,
+    combine: Callable[[Any, Any], object] = operator.iadd,
+    cut: Cut = partition,
+) -> None:
+    """Run `schedule` on one buffer per rank, in place.
+
+    buffers: num_ranks one-dimensional arrays of equal length and dtype; NumPy arrays and torch tensors both
+    will do, since only slicing, copying and `+=` are asked of them. The additions happen in the order that
+    the rule of execution fixes, so a real run on the same data must give the same bits.
+
+    sent: what being sent does to a chunk, such as rounding it; its sender goes on with the same.
+    combine: called with a chunk and what arrived for it, to change the chunk in place.
+    cut: where the bounds of the chunks lie.
+
+    Raises ValueError if there is not one buffer of the same length per rank.
+    """
+    for _ in replay_steps(schedule, buffers, sent=sent, combine=combine, cut=cut):
+        pass
+
+
+def replay_steps(
+    schedule: Schedule,
+    buffers: Sequence[Any],
+    *,
+    sent: Callable[[Any], Any] | None = None,
+    combine: Callable[[Any, Any], object] = operator.iadd,
+    cut: Cut = partition,
+) -> Iterator[int]:
+    """`replay`, stopping after each step to give its number, so that the buffers can be looked at."""
+    lengths = {len(buffer) for buffer in buffers}
+    if len(buffers) != schedule.num_ranks or len(lengths) != 1:
+        raise ValueError(
+            f"{schedule}: got {len(buffers)} buffers of lengths {sorted(lengths)}; needs one of equal length per rank"
+        )
+    bounds = cut(lengths.pop(), schedule.num_chunks).tolist()
+    for index, step in enumerate(schedule.steps):
+        # Everything is read before anything is written: rules 1 and 4.
+        messages = []
+        for src, _, chunk, _ in step:
+            source = buffers[src][bounds[chunk] : bounds[chunk + 1]]
+            if sent is not None:
+                source[:] = sent(source)
+            messages.append(copy.deepcopy(source))
+        for (_, dst, chunk, reduce), data in zip(step, messages, strict=True):
+            target = buffers[dst][bounds[chunk] : bounds[chunk + 1]]
+            if reduce:
+                combine(target, data)
+            else:
+                target[:] = data
+        yield index

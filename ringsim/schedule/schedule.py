@@ -1,0 +1,256 @@
+"""`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
+
+A schedule is a sequence of steps; a step is a set of transfers; a transfer names the rank that sends, the
+rank that receives, the chunk, and whether the receiver adds it (REDUCE) or overwrites with it (COPY). It
+holds no bytes, no times and no tensors.
+
+The rule of execution
+---------------------
+Steps are an order, not a barrier. Within a step the order of the rows counts.
+
+1. A transfer may start when `src` has applied the last earlier step that wrote into its chunk there. So
+   what is sent is what the chunk held before this step.
+2. Transfers between one (src, dst) pair travel in step order.
+3. A rank applies what it receives in step order: REDUCE adds into its chunk, COPY overwrites it. This
+   fixes the order of the additions, so a result is the same bit for bit on every run.
+4. A write to a chunk waits until the rank's own sends, up to the last one of that chunk (this step's
+   included), have left.
+
+Every wait points to an earlier step, or from a write to a send of the same step, so a schedule cannot
+deadlock. And since the waits make each send read what it would read if the steps ran one after the other,
+`replay`, which does run them one after the other, gives the result of any execution.
+
+Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
+`collectives.execute` (tensors in many processes).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.memory import require_memory
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+
+LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
+BYTES_LISTED = 100  # of memory for each transfer of a step that is listed, while it is made, at most
+NEVER = -1  # in `ready_after` and `free_after`: there is no such step
+
+
+def constant(value: int, length: int) -> Ints:
+    """A column with the same value for all transfers, which takes the room of one. Not to be written to."""
+    return np.ndarray((length,), np.int64, buffer=np.int64(value).tobytes(), strides=(0,))
+
+
+def only_value(column: Ints | Bools) -> int | None:
+    """The value of a column made by `constant`, without looking through it; None for any other."""
+    return int(column[0]) if column.strides == (0,) and len(column) else None
+
+
+class ScheduleError(Exception):
+    """A schedule that breaks the rule of execution or its collective's contract."""
+
+
+class Transfer(NamedTuple):
+    """One sending of one chunk; it names both ends, so a send without its receive cannot be written."""
+
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The transfers of one step, a column per field, each of shape (num_transfers,).
+
+    The last two columns say which earlier step a transfer depends on, so that an executor needs no table
+    of ranks x chunks:
+    `ready_after`: the step that last wrote `chunk` on `src` (rule 1); NEVER if held from the start.
+    `free_after`: the step (this one included) in which `dst` last sent `chunk` (rule 4); NEVER if there is
+    none, or if that send must have arrived before this transfer could start, which `verify` checks.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: Bools
+    ready_after: Ints
+    free_after: Ints
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        columns = (self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), self.reduce.tolist())
+        return map(Transfer._make, zip(*columns, strict=True))
+
+    def reach(self, index: int) -> int:
+        """How many steps back its transfers wait for, at most, if this is step number `index`."""
+        earliest = (column[column != NEVER].min(initial=index) for column in (self.ready_after, self.free_after))
+        return index - int(min(earliest))
+
+
+class Steps(ABC, Sequence[Step]):
+    """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
+
+    @property
+    @abstractmethod
+    def lookback(self) -> int:
+        """How many steps back `ready_after` and `free_after` point at most; what an executor must keep."""
+
+    @property
+    def num_transfers(self) -> int:
+        """How many transfers all steps have together."""
+        return sum(len(self.step(index)) for index in range(len(self)))
+
+    @abstractmethod
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
+
+    @abstractmethod
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        """The last step in which `rank` sends `chunk`, elementwise.
+
+        NEVER if there is none, or if a later write to the chunk cannot but follow that send's arrival.
+        """
+
+    @abstractmethod
+    def step(self, index: int) -> Step:
+        """Step number `index`, 0 <= index < len(self)."""
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        if isinstance(index, slice):
+            return [self.step(i) for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"step {index} of {len(self)}")
+        return self.step(index)
+
+
+class ListedSteps(Steps):
+    """Steps written out; the columns `ready_after` and `free_after` are worked out here.
+
+    steps: for each step its columns src, dst, chunk and reduce, which are broadcast against one another and
+    read row by row.
+    """
+
+    def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Columns]) -> None:
+        tables = f"a list of who sends what: {num_ranks:,} ranks x {num_chunks:,} chunks"
+        require_memory(tables, 2 * 8 * num_ranks * num_chunks)
+        self._last_write = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
+        self._last_send = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
+        self._steps: list[Step] = []
+        self._lookback = 0
+        for columns in steps:
+            same_length = np.broadcast_arrays(*columns)
+            if same_length[0].size > LARGE_STEP:
+                num_bytes = same_length[0].size * BYTES_LISTED
+                require_memory(f"a step of {same_length[0].size:,} transfers", num_bytes)
+            self._append(*(np.ravel(column) for column in same_length))
+
+    def _append(self, *columns: npt.NDArray[Any]) -> None:
+        src, dst, chunk = (column.astype(np.int64) for column in columns[:3])
+        index = len(self._steps)
+        _check_in_range(index, src, dst, chunk, *self._last_write.shape)
+        ready_after = self._last_write[src, chunk]
+        self._last_send[src, chunk] = index
+        free_after = self._last_send[dst, chunk]
+        self._last_write[dst, chunk] = index
+        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), ready_after, free_after))
+        self._lookback = max(self._lookback, self._steps[-1].reach(index))
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def lookback(self) -> int:
+        return self._lookback
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._last_write[rank, chunk]
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._last_send[rank, chunk]
+
+    def step(self, index: int) -> Step:
+        return self._steps[index]
+
+
+def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int, num_chunks: int) -> None:
+    """Raise ScheduleError for the first transfer that names a rank or chunk that there is not, or one rank twice."""
+    named = (("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks))
+    wrong = src == dst
+    for _, values, limit in named:
+        wrong = wrong | (values < 0) | (values >= limit)
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
+    for name, values, limit in named:
+        if not 0 <= values[row] < limit:
+            raise ScheduleError(f"step {step}: {name} {values[row]} is not in 0..{limit - 1}")
+    raise ScheduleError(f"step {step}, rank {src[row]}: chunk {chunk[row]} is sent to itself")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """One algorithm for one number of ranks: a collective, its chunks and its steps."""
+
+    collective: Collective
+    algorithm: str
+    num_ranks: int
+    num_chunks: int
+    steps: Steps
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1:
+            raise ValueError(f"num_ranks {self.num_ranks}: must be at least 1")
+
+    @classmethod
+    def from_transfers(
+        cls,
+        collective: Collective,
+        algorithm: str,
+        num_ranks: int,
+        num_chunks: int,
+        steps: Iterable[Iterable[Transfer]],
+    ) -> "Schedule":
+        """A schedule written out: one iterable of transfers a step.
+
+        Raises ScheduleError for a rank or chunk out of range.
+        """
+        tables = (np.array([tuple(row) for row in rows], dtype=np.int64).reshape(-1, 4) for rows in steps)
+        columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
+        return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
+
+    @classmethod
+    def from_columns(
+        cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
+    ) -> "Schedule":
+        """The same from arrays: src, dst, chunk and reduce of each step, broadcast against one another.
+
+        Raises ScheduleError for a rank or chunk out of range.
+        """
+        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, steps))
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.steps)
+
+    @property
+    def num_transfers(self) -> int:
+        """How many transfers all steps have together."""
+        return self.steps.num_transfers
+
+    def __str__(self) -> str:
+        return f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"

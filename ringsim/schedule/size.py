@@ -1,0 +1,40 @@
+"""How many transfers a schedule will have, before it is built: one that is listed could fill the memory."""
+
+import math
+from collections.abc import Callable
+
+from ringsim.schedule.schedule import Schedule
+
+MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
+_PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
+
+
+def estimated_transfers(make: Callable[[int], Schedule], num_ranks: int) -> int:
+    """Transfers of `make(num_ranks)`: the power of the number of ranks that goes through two small schedules.
+
+    Within a few percent for what grows as n, n log n or n^2. 0 where nothing need be estimated, for no more ranks
+    than the probes have, or nothing can be, as the probes cannot be built.
+    """
+    if num_ranks <= max(_PROBES):
+        return 0
+    try:
+        few, many = (make(probe).num_transfers for probe in _PROBES)
+    except ValueError:  # a user's own algorithm need not work for every number of ranks
+        return 0
+    doublings = math.log2(num_ranks / max(_PROBES))
+    return round(many * (many / few) ** doublings) if few else many
+
+
+def require_few_transfers(make: Callable[[int], Schedule], num_ranks: int) -> None:
+    """Raise ValueError if `make(num_ranks)` would have more transfers than one wants to wait for."""
+    estimate = estimated_transfers(make, num_ranks)
+    if estimate > MAX_COUNTED:
+        raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}; take fewer ranks")
+
+
+def format_count(count: float) -> str:
+    """Such as 128 or 1.7e10."""
+    if count < 10**5:
+        return f"{count:g}"
+    digits, _, power = f"{count:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}"

@@ -1,0 +1,168 @@
+"""`verify`: proves that a schedule keeps its collective's contract, by counting contributions.
+
+It runs the steps one after the other on counts instead of numbers: for each rank and chunk, how often each
+rank's original data is in it. Beside the counts it carries, for each rank and chunk, how far every other
+rank must have got for this value to exist; that shows which sends have left for certain (rule 4).
+
+Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again to compare them; refused if these
+two are above `MAX_BYTES`, or all is more than what is free.
+"""
+
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from ringsim.schedule.collective import OWNED, initial_counts, required
+from ringsim.schedule.grid import draw_grid
+from ringsim.schedule.memory import require_memory
+from ringsim.schedule.schedule import NEVER, Schedule, ScheduleError, Step, Transfer
+
+MAX_BYTES = 4 * 2**30
+MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
+
+
+class Proof(NamedTuple):
+    """What `verify` went through before it was satisfied."""
+
+    num_steps: int
+    num_transfers: int
+
+
+def verify(schedule: Schedule) -> Proof:
+    """Prove that every rank ends with what the collective requires, each contribution counted once.
+
+    Also checks the columns `ready_after` and `free_after` and the declared `lookback`.
+
+    Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
+    ValueError if the proof would not fit into memory.
+    """
+    needed = 2 * 4 * schedule.num_ranks**2 * schedule.num_chunks
+    if needed > MAX_BYTES:
+        raise ValueError(
+            f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {MAX_BYTES / 2**30:.0f} GiB; "
+            "prove it for fewer ranks"
+        )
+    require_memory(f"{schedule}: its proof", 2 * needed)
+    if schedule.collective in OWNED and schedule.num_chunks % schedule.num_ranks:
+        raise ScheduleError(
+            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
+            "multiple of the number of ranks"
+        )
+    return _Verifier(schedule).run()
+
+
+class _Verifier:
+    def __init__(self, schedule: Schedule) -> None:
+        shape = (schedule.num_ranks, schedule.num_chunks)
+        self._schedule = schedule
+        self._lookback = schedule.steps.lookback
+        self._counts = initial_counts(schedule.collective, *shape)
+        # _seen[rank, chunk, other]: the last step that `other` had applied when this value came to be.
+        self._seen = np.full_like(self._counts, NEVER)
+        self._progress = np.full((shape[0], shape[0]), NEVER, dtype=np.int32)  # the same, for the rank itself
+        self._last_write = np.full(shape, NEVER, dtype=np.int64)
+        self._last_send = np.full(shape, NEVER, dtype=np.int64)
+        self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
+        self._first_double: dict[tuple[int, int], int] = {}
+
+    def run(self) -> Proof:
+        num_transfers = 0
+        for index, step in enumerate(self._schedule.steps):
+            num_transfers += len(step)
+            self._run_step(index, step)
+        self._check_contract()
+        return Proof(self._schedule.num_steps, num_transfers)
+
+    def _run_step(self, index: int, step: Step) -> None:
+        transfers = list(step)
+        for transfer in transfers:
+            self._check_range(index, transfer)
+        for row, transfer in enumerate(transfers):
+            self._check_send(index, transfer, int(step.ready_after[row]))
+        carried = self._counts[step.src, step.chunk], self._seen[step.src, step.chunk]
+        for row, transfer in enumerate(transfers):
+            self._check_free(index, transfer, int(step.free_after[row]), carried[1][row])
+            self._apply(index, transfer, carried[0][row], carried[1][row])
+
+    def _check_range(self, index: int, transfer: Transfer) -> None:
+        num_ranks, num_chunks = self._schedule.num_ranks, self._schedule.num_chunks
+        if not (0 <= transfer.src < num_ranks and 0 <= transfer.dst < num_ranks and 0 <= transfer.chunk < num_chunks):
+            self._fail(
+                index, None, f"{transfer} names a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
+            )
+        if transfer.src == transfer.dst:
+            self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
+
+    def _check_send(self, index: int, transfer: Transfer, ready_after: int) -> None:
+        src, dst, chunk, _ = transfer
+        if not self._counts[src, chunk].any():
+            self._fail(index, src, f"chunk {chunk} is sent to rank {dst}, but the rank does not hold it")
+        written = int(self._last_write[src, chunk])
+        if ready_after != written:
+            self._fail(
+                index, src, f"chunk {chunk} was last written in step {written}, but ready_after says {ready_after}"
+            )
+        self._check_lookback(index, src, ready_after)
+        self._last_send[src, chunk] = index
+        self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
+
+    def _check_free(self, index: int, transfer: Transfer, free_after: int, seen: np.ndarray) -> None:
+        """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
+        _, dst, chunk, _ = transfer
+        self._check_lookback(index, dst, free_after)
+        last_send = int(self._last_send[dst, chunk])
+        if free_after > last_send:
+            self._fail(index, dst, f"chunk {chunk} was last sent in step {last_send}, but free_after says {free_after}")
+        known = np.maximum(self._progress[dst], seen)
+        for step, receiver in self._unconfirmed.pop((dst, chunk), []):
+            if free_after < step and known[receiver] < step:
+                self._fail(
+                    index,
+                    dst,
+                    f"chunk {chunk} may be overwritten before it has left for rank {receiver} "
+                    f"(sent in step {step}; free_after is {free_after}, last sent in step {last_send})",
+                )
+
+    def _check_lookback(self, index: int, rank: int, step: int) -> None:
+        if step != NEVER and index - step > self._lookback:
+            self._fail(
+                index, rank, f"it waits for step {step}, further back than the declared lookback {self._lookback}"
+            )
+
+    def _apply(self, index: int, transfer: Transfer, counts: np.ndarray, seen: np.ndarray) -> None:
+        _, dst, chunk, reduce = transfer
+        held = self._counts[dst, chunk]
+        if reduce:
+            if not held.any():
+                self._fail(index, dst, f"chunk {chunk} is added to, but the rank does not hold it")
+            np.minimum(held + counts, MANY, out=held)
+            if (held > 1).any():
+                self._first_double.setdefault((dst, chunk), index)
+        else:
+            held[:] = counts
+        self._last_write[dst, chunk] = index
+        np.maximum(self._progress[dst], seen, out=self._progress[dst])
+        self._progress[dst, dst] = index
+        self._seen[dst, chunk] = self._progress[dst]
+
+    def _check_contract(self) -> None:
+        counts, must_hold = required(self._schedule.collective, self._schedule.num_ranks, self._schedule.num_chunks)
+        wrong = (self._counts != counts).any(axis=2) & must_hold
+        if not wrong.any():
+            return
+        faults = [(int(rank), int(chunk)) for rank, chunk in np.argwhere(wrong)]
+        rank, chunk = min(faults, key=lambda fault: self._first_double.get(fault, self._schedule.num_steps))
+        held = self._counts[rank, chunk]
+        parts = [
+            f"rank {other} counted {held[other]} times instead of {counts[chunk, other]}"
+            for other in np.flatnonzero(held != counts[chunk])
+        ]
+        step = self._first_double.get((rank, chunk), int(self._last_write[rank, chunk]))
+        place = "never written" if step == NEVER else f"see step {step}"
+        self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")
+
+    def _fail(self, step: int, rank: int | None, fault: str) -> NoReturn:
+        where = "at the start" if step == NEVER else f"step {step}"
+        place = where if rank is None else f"{where}, rank {rank}"
+        message = f"{self._schedule}: {place}: {fault}"
+        raise ScheduleError(f"{message}\n{draw_grid(self._schedule, step, rank)}")

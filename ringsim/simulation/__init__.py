@@ -1,0 +1,21 @@
+"""When each transfer of a schedule happens on a network, and how long a schedule takes."""
+
+from ringsim.simulation.closed_form import closed_form_of, closed_form_s
+from ringsim.simulation.costs import bytes_s, costs_of
+from ringsim.simulation.simulate import predict_time, simulate
+from ringsim.simulation.timeline import Seconds, Timeline
+from ringsim.simulation.work_queue import Call, Span, time_queue
+
+__all__ = [
+    "Call",
+    "Seconds",
+    "Span",
+    "Timeline",
+    "bytes_s",
+    "closed_form_of",
+    "closed_form_s",
+    "costs_of",
+    "predict_time",
+    "simulate",
+    "time_queue",
+]

@@ -1,0 +1,292 @@
+"""`closed_form_s`: the time of an algorithm as a formula, to hold the simulator against.
+
+The textbook counts rounds, in each of which a rank sends one message and receives one. The formulas here say what
+the rule of execution (see `schedule`) gives on a `Network`, where every pair of ranks has a link of its own:
+
+- a rank sends to several others at once, and applies what they send it one after another;
+- steps are no barrier, and where a round moves several chunks one travels while another is applied.
+
+Where a round is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta =
+1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. None are given for double trees,
+nor for halving-doubling and the gathering of recursive doubling where ranks fold.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.algorithms import hosts_of, torus_of
+from ringsim.network import Network
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule
+
+
+class _Hop(NamedTuple):
+    """One chunk from rank to rank: `send_s` on the link, and `apply_s` of the receiver when it has come."""
+
+    send_s: float
+    latency_s: float
+    apply_s: float
+
+    @property
+    def whole_s(self) -> float:
+        """From start to applied."""
+        return self.send_s + self.latency_s + self.apply_s
+
+    @property
+    def gap_s(self) -> float:
+        """What every further chunk takes in a train of them: the slower one of link and receiver sets the pace."""
+        return max(self.send_s, self.apply_s)
+
+
+_OneKind = Callable[[int, _Hop], float]  # of the number of ranks, at least 2, and the hop of one chunk
+_TwoKinds = Callable[[int, _Hop, _Hop], float | None]  # likewise, the hop where chunks are added and where copied
+
+
+class _Formula(NamedTuple):
+    """A time, and into how many chunks a rank the data is cut; 0: it is left whole."""
+
+    chunks_per_rank: int
+    time_s: _TwoKinds
+
+
+def closed_form_s(
+    collective: Collective, algorithm: str, num_ranks: int, size_bytes: float, network: Network
+) -> float | None:
+    """Seconds that the algorithm, as `build` makes it, takes on `network`; None if there is no formula.
+
+    Exact where the number of chunks divides the size; otherwise it lies, as the simulated time does, between the values
+    at the next smaller and the next larger size that it divides.
+    """
+    formula = _FORMULAS.get((collective, algorithm))
+    if formula is None:
+        return None
+    if num_ranks == 1:
+        return 0.0
+    chunk_bytes = size_bytes / (formula.chunks_per_rank * num_ranks or 1)
+    send_s = network.send_overhead_s + chunk_bytes / network.bandwidth_bytes_per_s
+    copy_s = network.receive_overhead_s
+    add_s = copy_s + chunk_bytes / network.reduce_bytes_per_s
+    return formula.time_s(num_ranks, _Hop(send_s, network.latency_s, add_s), _Hop(send_s, network.latency_s, copy_s))
+
+
+def closed_form_of(schedule: Schedule, network: Network, size_bytes: float) -> float | None:
+    """`closed_form_s` of the schedule's algorithm; None too if the schedule is not as `build` makes it.
+
+    Anyone may name a schedule `ring`, and the built-in algorithms have parameters. It is told by the number of chunks
+    and of steps, and by the first step.
+    """
+    key = schedule.collective, schedule.algorithm
+    if key not in _FORMULAS or not _same(schedule, build(*key, schedule.num_ranks)):
+        return None
+    return closed_form_s(*key, schedule.num_ranks, size_bytes, network)
+
+
+def _same(schedule: Schedule, other: Schedule) -> bool:
+    if (schedule.num_chunks, schedule.num_steps) != (other.num_chunks, other.num_steps):
+        return False
+    firsts = zip(schedule.steps[:1], other.steps[:1], strict=True)
+    columns = ("src", "dst", "chunk", "reduce")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for a, b in firsts for name in columns)
+
+
+def _adding(time_s: _OneKind) -> _TwoKinds:
+    return lambda num_ranks, add, _: time_s(num_ranks, add)
+
+
+def _copying(time_s: _OneKind) -> _TwoKinds:
+    return lambda num_ranks, _, copy: time_s(num_ranks, copy)
+
+
+def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
+    """The second half starts when all ranks have finished the first, or a rank that all wait for has."""
+    return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
+
+
+def _if_power_of_two(time_s: _TwoKinds) -> _TwoKinds:
+    return lambda num_ranks, add, copy: None if num_ranks & (num_ranks - 1) else time_s(num_ranks, add, copy)
+
+
+def _rounds(num_ranks: int, hop: _Hop) -> float:
+    """(n-1)(alpha + c beta [+ c gamma]), with chunks of c = S/n bytes in half a ring, c = S along a chain.
+
+    Thakur, Rabenseifner and Gropp 2005, section 4; Patarasuk and Yuan 2009. Any n.
+    """
+    return (num_ranks - 1) * hop.whole_s
+
+
+def _wave(num_ranks: int, hop: _Hop) -> float:
+    """The first chunk's n - 1 hops, and the gap for each of the k - 1 behind it; k = 4n, c = S/k.
+
+    The linear pipeline, which Sanders, Speck and Traeff 2009 compare their trees with: (n - 2 + k)(alpha + c beta) if
+    the whole of alpha is an overhead of sending. Here only the slower end of a hop keeps the next chunk. Any n.
+    """
+    return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
+
+
+def _train(rounds: int, pieces: int, hop: _Hop) -> float:
+    """Half a ring with each chunk in pieces, all pieces of a round before the next: `rounds` = n - 1.
+
+    A piece goes on when it has been applied, and when the train before it has passed: so a round takes a hop, or the
+    gaps of a train if that is longer. Derived here: every path through the waits turns from a rank's receiving to its
+    sending some number of times, and the longest does so never or always.
+    """
+    return hop.whole_s + (pieces - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, pieces * hop.gap_s)
+
+
+def _two_pieces(num_ranks: int, hop: _Hop) -> float:
+    """A train of two pieces; c = S/(2n). Any n."""
+    return _train(num_ranks - 1, 2, hop)
+
+
+def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
+    """Two trains of two pieces, c = S/(2n), the second behind the first. Any n.
+
+    Derived here, like `_train`. Where the halves meet a path may pass from one's slower end to the other's only by a
+    whole hop, hence the two single terms.
+    """
+    more = num_ranks - 2
+    adding = add.gap_s + more * max(add.whole_s, 2 * add.gap_s) + max(add.whole_s, 2 * add.send_s)
+    return adding + more * max(copy.whole_s, 2 * copy.gap_s) + max(copy.whole_s, 2 * copy.apply_s)
+
+
+def _two_rings(num_ranks: int, hop: _Hop) -> float:
+    """Half of two rings at once, on links of their own; c = S/(2n), n > 2.
+
+    A rank applies the chunks of both in turn, which is all that they share: if that takes longer than a hop it sets
+    the pace. Derived here.
+    """
+    return hop.whole_s + hop.apply_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.apply_s)
+
+
+def _two_rings_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
+    """Both halves of two rings at once; the second half's chunks are waited for one by one. c = S/(2n), n > 2."""
+    return _two_rings(num_ranks, add) + (num_ranks - 1) * max(copy.whole_s, 2 * copy.apply_s)
+
+
+def _if_links_differ(time_s: _TwoKinds, otherwise: _TwoKinds) -> _TwoKinds:
+    """Between two ranks two rings have one link only, and are Gloo's train."""
+    return lambda num_ranks, add, copy: (otherwise if num_ranks == 2 else time_s)(num_ranks, add, copy)
+
+
+def _exchange(num_ranks: int, hop: _Hop) -> float:
+    """Recursive halving or doubling, log2(n) rounds of 1, 2, 4, ... n/2 chunks of c = S/n bytes; n a power of two.
+
+    log2(n) alpha + (n-1) c beta [+ (n-1) c gamma] if each round were one message (Thakur, Rabenseifner and Gropp 2005,
+    sections 4.1 and 4.2; Chan et al. 2007). Here it is a train of chunks, with an overhead for each.
+    """
+    rounds = num_ranks.bit_length() - 1
+    return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
+
+
+def _recursive_doubling(num_ranks: int, add: _Hop, copy: _Hop) -> float:
+    """log2(n)(alpha + S beta + S gamma) for n a power of two (Thakur, Rabenseifner and Gropp 2005, section 4.5).
+
+    For others there are d = floor(log2(n)) rounds between the fold and its undoing. What is folded in crosses d links
+    until the last rank has it, but only as many as f - 1 has bits to the last of the f ranks that hand the result on;
+    in the other rounds such a path waits for its rank's own send, not for the latency. Derived here.
+    """
+    rounds = num_ranks.bit_length() - 1
+    num_folded = num_ranks - (1 << rounds)
+    if not num_folded:
+        return rounds * add.whole_s
+    crossed = (num_folded - 1).bit_length() * add.latency_s + copy.whole_s
+    return add.whole_s + rounds * (add.send_s + add.apply_s) + max(rounds * add.latency_s, crossed)
+
+
+def _tree_down(num_ranks: int, hop: _Hop) -> float:
+    """floor(log2(n)) hops of all the data, c = S. Any n.
+
+    Thakur, Rabenseifner and Gropp 2005, section 4.4, have ceil(log2(n)), the root's messages leaving one by one. Here
+    they leave at once, so it is the depth of the tree that counts: the most bits that a rank below n can have.
+    """
+    return (num_ranks.bit_length() - 1) * hop.whole_s
+
+
+def _tree_up(num_ranks: int, hop: _Hop) -> float:
+    """ceil(log2(n)) hops, c = S (Chan et al. 2007), if n is a power of two; else the last is only the root's adding.
+
+    That is since the last rank to send to the root has fewer below it than the root has added up by then. Any n.
+    """
+    down = _tree_down(num_ranks, hop)
+    return down + hop.apply_s if num_ranks & (num_ranks - 1) else down
+
+
+def _at_once(num_ranks: int, hop: _Hop) -> float:
+    """One message on every link, and n - 1 applied by a rank: alpha + c beta, then gamma n - 1 times. Any n.
+
+    c = S/n if ranks exchange shares, c = S if they exchange or send to rank 0 all they have. Derived here.
+    """
+    return hop.send_s + hop.latency_s + (num_ranks - 1) * hop.apply_s
+
+
+def _one_hop(num_ranks: int, hop: _Hop) -> float:  # noqa: ARG001  the same for any number of ranks
+    """Rank 0 to all the others at once, c = S. Any n."""
+    return hop.whole_s
+
+
+def _levels(shape: Callable[[int], tuple[int, int]]) -> _TwoKinds:
+    return lambda num_ranks, add, copy: _two_levels(*shape(num_ranks), add, copy)
+
+
+def _two_levels(num_groups: int, group_size: int, add: _Hop, copy: _Hop) -> float:
+    """A train of h chunks round each of the h groups of m, a ring across, a train within again; c = S/n. Any n.
+
+    With every round one message it would be 2(m-1)(alpha + S/m beta) + 2(h-1)(alpha + S/n beta) and the adding. The
+    train back does not set out as a whole: the last chunk to come from the ring is the last to leave. The others come
+    before it by up to a message's way, less where links make them queue behind it; by so much less than the train is
+    long it is `late`. Derived here.
+    """
+    across = _rounds(num_groups, add) + _rounds(num_groups, copy)
+    if group_size == 1:
+        return across
+    back = copy.whole_s + (group_size - 2) * max(copy.whole_s, num_groups * copy.gap_s)
+    late = max(
+        0.0,
+        (num_groups - 1) * copy.gap_s - copy.send_s - copy.latency_s,
+        (num_groups - 2) * max(0.0, copy.send_s - copy.latency_s - copy.apply_s)
+        + max(0.0, copy.send_s - copy.latency_s - add.apply_s),
+    )
+    return _train(group_size - 1, num_groups, add) + across + back + late
+
+
+_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce, _gloo_all_reduce))
+_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings), _adding(_two_pieces)))
+_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings), _copying(_two_pieces)))
+
+_FORMULAS = {
+    (Collective.ALL_REDUCE, "ring"): _Formula(1, _one_after_the_other(_rounds, _rounds)),
+    (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_all_reduce),
+    (Collective.ALL_REDUCE, "bidirectional_ring"): _TWO_ALL_REDUCES,
+    (Collective.ALL_REDUCE, "multi_ring"): _TWO_ALL_REDUCES,
+    (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _recursive_doubling),
+    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(
+        1, _if_power_of_two(_one_after_the_other(_exchange, _exchange))
+    ),
+    (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _one_after_the_other(_tree_up, _tree_down)),
+    (Collective.ALL_REDUCE, "direct"): _Formula(0, _adding(_at_once)),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
+    (Collective.ALL_REDUCE, "torus"): _Formula(1, _levels(torus_of)),
+    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _levels(hosts_of)),
+    (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _one_hop)),
+    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _one_after_the_other(_rounds, _rounds)),
+    (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _adding(_rounds)),
+    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _TWO_REDUCE_SCATTERS,
+    (Collective.REDUCE_SCATTER, "multi_ring"): _TWO_REDUCE_SCATTERS,
+    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if_power_of_two(_adding(_exchange))),
+    (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _adding(_at_once)),
+    (Collective.ALL_GATHER, "ring"): _Formula(1, _copying(_rounds)),
+    (Collective.ALL_GATHER, "gloo_ring"): _Formula(2, _copying(_two_pieces)),
+    (Collective.ALL_GATHER, "bidirectional_ring"): _TWO_ALL_GATHERS,
+    (Collective.ALL_GATHER, "multi_ring"): _TWO_ALL_GATHERS,
+    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
+    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
+    (Collective.BROADCAST, "ring"): _Formula(4, _copying(_wave)),
+    (Collective.BROADCAST, "binomial_tree"): _Formula(0, _copying(_tree_down)),
+    (Collective.BROADCAST, "direct"): _Formula(0, _copying(_one_hop)),
+    (Collective.REDUCE, "ring"): _Formula(4, _adding(_wave)),
+    (Collective.REDUCE, "binomial_tree"): _Formula(0, _adding(_tree_up)),
+    (Collective.REDUCE, "direct"): _Formula(0, _adding(_at_once)),
+}

@@ -1,0 +1,175 @@
+"""`Activities`: work that goes on side by side, shares resources fairly, and ends when it is done."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.network import Floats, Resources
+from ringsim.simulation.engines.fair_share import fair_rates
+
+Ints = npt.NDArray[np.signedinteger]
+
+# Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
+# step although sums differ in their last bits, and a thousand events cost hardly more than one.
+SAME_MOMENT = 1e-10
+
+
+class Activities:
+    """A fixed number of slots, in each of which one activity at a time can be at work.
+
+    resource, use: (width, num_slots), and `most`: (num_slots,), of the work done in each slot: see `fair_rates`.
+
+    The rate of an activity changes only when another one begins or ends. As long as it does not, the end is worked out
+    from the beginning in one go, so that work that shares nothing takes exactly `amount / most`.
+    """
+
+    def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:
+        self.num_slots = num_slots = len(most)
+        # One resource more, the last, without limit: where a slot uses less than others.
+        self._resource = np.where(use > 0, resource, len(resources.names))
+        self._names = resources.names
+        self._use, self._most = use, most
+        self._capacity = np.append(resources.capacity, np.inf)
+        self._fails_at_s = np.append(resources.fails_at_s, np.inf)
+        self._alone = self._alone_rates()
+        self._users = np.zeros(len(self._capacity), dtype=np.int64)
+        self._now_s = 0.0
+        self._changed = np.zeros(len(self._capacity), dtype=np.bool_)  # the resources that have other users than before
+        self._active = np.zeros(num_slots, dtype=np.bool_)
+        self._joins_s = np.full(num_slots, np.inf)  # when it becomes active
+        self._ends_s = np.full(num_slots, np.inf)
+        self._since_s = np.zeros(num_slots)  # the moment from which `lead` and `amount` are still to be done
+        self._lead_s = np.zeros(num_slots)
+        self._amount = np.zeros(num_slots)
+        self._rate = np.zeros(num_slots)
+        self._let_fail()
+
+    def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+        """Work of `amount` in each of these free slots, after a lead that shares nothing.
+
+        Raises ValueError for a time or amount that is negative or NaN, with which the clock would stand still.
+        """
+        good = (at_s >= 0) & (lead_s >= 0) & (amount >= 0)
+        if not good.all():
+            first = int(np.argmin(good))
+            lead = np.broadcast_to(lead_s, len(slot))[first]
+            raise ValueError(
+                f"{self._name(slot[first])}: begins at {at_s[first]} s, with a lead of {lead} s and {amount[first]} to "
+                "do: none of these may be negative or NaN"
+            )
+        self._joins_s[slot] = at_s + lead_s
+        self._since_s[slot] = at_s
+        self._lead_s[slot] = lead_s
+        self._amount[slot] = amount
+        self._rate[slot] = 0.0
+
+    def next_ended(self) -> tuple[Ints, Floats]:
+        """The slots in which work ends next, at the same moment, and when; none if no work will ever end.
+
+        What is begun at that moment must be begun before the next call.
+        """
+        while True:
+            self._let_join()
+            # NumPy's minimum, as that of Python may pass over NaN.
+            now = np.min([times.min(initial=np.inf) for times in (self._joins_s, self._ends_s, self._fails_at_s)])
+            if now == np.inf:
+                return np.empty(0, dtype=np.int64), np.empty(0)
+            self._require_progress(now)
+            self._now_s = now
+            self._let_fail()
+            ended = np.flatnonzero(self._ends_s <= now * (1 + SAME_MOMENT))
+            if len(ended):
+                ends = self._ends_s[ended]
+                self._leave(ended)
+                return ended, ends
+
+    def _require_progress(self, now: float) -> None:
+        """Raise ValueError, which names what stands still, unless the next moment is one at which something happens.
+
+        Each round has an event: work joins, ends or fails, once. With NaN nothing would, and the rounds would not end.
+        """
+        if now >= self._now_s * (1 - SAME_MOMENT):
+            return
+        for times, what in ((self._joins_s, "begins"), (self._ends_s, "ends")):
+            for slot in np.flatnonzero(~(times >= self._now_s))[:1].tolist():
+                raise ValueError(
+                    f"{self._name(slot)}: {what} at {times[slot]} s: the clock is at {self._now_s} s already"
+                )
+        raise ValueError(f"the clock does not advance: from {self._now_s} s to {now} s")
+
+    def _name(self, slot: int) -> str:
+        """What the work in a slot uses, for messages."""
+        used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
+        return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
+
+    def _let_join(self) -> None:
+        joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
+        if len(joining):
+            self._joins_s[joining] = np.inf
+            self._active[joining] = True
+            used = self._resource[:, joining]
+            self._users += np.bincount(used.ravel(), minlength=len(self._users))
+            self._users[-1] = 0
+            alone = (self._users[used] <= 1).all(axis=0)
+            self._set_rates(joining[alone], self._alone[joining[alone]])
+            self._changed[used[:, ~alone]] = True
+            self._changed[-1] = False
+        if self._changed.any():
+            self._share()
+
+    def _let_fail(self) -> None:
+        failing = np.flatnonzero(self._fails_at_s <= self._now_s)
+        if len(failing):
+            self._capacity[failing] = 0.0
+            self._fails_at_s[failing] = np.inf
+            self._alone = self._alone_rates()
+            self._changed[failing] = True
+
+    def _leave(self, slot: Ints) -> None:
+        used = self._resource[:, slot]
+        self._ends_s[slot] = np.inf
+        self._active[slot] = False
+        self._users -= np.bincount(used.ravel(), minlength=len(self._users))
+        self._users[-1] = 0
+        self._changed[used] = True
+        self._changed &= self._users > 0
+
+    def _alone_rates(self) -> Floats:
+        limit = np.full(self._use.shape, np.inf)
+        np.divide(self._capacity[self._resource], self._use, out=limit, where=self._use > 0)
+        alone: Floats = np.minimum(self._most, limit.min(axis=0, initial=np.inf))
+        return alone
+
+    def _share(self) -> None:
+        slot = self._concerned()
+        rate = fair_rates(self._resource[:, slot], self._use[:, slot], self._most[slot], self._capacity)
+        self._changed[:] = False
+        changed = rate != self._rate[slot]
+        self._account_for(slot[changed & (self._rate[slot] > 0)])
+        self._set_rates(slot[changed], rate[changed])
+
+    def _concerned(self) -> Ints:
+        """The active slots whose rates may change: those that share, directly or not, what has other users now."""
+        active = np.flatnonzero(self._active)
+        used = self._resource[:, active]
+        num_concerned = -1
+        while True:
+            concerned = self._changed[used].any(axis=0)
+            if concerned.sum() == num_concerned:
+                return active[concerned]
+            num_concerned = int(concerned.sum())
+            self._changed[used[:, concerned]] = True
+            self._changed[-1] = False  # to be without limit connects nobody
+
+    def _account_for(self, slot: Ints) -> None:
+        """Take off what has been done until now, at the rate that ends now."""
+        begun_s = self._since_s[slot] + self._lead_s[slot]
+        now_s = np.maximum(begun_s, self._now_s)
+        self._amount[slot] = np.maximum(self._amount[slot] - self._rate[slot] * (now_s - begun_s), 0.0)
+        self._since_s[slot] = now_s
+        self._lead_s[slot] = 0.0
+
+    def _set_rates(self, slot: Ints, rate: Floats) -> None:
+        self._rate[slot] = rate
+        work_s = np.full(len(slot), np.inf)
+        np.divide(self._amount[slot], rate, out=work_s, where=rate > 0)
+        self._ends_s[slot] = self._since_s[slot] + (self._lead_s[slot] + work_s)

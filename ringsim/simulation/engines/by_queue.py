@@ -1,0 +1,176 @@
+"""Collectives that wait in a queue for workers, in one virtual time: what is under way at once shares links and cores.
+
+The event engine with two things more: a collective begins when a worker takes it, and the workers of a rank are
+separate threads, each with ranks and links of its own in the columns of the engine, that use the same resources.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.network import NONE, Floats, Machine, Paths, Processors, Resources
+from ringsim.schedule import NONE as NO_ROW
+from ringsim.schedule import Dependencies, Schedule, dependencies
+from ringsim.simulation.engines.by_event import Run
+from ringsim.simulation.engines.slots import links_of
+from ringsim.simulation.engines.waiting import Ints
+
+IDLE = -1  # in place of a collective: a worker has none
+
+
+class Queued(NamedTuple):
+    """A collective in the queue.
+
+    chunk_bytes: (schedule.num_chunks,). ready_s: when it joins, not before the last.
+    call_s: from when a worker takes it until its first messages go.
+    """
+
+    schedule: Schedule
+    chunk_bytes: Ints
+    ready_s: float
+    call_s: float = 0.0
+
+
+def run_queue(queue: Sequence[Queued], machine: Machine, num_workers: int) -> tuple[Floats, Floats]:
+    """When each collective begins and ends, each (len(queue),); infinite for what never does.
+
+    They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
+    collective has ended on all ranks.
+    """
+    rows, first_row = _in_a_row([each.schedule for each in queue])
+    pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * machine.num_ranks + rows.dst, return_inverse=True)
+    workers = _Workers(machine, pair, num_workers)
+    run = _QueueRun(rows, first_row, queue, workers, len(pair))
+    run.finish()
+    return run.begin_s, run.end_s
+
+
+def _in_a_row(schedules: Sequence[Schedule]) -> tuple[Dependencies, Ints]:
+    """The rows of all schedules, one after the other, and where those of each begin, and the last end."""
+    known = {id(schedule): schedule for schedule in schedules}
+    rows_of = {name: dependencies(schedule) for name, schedule in known.items()}
+    parts = [rows_of[id(schedule)] for schedule in schedules]
+    first_row = np.cumsum([0, *(len(part) for part in parts)])
+    first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
+    first_chunk = np.cumsum([0, *(schedule.num_chunks for schedule in schedules)])
+    starts = {"step": first_step, "chunk": first_chunk}
+    starts |= dict.fromkeys(("ready", "before_on_link", "before_at_dst", "before_at_src", "free"), first_row)
+    columns = {name: _joined(parts, name, starts.get(name)) for name in Dependencies.__dataclass_fields__}
+    return Dependencies(**columns), first_row
+
+
+def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.ndarray:
+    columns = [getattr(part, name) for part in parts]
+    if start is not None:
+        columns = [np.where(c == NO_ROW, NO_ROW, c + first) for c, first in zip(columns, start[:-1], strict=True)]
+    return np.concatenate(columns).astype(columns[0].dtype)
+
+
+class _Workers(Machine):
+    """A machine of `num_workers * num_ranks` ranks: rank r of worker w is rank `w * num_ranks + r` here.
+
+    pairs: src * num_ranks + dst of all that send. The workers of two ranks share the one connection between them,
+    so what limits a message whatever else happens is a resource here.
+    """
+
+    def __init__(self, machine: Machine, pairs: Ints, num_workers: int) -> None:
+        self._machine, self._pairs = machine, pairs
+        self.num_ranks = machine.num_ranks * num_workers
+        self.jitter = machine.jitter
+        self.src = np.concatenate([pairs // machine.num_ranks + w * machine.num_ranks for w in range(num_workers)])
+        self.dst = np.concatenate([pairs % machine.num_ranks + w * machine.num_ranks for w in range(num_workers)])
+        self._first_pair = len(machine.resources.names)
+        connection = machine.paths(pairs // machine.num_ranks, pairs % machine.num_ranks).bytes_per_s
+        names = tuple(f"connection{pair}" for pair in range(len(pairs)))
+        found = machine.resources
+        self.resources = Resources(
+            found.names + names,
+            np.concatenate([found.capacity, connection]),
+            np.concatenate([found.fails_at_s, np.full(len(pairs), np.inf)]),
+        )
+        columns = {name: np.tile(getattr(machine.processors, name), num_workers) for name in Processors.__slots__}
+        self.processors = Processors(**columns)
+
+    def paths(self, src: Ints, dst: Ints) -> Paths:
+        num_ranks = self._machine.num_ranks
+        src, dst = src % num_ranks, dst % num_ranks
+        paths = self._machine.paths(src, dst)
+        connection = self._first_pair + np.searchsorted(self._pairs, src * num_ranks + dst)
+        limited = np.isfinite(paths.bytes_per_s)
+        return Paths(
+            latency_s=paths.latency_s,
+            bytes_per_s=np.full(len(src), np.inf),
+            resource=np.column_stack([paths.resource, np.where(limited, connection, NONE)]),
+            use_per_byte=np.column_stack([paths.use_per_byte, np.where(limited, 1.0, 0.0)]),
+        )
+
+
+class _QueueRun(Run):
+    """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
+
+    A row belongs to the first worker's ranks and links until it is known which worker takes it.
+    """
+
+    def __init__(
+        self, rows: Dependencies, first_row: Ints, queue: Sequence[Queued], workers: _Workers, num_links: int
+    ) -> None:
+        self._num_workers = len(workers.src) // num_links if num_links else 1
+        self._queue, self._first_row, self._num_links = queue, first_row, num_links
+        self._num_ranks = workers.num_ranks // self._num_workers
+        self._collective = np.repeat(np.arange(len(queue)), np.diff(first_row))
+        self._to_apply = np.diff(first_row)
+        self.begin_s, self.end_s = np.full(len(queue), np.inf), np.full(len(queue), np.inf)
+        self._sends_from_s = np.full(len(queue), np.inf)
+        self._worker_of = np.full(len(queue), IDLE)
+        self._next = 0
+        chunk_bytes = np.concatenate([each.chunk_bytes for each in queue])
+        links = links_of(workers.src, workers.dst, workers)
+        super().__init__(rows, links, workers, chunk_bytes, num_timers=self._num_workers)
+
+    def finish(self) -> None:
+        for worker in range(self._num_workers):
+            self._take_next(worker, 0.0)
+        self._run_clock()
+
+    def _first_of_tail(self) -> int:
+        return len(self._rows)  # nothing may be left until the clock has stopped: more begins when a worker is free
+
+    def _starts_at(self, row: Ints) -> Floats:
+        starts_s: Floats = np.maximum(super()._starts_at(row), self._sends_from_s[self._collective[row]])
+        return starts_s
+
+    def _take_next(self, worker: int, free_s: float) -> None:
+        """A worker that is free takes the next collective, and waits for it if it is not ready."""
+        if self._next == len(self._queue):
+            return
+        taken, self._next = self._next, self._next + 1
+        self.begin_s[taken] = max(free_s, self._queue[taken].ready_s)
+        self._sends_from_s[taken] = self.begin_s[taken] + self._queue[taken].call_s
+        self._worker_of[taken] = worker
+        rows = slice(self._first_row[taken], self._first_row[taken + 1])
+        self._rows.src[rows] += worker * self._num_ranks
+        self._rows.dst[rows] += worker * self._num_ranks
+        self._rows.link[rows] += worker * self._num_links
+        if self._to_apply[taken]:
+            self._later(self._start, rows.start + np.flatnonzero(self._start_waits[rows] == 0))
+        else:
+            self._has_ended(taken, self._sends_from_s[taken])
+
+    def _be_applied(self, row: Ints) -> None:
+        super()._be_applied(row)
+        collectives, counts = np.unique(self._collective[row], return_counts=True)
+        self._to_apply[collectives] -= counts
+        for each in collectives[self._to_apply[collectives] == 0].tolist():
+            self._has_ended(each, float(self._applied_s[self._first_row[each] : self._first_row[each + 1]].max()))
+
+    def _has_ended(self, collective: int, end_s: float) -> None:
+        """Its end may be known before the clock comes to it; only then is its worker free."""
+        self.end_s[collective] = end_s
+        self._slots.begin_waiting(int(self._worker_of[collective]), end_s)
+
+    def _end(self, slot: Ints, ends_s: Floats) -> None:
+        timer = slot - self._slots.first_timer
+        for worker, free_s in zip(timer[timer >= 0].tolist(), ends_s[timer >= 0].tolist(), strict=True):
+            self._take_next(worker, free_s)
+        super()._end(slot[timer < 0], ends_s[timer < 0])

@@ -1,0 +1,62 @@
+"""`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
+
+Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`.
+"""
+
+import numpy as np
+
+from ringsim.network import AnyNetwork, Machine, require_sound
+from ringsim.schedule import Ints, Schedule, partition, require_memory
+from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.by_step import run_steps, time_steps
+from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.timeline import Timeline
+
+BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
+
+
+def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> Timeline:
+    """Every transfer of `schedule` with its times, all ranks starting at 0.
+
+    size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
+    `partition` cuts into chunks of whole elements.
+
+    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
+    than there is memory for.
+    """
+    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
+    _require_room(schedule)
+    machine = sound_machine(network, schedule.num_ranks)
+    run = run_events if shares(schedule, machine) else run_steps
+    return run(schedule, machine, sizes)
+
+
+def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> float:
+    """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
+
+    Infinite if a failure keeps it from finishing.
+    """
+    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
+    machine = sound_machine(network, schedule.num_ranks)
+    if not shares(schedule, machine):
+        return time_steps(schedule, machine, sizes)
+    _require_room(schedule)
+    return run_events(schedule, machine, sizes).time_s
+
+
+def sound_machine(network: AnyNetwork, num_ranks: int) -> Machine:
+    """What the engines see of the network. Raises ValueError for costs with which time could not go on."""
+    machine = network.machine(num_ranks)
+    require_sound(machine)
+    return machine
+
+
+def chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
+    """(num_chunks,): the bytes of each chunk. Raises ValueError for a size that is not whole elements."""
+    if element_bytes < 1 or size_bytes % element_bytes:
+        raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
+    return np.diff(partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes)
+
+
+def _require_room(schedule: Schedule) -> None:
+    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * BYTES_RECORDED)

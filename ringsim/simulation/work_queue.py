@@ -1,0 +1,91 @@
+"""`time_queue`: when each of several collectives begins and ends that wait in a queue for workers."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.network import AnyNetwork, Machine
+from ringsim.schedule import Schedule, require_memory
+from ringsim.simulation.engines.by_queue import Queued, run_queue
+from ringsim.simulation.simulate import chunk_bytes, predict_time, sound_machine
+
+BYTES_RUN = 300  # of memory for each transfer of a queue, at most
+
+
+class Call(NamedTuple):
+    """A collective that is called at `ready_s`.
+
+    size_bytes: of the whole tensor, elements of `element_bytes` each.
+    torchs: whether torch.distributed is called, rather than `collectives`.
+    """
+
+    schedule: Schedule
+    size_bytes: int
+    element_bytes: int = 1
+    ready_s: float = 0.0
+    torchs: bool = False
+
+
+class Span(NamedTuple):
+    """When a collective begins, a worker having taken it, and ends; infinite if it never does."""
+
+    begin_s: float
+    end_s: float
+
+
+def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> list[Span]:
+    """When each call begins and ends if `num_workers` workers of every rank take them in their order.
+
+    A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
+    two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
+
+    Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
+    or no worker.
+    """
+    if num_workers < 1:
+        raise ValueError(f"num_workers {num_workers}: must be at least 1")
+    num_ranks = {call.schedule.num_ranks for call in calls}
+    if len(num_ranks) > 1:
+        raise ValueError(f"calls of {sorted(num_ranks)} ranks: a queue is of one process group")
+    if not calls:
+        return []
+    for number, call in enumerate(calls):
+        if not math.isfinite(call.ready_s):
+            raise ValueError(f"calls[{number}]: ready_s {call.ready_s}: must be finite")
+    if calls[0].ready_s < 0:
+        raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
+    ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
+    machine = sound_machine(network, *num_ranks)
+    if num_workers == 1 and _is_the_same_at_all_times(machine):
+        return _one_after_the_other(calls, ready_s, network)
+    num_transfers = sum(call.schedule.num_transfers for call in calls)
+    require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
+    queue = [_queued(call, at, network) for call, at in zip(calls, ready_s, strict=True)]
+    return [Span(*times) for times in zip(*(c.tolist() for c in run_queue(queue, machine, num_workers)), strict=True)]
+
+
+def _queued(call: Call, ready_s: float, network: AnyNetwork) -> Queued:
+    sizes = chunk_bytes(call.schedule, call.size_bytes, call.element_bytes)
+    return Queued(call.schedule, sizes, ready_s, network.call_s(call.torchs))
+
+
+def _is_the_same_at_all_times(machine: Machine) -> bool:
+    return machine.jitter is None and not np.isfinite(machine.resources.fails_at_s).any()
+
+
+def _one_after_the_other(calls: Sequence[Call], ready_s: Sequence[float], network: AnyNetwork) -> list[Span]:
+    """With one worker no two share anything: each takes what it takes alone."""
+    alone_s: dict[tuple[int, int, int, bool], float] = {}
+    spans = []
+    free_s = -math.inf
+    for call, ready in zip(calls, ready_s, strict=True):
+        key = id(call.schedule), call.size_bytes, call.element_bytes, call.torchs
+        if key not in alone_s:
+            messages_s = predict_time(call.schedule, network, call.size_bytes, element_bytes=call.element_bytes)
+            alone_s[key] = network.call_s(call.torchs) + messages_s
+        begin_s = max(ready, free_s)
+        free_s = begin_s + alone_s[key]
+        spans.append(Span(begin_s, free_s))
+    return spans

@@ -1,0 +1,25 @@
+"""A data-parallel training step: DDP's buckets, all-reduced while the backward pass goes on."""
+
+from ringsim.training_step.buckets import BucketCaps, Phase, fill_buckets
+from ringsim.training_step.layers import load_layers
+from ringsim.training_step.prediction import Prediction, reason, recommend
+from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
+from ringsim.training_step.step import BucketTimes, DdpConfig, Step, scale, sweep_caps
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "BucketCaps",
+    "BucketTimes",
+    "DdpConfig",
+    "Parameter",
+    "Phase",
+    "Prediction",
+    "Step",
+    "StepProfile",
+    "fill_buckets",
+    "load_layers",
+    "reason",
+    "recommend",
+    "scale",
+    "sweep_caps",
+]

@@ -1,0 +1,118 @@
+"""`Plan`: the names, addresses and commands of a testbed, as data."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
+
+MAX_HOSTS = 250  # 10.0.0.1 to 10.0.0.250
+INTERFACE = "eth0"
+MASTER_PORT = 29500  # in a namespace of its own every port is free
+_NAMESPACE = re.compile(r"ringsim-(?P<pid>\d+)-\d+-(?:switch|host\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command line, and what it makes, in words for a message when it fails."""
+
+    arguments: tuple[str, ...]
+    makes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A testbed.
+
+    name: `ringsim-PID-NUMBER`, unique as long as the process lives; all namespaces begin with it.
+    rates_bit_per_s: of each host's link, in each direction; None: not limited.
+    """
+
+    name: str
+    rates_bit_per_s: tuple[int | None, ...]
+
+    @property
+    def num_hosts(self) -> int:
+        """At least 1."""
+        return len(self.rates_bit_per_s)
+
+    @property
+    def switch(self) -> str:
+        """The namespace of the bridge."""
+        return f"{self.name}-switch"
+
+    def namespace(self, host: int) -> str:
+        """The namespace of a host, counted from 0."""
+        return f"{self.name}-host{host}"
+
+    def make(self) -> Iterator[Command]:
+        """The commands that make it, in order. All interfaces are born in a namespace of the testbed."""
+        yield _command("a network namespace", f"ip netns add {self.switch}")
+        yield _command("a bridge", f"ip -n {self.switch} link add bridge0 type bridge")
+        yield _command("a bridge", f"ip -n {self.switch} link set bridge0 up")
+        for host, rate in enumerate(self.rates_bit_per_s):
+            yield from self._make_host(host)
+            if rate is not None:
+                # What leaves the host waits on its own side, what arrives on the bridge's: tbf shapes what is sent.
+                yield _tbf(self.namespace(host), INTERFACE, rate)
+                yield _tbf(self.switch, f"port{host}", rate)
+
+    def _make_host(self, host: int) -> Iterator[Command]:
+        inside, port = self.namespace(host), f"port{host}"
+        peer = f"peer name {INTERFACE} netns {inside}"
+        yield _command("a network namespace", f"ip netns add {inside}")
+        yield _command("a veth pair", f"ip -n {self.switch} link add {port} type veth {peer}")
+        yield _command("a bridge port", f"ip -n {self.switch} link set {port} master bridge0 up")
+        yield _command("a loopback interface", f"ip -n {inside} link set lo up")
+        yield _command("an address", f"ip -n {inside} addr add {address(host)}/24 dev {INTERFACE}")
+        yield _command("an interface", f"ip -n {inside} link set {INTERFACE} up")
+
+    def _inside(self, host: int) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace(host)]
+
+    def run(self, arguments: Sequence[str], ranks_per_host: int = 1) -> list[list[str]]:
+        """A torchrun for each host, with the interpreter that runs this; `arguments`: what torchrun takes as script."""
+        # A fixed node rank each ("static", not "c10d"): host i has ranks i * ranks_per_host and on, always.
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"]
+        torchrun += f"--master-addr {address(0)} --master-port {MASTER_PORT} --nnodes {self.num_hosts}".split()
+        torchrun += f"--nproc-per-node {ranks_per_host}".split()
+        return [
+            [*self._inside(host), *torchrun, *f"--node-rank {host} --local-addr {address(host)}".split(), *arguments]
+            for host in range(self.num_hosts)
+        ]
+
+
+def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> Plan:
+    """A testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
+
+    Raises ValueError for a number of hosts that it cannot have, a host that it does not have, and a wrong rate.
+    """
+    if not 1 <= hosts <= MAX_HOSTS:
+        raise ValueError(f"{hosts} hosts: there must be from 1 to {MAX_HOSTS}")
+    rates = [None if rate is None else parse_tc_rate(rate)] * hosts
+    for host, own in (host_rates or {}).items():
+        if not 0 <= host < hosts:
+            raise ValueError(f"rate of host {host}: of {hosts} hosts, counted from 0, the last is {hosts - 1}")
+        rates[host] = parse_tc_rate(own)
+    return Plan(name, tuple(rates))
+
+
+def address(host: int) -> str:
+    """The same in every testbed: nothing outside sees it."""
+    return f"10.0.0.{host + 1}"
+
+
+def owner(namespace: str) -> int | None:
+    """The process that made a namespace, by its name; None: none of ours."""
+    match = _NAMESPACE.fullmatch(namespace)
+    return int(match["pid"]) if match else None
+
+
+def _tbf(namespace: str, interface: str, rate: int) -> Command:
+    shape = f"rate {rate}bit burst {burst_bytes(rate)} limit {queue_bytes(rate)}"
+    return _command("a rate limit (tbf)", f"tc -n {namespace} qdisc add dev {interface} root tbf {shape}")
+
+
+def _command(makes: str, line: str) -> Command:
+    return Command(tuple(line.split()), makes)

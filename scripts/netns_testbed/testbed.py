@@ -1,0 +1,99 @@
+"""`Testbed`: hosts in network namespaces, for as long as a `with` block."""
+
+import atexit
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from netns_testbed.jobs import Ending, run_together
+from netns_testbed.leftovers import end_processes, remove_testbed
+from netns_testbed.plan import INTERFACE, Command, plan
+
+_numbers = itertools.count()  # of the testbeds of this process
+
+
+class Testbed:
+    """`with Testbed(4, "1gbit", {2: "250mbit"}) as bed: bed.run(["script.py"])`.
+
+    rate: of every host's link, in each direction, as tc writes rates; None: not limited.
+    host_rates: of single hosts, counted from 0, instead.
+
+    Raises ValueError for what a testbed cannot be, and on entering OSError for what this machine cannot make: it needs
+    root, iproute2, and a kernel with network namespaces, veth, bridges and tbf.
+    """
+
+    __test__ = False  # not a test, whatever pytest thinks of the name
+
+    def __init__(self, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> None:
+        self.plan = plan(f"ringsim-{os.getpid()}-{next(_numbers)}", hosts, rate, host_rates)
+
+    def __enter__(self) -> Self:
+        _check_tools()
+        atexit.register(self.close)  # for a Ctrl-C between this method and the block
+        try:
+            for command in self.plan.make():
+                _perform(command)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take it away, and kill what still runs in it; once more does no harm."""
+        remove_testbed(self.plan.name)
+        atexit.unregister(self.close)
+
+    def run(
+        self, arguments: Sequence[str], ranks_per_host: int = 1, environment: Mapping[str, str] | None = None
+    ) -> Ending:
+        """Run torchrun on every host; when one fails, the others are ended too.
+
+        arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
+        environment: beside that of this process.
+
+        Output goes where that of this process goes. Afterwards nothing runs on the hosts.
+        """
+        if ranks_per_host < 1:
+            raise ValueError(f"{ranks_per_host} ranks per host: there must be at least 1")
+        try:
+            return run_together(self.plan.run(arguments, ranks_per_host), _environment(environment or {}))
+        finally:
+            # torchrun's ranks have sessions of their own: had it been killed, they would not have ended with it.
+            end_processes([self.plan.namespace(host) for host in range(self.plan.num_hosts)])
+
+
+def why_not() -> str | None:
+    """Why no testbed can be made here, found out by making a small one; None if it can."""
+    try:
+        with Testbed(1, "1gbit"):
+            return None
+    except OSError as error:
+        return str(error)
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    # One thread a rank, as torchrun itself sets it for several: here the ranks of all hosts share the cores.
+    # No warnings of C++: c10d has one for each connection, that the peer's address has no name.
+    ours = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return {**ours, **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, **more}
+
+
+def _check_tools() -> None:
+    if os.geteuid() != 0:
+        raise PermissionError("a testbed makes network namespaces, which only root may: run it with sudo")
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise FileNotFoundError(f"{tool} is not on the PATH: a testbed needs iproute2")
+
+
+def _perform(command: Command) -> None:
+    done = subprocess.run(command.arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = "; ".join(line for line in done.stderr.splitlines() if line.strip()) or f"exit code {done.returncode}"
+        raise OSError(f"cannot make {command.makes} here: {said} ({' '.join(command.arguments)})")

@@ -1,0 +1,166 @@
+"""The benchmark as a user starts it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ringsim.measurements.measurements import Measurements
+from ringsim.schedule.collective import Collective
+from tests.processes import below, kill_all
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 200
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+
+
+def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    """A Python process with these arguments, in the project's folder."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its exit code, and what it wrote; killed if it takes too long."""
+    with process:
+        try:
+            out, errors = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                kill_all(process.pid)
+    return process.returncode, out, errors
+
+
+def benchmark(*arguments: str, ranks: int | None) -> tuple[int, str, str]:
+    """The benchmark's end, under torchrun if `ranks` is given."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+    return finish(start([*torchrun, "-m", "collectives.benchmark", *arguments]))
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """It prints tables, writes what the options ask for, and shows no progress where there is no terminal."""
+    output = tmp_path / "new" / "measurements.json"
+    arguments = ["--collective", "all_reduce,broadcast", "-b", "64", "-e", "1KiB", "-n", "3", "-w", "1"]
+    code, out, errors = benchmark(*arguments, "--out-of-place", "-o", str(output), ranks=2)
+    assert code == 0, errors
+    rows = [line.split() for line in out.splitlines() if line[:1] == " "]
+    assert [row[0] for row in rows] == ["64", "64", "256", "256", "1024", "1024"] * 2
+    assert [row[13] for row in rows] == ["dist", "ring"] * 3 + ["dist", "binomial_tree"] * 3
+    assert out.endswith(f"wrote {output}\n")
+    assert "timing" not in errors
+    measurements = Measurements.load(output)
+    assert [times.collective for times in measurements.collectives[::6]] == [
+        Collective.ALL_REDUCE,
+        Collective.BROADCAST,
+    ]
+    assert all((len(times.times_s), times.wrong) == (3, 0) for times in measurements.collectives)
+    assert not any(times.in_place for times in measurements.collectives)
+    assert measurements.provenance["command"].startswith("torchrun --nproc-per-node 2 -m collectives.benchmark --coll")
+    assert {"machine", "torch", "torch_threads", "OMP_NUM_THREADS", "date"} <= measurements.provenance.keys()
+
+
+def test_polling_is_compared_with_and_without() -> None:
+    """A row for each size and contender, with a ratio; `--no-calm` leaves Gloo's threads as they are."""
+    few = ["--size", "1KiB", "--turns", "2", "--turn", "0.001"]
+    job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "scripts/bench_polling.py", *few]
+    code, out, errors = finish(start(job))
+    assert code == 0, errors
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| 1 KiB")]
+    assert [row[1:3] for row in rows] == [["dist.all_reduce", "2"], ["ring", "2"]]
+    assert all(float(row[-1].removesuffix(" |")) > 0 for row in rows)
+
+
+def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
+    """The file says so."""
+    output = tmp_path / "times.json"
+    code, _, errors = benchmark("-b", "1KiB", "-e", "1KiB", "-n", "1", "--no-calm", "-o", str(output), ranks=2)
+    assert code == 0, errors
+    assert Measurements.load(output).provenance["calm_polling"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark"),
+        ("-b 64x", "Invalid value for '-b' / '--begin': '64x' is not a size: write bytes as 1500, 64KiB or 64MB"),
+        (
+            "-b 1MiB -e 1KiB",
+            "sizes from 1048576 to 1024 B: the first (-b) must be at least 1 and not above the last (-e)",
+        ),
+        (
+            "--collective all_reduce,all_to_all",
+            "Invalid value for '--collective': 'all_to_all' is not one of all_reduce, reduce_scatter_tensor, "
+            "all_gather_into_tensor, broadcast, reduce",
+        ),
+        ("--algorithm ring --algorithm ring", "Invalid value for '--algorithm': 'ring' is named twice"),
+        ("-n 0", "Invalid value for '-n' / '--iterations': 0 is not in the range x>=1."),
+        ("--timeout 0s", "Invalid value for '--timeout': 0.0 s: must be greater than 0 and at most 86400"),
+    ],
+)
+def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
+    """One line, exit code 2."""
+    assert benchmark(*arguments.split(), ranks=None) == (2, "", f"benchmark: {message}\n")
+
+
+def test_mistakes_under_torchrun_are_told_once() -> None:
+    """By one rank: an algorithm that the collective does not have."""
+    code, out, errors = benchmark("--collective", "reduce", "--algorithm", "torus", ranks=2)
+    assert (code != 0, out) == (True, "")
+    assert errors.count("benchmark: algorithm 'torus': reduce has ring, ") == 1
+    assert "ValueError" not in errors
+
+
+def by_hand(rank: int, port: int, arguments: list[str]) -> subprocess.Popen[str]:
+    """One of two ranks, started as torchrun would, but without torchrun ending it when the other ends."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    return start(arguments, MASTER_ADDR="127.0.0.1", **{name: str(value) for name, value in world.items()})
+
+
+def test_a_peer_that_fails_ends_the_others() -> None:
+    """With one line that says what it waited for, and exit code 1."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    leaver = "import os, torch.distributed as dist; dist.init_process_group('gloo'); os._exit(0)"
+    ranks = [by_hand(0, port, ["-m", "collectives.benchmark", "--timeout", "20s"]), by_hand(1, port, ["-c", leaver])]
+    finish(ranks[1])
+    code, out, errors = finish(ranks[0])
+    assert (code, out) == (1, "")
+    lines = [line for line in errors.splitlines() if line.startswith("rank 0: ")]
+    assert len(lines) == 1
+    assert " from rank 1 failed: " in lines[0]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_interrupted_targets_leave_nothing_behind() -> None:
+    """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
+    job = start(["scripts/bench_collectives.py", "--ranks", "2"])
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(started := below(job.pid)) < 3 and time.monotonic() < deadline:  # torchrun and two ranks
+        time.sleep(0.1)
+    job.send_signal(signal.SIGINT)
+    code, _, errors = finish(job)
+    assert code == 130, errors
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_all_targets_are_measured(tmp_path: Path) -> None:
+    """Quickly and on two ranks: a table for each, and a file for each."""
+    code, out, errors = finish(start(["scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path)]))
+    assert code == 0, errors
+    assert out.count(": ours over torch.distributed\n") == 4
+    assert out.count(": ours over raw sockets\n") == 1
+    assert len([Measurements.load(path) for path in tmp_path.iterdir()]) == 5

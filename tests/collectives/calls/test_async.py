@@ -1,0 +1,237 @@
+"""Asynchronous calls: several under way, of several groups, from several threads, waited for or not."""
+
+import gc
+import random
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime.queue import lane_of
+from tests.collectives.runtime.test_executor import data
+from tests.ranks import RankPool
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Three ranks of their own: the group that a case is given and the default one are two of the same ranks."""
+    with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
+        yield pool
+
+
+def total(index: int, length: int, num_ranks: int) -> torch.Tensor:
+    """What the call of that index must give: whole numbers, so in any order."""
+    return sum((whole(index, rank, length) for rank in range(num_ranks)), torch.zeros(length, dtype=torch.int64))
+
+
+def whole(index: int, rank: int, length: int) -> torch.Tensor:
+    """Different in every call, on every rank and at every place."""
+    return torch.arange(length) * (rank + 1) + index * 1_000_003
+
+
+def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
+    """What went wrong in so many calls over two groups, a third of them waited for at once."""
+    draw, wrong = random.Random(seed), []
+    groups = [group, dist.group.WORLD]
+    under_way: list[tuple[int, torch.Tensor, collectives.Work]] = []
+    finished: list[list[int]] = [[], []]
+    for index in range(count):
+        which, length = draw.randrange(2), draw.choice([0, 1, 10, 1000, draw.randrange(20_000)])
+        algorithm = draw.choice(["ring", "recursive_doubling", "binomial_tree"])
+        tensor, at_once = whole(index, group.rank(), length), draw.random() < 1 / 3
+        work = collectives.all_reduce(tensor, group=groups[which], async_op=not at_once, algorithm=algorithm)
+        if at_once:
+            finished[which].append(index)
+            wrong += [] if torch.equal(tensor, total(index, length, group.size())) else [f"{index} at once"]
+            continue
+        work.get_future().then(lambda _, which=which, index=index: finished[which].append(index))
+        under_way.append((index, tensor, work))
+        if draw.random() < 0.05:
+            index, tensor, work = under_way.pop(draw.randrange(len(under_way)))  # noqa: PLW2901
+            work.wait()
+            wrong += [] if torch.equal(tensor, total(index, len(tensor), group.size())) else [f"{index} picked"]
+    for index, tensor, work in under_way:
+        work.wait()
+        wrong += [] if torch.equal(tensor, total(index, len(tensor), group.size())) else [f"{index} at the end"]
+        wrong += [] if work.is_completed() and work.is_success() and work.exception() is None else [f"{index} state"]
+    for each in groups:
+        collectives.barrier(each, async_op=True).get_future().wait()  # so that all earlier callbacks are through
+    calls = [index for order in finished for index in order]
+    wrong += [] if sorted(calls) == list(range(count)) else ["some calls never called back"]
+    return wrong
+
+
+def test_a_thousand_calls(trio: RankPool) -> None:
+    """Over two groups at once, in any mixture: every result right, every one called back."""
+    assert trio.run(mixed, 1000, 1, num_ranks=3) == [[], [], []]
+
+
+def ordered(group: dist.ProcessGroup, count: int) -> list[int]:
+    """The order in which asynchronous calls of one group end."""
+    ended: list[int] = []
+    works = []
+    for index in range(count):
+        work = collectives.all_reduce(torch.ones(10_000 if index % 2 else 1), group=group, async_op=True)
+        work.get_future().then(lambda _, index=index: ended.append(index))
+        works.append(work)
+    collectives.barrier(group)
+    works[-1].get_future().wait()
+    return ended
+
+
+def test_calls_end_in_the_order_in_which_they_were_made(trio: RankPool) -> None:
+    """Whatever their sizes; and a call that waits comes after all of them."""
+    assert trio.run(ordered, 50, num_ranks=3) == [list(range(50))] * 3
+
+
+def assert_set(gate: threading.Event) -> None:
+    """Return once it is."""
+    assert gate.wait(10)
+
+
+def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Calls made in callbacks: one that waits while others are queued, one that waits for a queued Work."""
+    found: list[torch.Tensor] = []
+    gate, done = threading.Event(), threading.Event()
+    lane_of(group).start(lambda: assert_set(gate), [])  # holds up the rest until all of it is in the queue
+    first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
+    later: list[collectives.Work] = []
+
+    def chained(future: torch.futures.Future) -> None:
+        (tensor,) = future.value()
+        later[0].wait()
+        collectives.all_reduce(tensor, group=group)
+        found.append(tensor)
+        collectives.all_reduce(tensor, group=group, async_op=True).get_future().then(lambda _: done.set())
+
+    first.get_future().then(chained)
+    later += [collectives.all_reduce(torch.ones(3), group=group, async_op=True) for _ in range(3)]
+    gate.set()
+    assert done.wait(20), "a callback hangs"
+    collectives.barrier(group)
+    return found
+
+
+def test_callbacks_may_call(trio: RankPool) -> None:
+    """A callback may do all that its thread would otherwise do later: neither deadlock nor disorder."""
+    for _ in range(5):
+        for (tensor,) in trio.run(called_back, num_ranks=2, timeout_s=40):
+            assert tensor.tolist() == [8, 8]  # reduced three times over, the last after it was found
+
+
+def from_threads(group: dist.ProcessGroup) -> list[list[float]]:
+    """Two threads, each with a group of its own; then many threads with a group in turn."""
+    results: list[list[float]] = [[], []]
+
+    def work(which: int, of: dist.ProcessGroup) -> None:
+        for index in range(100):
+            tensor = torch.full((100,), float(index))
+            pending = collectives.all_reduce(tensor, group=of, async_op=index % 2 == 1)
+            if pending is not None:
+                pending.wait()
+            results[which].append(float(tensor.sum()))
+
+    threads = [
+        threading.Thread(target=work, args=(index, each)) for index, each in enumerate([group, dist.group.WORLD])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_threads(trio: RankPool) -> None:
+    """Each with its group, at the same time."""
+    assert trio.run(from_threads, num_ranks=3) == [[[300.0 * index for index in range(100)]] * 2] * 3
+
+
+def one_group_from_threads(group: dist.ProcessGroup) -> float:
+    """The sum of many equal calls, made by several threads in no particular order."""
+    sums: list[float] = []
+
+    def work() -> None:
+        for index in range(50):
+            tensor = torch.ones(10)
+            pending = collectives.all_reduce(tensor, group=group, async_op=index % 3 == 0)
+            if pending is not None:
+                pending.wait()
+            sums.append(float(tensor.sum()))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return sum(sums)
+
+
+def test_threads_of_one_group(trio: RankPool) -> None:
+    """Calls that are alike may come from any thread: none gets into another's way."""
+    assert trio.run(one_group_from_threads, num_ranks=3) == [200 * 30.0] * 3
+
+
+def dropped(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Tensors whose Work was never looked at, once a later call has come back."""
+    tensors = [data(group.rank(), 1000, torch.float32) for _ in range(10)]
+    for tensor in tensors:
+        collectives.all_reduce(tensor, group=group, async_op=True)
+    gc.collect()
+    collectives.barrier(group)
+    return tensors
+
+
+def test_nobody_need_wait(trio: RankPool) -> None:
+    """A Work that is dropped is done all the same."""
+    expected = data(0, 1000, torch.float32) + data(1, 1000, torch.float32)
+    for tensors in trio.run(dropped, num_ranks=2):
+        assert all(torch.equal(tensor, expected) for tensor in tensors)
+
+
+def waiting(group: dist.ProcessGroup) -> list[object]:
+    """Of a call for which rank 1 comes late: what is said of it before and after."""
+    if group.rank() == 1:
+        dist.recv(torch.zeros(1), group=group, group_src=0)
+    work = collectives.all_reduce(torch.ones(5), group=group, async_op=True)
+    said: list[object] = []
+    if group.rank() == 0:
+        said += [work.is_completed(), work.is_success(), work.exception(), work.get_future().done()]
+        with pytest.raises(TimeoutError):
+            work.wait(timedelta(milliseconds=20))
+        dist.send(torch.zeros(1), group=group, group_dst=1)
+    said += [work.wait(), work.is_completed(), work.result()[0].tolist(), work.get_future().wait()[0].tolist()]
+    return said
+
+
+def test_what_a_work_says(trio: RankPool) -> None:
+    """Not completed while a peer is late, which a wait with a timeout does not change; then completed."""
+    after = [True, True, [2.0] * 5, [2.0] * 5]
+    assert trio.run(waiting, num_ranks=2) == [[False, False, None, False, *after], after]
+
+
+def ending(group_size: int, rank: int, rendezvous: str) -> None:
+    """A program that ends while its calls are under way."""
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=group_size)
+    tensor = torch.ones(300_000)
+    for _ in range(5):
+        last = collectives.all_reduce(tensor, async_op=True)
+    last.get_future().then(lambda _: Path(f"{rendezvous}.{rank}").write_text(str(float(tensor[0]))))
+
+
+def test_a_program_may_end_with_calls_under_way(tmp_path: Path) -> None:
+    """They are done first; no rank hangs, none dies."""
+    context = torch.multiprocessing.get_context("spawn")
+    rendezvous = tmp_path / "rendezvous"
+    processes = [context.Process(target=ending, args=(2, rank, str(rendezvous))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert [Path(f"{rendezvous}.{rank}").read_text() for rank in range(2)] == ["32.0", "32.0"]

@@ -1,0 +1,278 @@
+"""Tensors of unusual dtypes, layouts and views: right results, or refused before anything is sent."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.calls.tensor_checks import assign, check_writable, resolved
+from tests.ranks import RankPool, group_on
+
+NOT_ADDED = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+def reducing(dtype: torch.dtype, n: int) -> list[Callable[..., object]]:
+    """Every call that reduces, on tensors of that dtype."""
+    tensor, output = torch.ones(2 * n).to(dtype), torch.ones(2).to(dtype)
+    return [
+        lambda **g: collectives.all_reduce(tensor, **g),
+        lambda **g: collectives.reduce(tensor, group_dst=0, **g),
+        lambda **g: collectives.reduce_scatter_tensor(output, tensor, **g),
+        lambda **g: collectives.reduce_scatter(output, list(tensor.chunk(n)), **g),
+        lambda **g: collectives.coalesced.all_reduce_coalesced([tensor], **g),
+    ]
+
+
+def refused(group: dist.ProcessGroup, dtype: torch.dtype) -> tuple[list[str], list[list[float]]]:
+    """What each says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
+    n, messages = group.size(), []
+    for call in reducing(dtype, n):
+        with pytest.raises(ValueError, match="op SUM") as error:
+            call(group=group)
+        messages.append(str(error.value))
+    own = torch.tensor([group.rank() + 1.0, 2.0]).to(dtype)
+    gathered = torch.zeros(2 * n).to(dtype)
+    collectives.all_gather_into_tensor(gathered, own, group=group)
+    collectives.broadcast(own, group_src=1, group=group)
+    collectives.all_reduce(after := torch.ones(2), group=group)
+    return messages, [gathered.to(torch.float32).tolist(), own.to(torch.float32).tolist(), after.tolist()]
+
+
+@pytest.mark.parametrize("dtype", NOT_ADDED)
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: torch.dtype, backend: str) -> None:
+    """With ValueError, before anything is sent; what only moves it still works, and so does the group."""
+    for messages, results in ring_ranks.run(on_backend, refused, dtype, backend, num_ranks=3):
+        assert set(messages) == {
+            f"op SUM: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
+        }
+        assert results == [[1.0, 2.0, 2.0, 2.0, 3.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
+
+
+def on_backend(group: dist.ProcessGroup, case: Callable[..., object], argument: object, backend: str) -> object:
+    """`case` on the group of as many ranks on that backend."""
+    return case(group_on(backend, group.size()), argument)
+
+
+def accumulated(group: dist.ProcessGroup) -> str:
+    """What is said of an `accumulate` in which nothing can be added."""
+    with pytest.raises(ValueError, match="op SUM") as error:
+        collectives.all_reduce(torch.ones(4), group=group, accumulate=torch.float8_e5m2)
+    return str(error.value)
+
+
+def test_accumulate_in_what_cannot_be_added(ranks: RankPool) -> None:
+    """It is the dtype of the sum that counts."""
+    assert all("float8_e5m2" in message for message in ranks.run(accumulated, num_ranks=2))
+
+
+def of_no_use() -> dict[str, torch.Tensor]:
+    """Tensors whose elements cannot be sent, by what is said of them."""
+    halves = torch.ones(4, dtype=torch.complex32)
+    return {
+        "the layout torch.sparse_coo": torch.eye(2).to_sparse(),
+        "the layout torch.sparse_csr": torch.eye(2).to_sparse_csr(),
+        "quantized": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
+        "on meta": torch.ones(4, device="meta"),
+        "torch cannot copy a conjugated negated tensor of torch.complex32": torch._neg_view(halves.conj()),
+    }
+
+
+def unsendable(group: dist.ProcessGroup) -> tuple[list[str], list[float]]:
+    """What each call says of each such tensor, which is what is expected, and a sum afterwards."""
+    said = []
+    for what, tensor in of_no_use().items():
+        calls: list[Callable[[], object]] = [
+            lambda tensor=tensor: collectives.all_reduce(tensor, group=group),
+            lambda tensor=tensor: collectives.broadcast(tensor, group_src=0, group=group),
+            lambda tensor=tensor: collectives.reduce(tensor, group_dst=0, group=group),
+            lambda tensor=tensor: collectives.all_gather([torch.ones(4)] * group.size(), tensor, group=group),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=f"{what}|op SUM: torch cannot do it") as error:
+                call()
+            said.append(str(error.value))
+    collectives.all_reduce(after := torch.ones(2), group=group)
+    return said, after.tolist()
+
+
+def test_what_cannot_be_sent_is_refused(ranks: RankPool) -> None:
+    """Sparse, quantized, without memory, or a view that torch cannot resolve: one line, and the group goes on."""
+    for said, after in ranks.run(unsendable, num_ranks=2):
+        assert len(said) == 20
+        assert not any("\n" in message for message in said)
+        assert after == [2.0, 2.0]
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "plain": lambda t: t,
+    "conjugated": lambda t: t.conj(),
+    "negated": torch._neg_view,
+    "both": lambda t: torch._neg_view(t.conj()),
+    "strided": lambda t: torch._neg_view(t.repeat_interleave(2)[::2].conj()),
+}
+
+
+@pytest.mark.parametrize("view", list(VIEWS))
+@pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("target", [torch.float16, torch.float32, torch.float64, torch.complex64])
+def test_views_are_copied_right(view: str, source: torch.dtype, target: torch.dtype) -> None:
+    """Into another dtype and out of it; torch 2.13 by itself loses the sign of a negated float16 view."""
+    if source.is_complex != target.is_complex:
+        return
+    values = torch.arange(1, 40).to(source) * (1 + 2j if source.is_complex else 1)
+    seen = VIEWS[view](values)
+    expected = torch.tensor([complex(x) for x in seen.tolist()], dtype=torch.complex128)
+    got = torch.zeros(39, dtype=target).copy_(resolved(seen))
+    assert torch.equal(got.to(torch.complex128), expected)
+    written = VIEWS[view](torch.zeros(39, dtype=target))
+    assign(written, resolved(seen))
+    assert torch.equal(resolved(written).to(torch.complex128), expected)
+
+
+Calls = dict[str, Callable[..., list[torch.Tensor]]]
+
+
+def calls(n: int) -> Calls:
+    """Each collective as a function of its input and of empty outputs."""
+
+    def on_share(call: Callable[..., object]) -> Callable[..., list[torch.Tensor]]:
+        def run(own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object) -> list[torch.Tensor]:
+            call(output := empty(len(own) // n), own, **options)
+            return [output]
+
+        return run
+
+    def all_reduce(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
+        collectives.all_reduce(own, **options)
+        return [own]
+
+    def reduce(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
+        collectives.reduce(own, group_dst=0, **options)
+        return [own]
+
+    def coalesced(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
+        collectives.coalesced.all_reduce_coalesced([own], **options)
+        return [own]
+
+    def broadcast(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
+        collectives.broadcast(own, group_src=0, **options)
+        return [own]
+
+    def scatter(output: torch.Tensor, own: torch.Tensor, **options: object) -> None:
+        collectives.reduce_scatter(output, list(own.chunk(n)), **options)
+
+    def gathered(own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object) -> list[torch.Tensor]:
+        collectives.all_gather_into_tensor(output := empty(n * len(own)), own, **options)
+        return [output]
+
+    def gathered_apart(
+        own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object
+    ) -> list[torch.Tensor]:
+        collectives.all_gather(outputs := [empty(len(own)) for _ in range(n)], own, **options)
+        return outputs
+
+    return {
+        "all_reduce": all_reduce,
+        "reduce": reduce,
+        "all_reduce_coalesced": coalesced,
+        "reduce_scatter_tensor": on_share(collectives.reduce_scatter_tensor),
+        "reduce_scatter": on_share(scatter),
+        "broadcast": broadcast,
+        "all_gather_into_tensor": gathered,
+        "all_gather": gathered_apart,
+    }
+
+
+REDUCING = ("all_reduce", "reduce", "all_reduce_coalesced", "reduce_scatter_tensor", "reduce_scatter")
+
+
+def with_views(group: dist.ProcessGroup) -> list[str]:
+    """Where a call on views of its tensors differs from the same call on plain copies of them."""
+    wrong = []
+    for dtype, accumulate in [
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float16),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float16, None),
+        (torch.complex64, None),
+        (torch.complex128, None),
+    ]:
+        for name, call in calls(group.size()).items():
+            options = {"group": group, **({"accumulate": accumulate} if name in REDUCING else {})}
+            for view, seen in VIEWS.items():
+                values = (torch.arange(1, 13) + group.rank()).to(dtype)
+                values = values * (1 + 2j) if dtype.is_complex else values
+                plain = call(resolved(seen(values)).clone(), lambda n, d=dtype: torch.zeros(n, dtype=d), **options)
+                own = seen(values.clone())
+                viewed = call(own, lambda n, d=dtype, s=seen: s(torch.zeros(n, dtype=d)), **options)
+                if not all(torch.equal(resolved(one), other) for one, other in zip(viewed, plain, strict=True)):
+                    wrong.append(f"{name} of {view} {dtype}, accumulate {accumulate}")
+    return wrong
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_views_give_what_their_values_give(ring_ranks: RankPool, backend: str) -> None:
+    """Conjugated and negated ones, of inputs and of outputs, in every call, with and without `accumulate`."""
+    assert ring_ranks.run(on_backend_alone, backend, num_ranks=3) == [[]] * 3
+
+
+def on_backend_alone(group: dist.ProcessGroup, backend: str) -> list[str]:
+    """`with_views` on the group of as many ranks on that backend."""
+    return with_views(group_on(backend, group.size()))
+
+
+def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[float]]:
+    """AVG of integers of either sign, by every way of asking for it, and what is said of one of bools."""
+    on = group_on(backend, group.size())
+    n, results = group.size(), {}
+    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
+        low = 0 if dtype is torch.uint8 else -7
+        whole = torch.tensor([low, 8] * n, dtype=dtype) + group.rank()
+        collectives.all_reduce(reduced := whole.clone(), dist.ReduceOp.AVG, on)
+        collectives.reduce_scatter_tensor(share := torch.zeros(2, dtype=dtype), whole, dist.ReduceOp.AVG, on)
+        results[str(dtype)] = [*reduced[:2].tolist(), *share.tolist()]
+    if backend == "ring":
+        dist.all_reduce(counter := torch.tensor(group.rank()), dist.ReduceOp.AVG, on)  # as Lightning's sync_dist does
+        results["counter"] = [counter.item()]
+    with pytest.raises(ValueError, match="op AVG: needs numbers"):
+        collectives.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG, on)
+    return results
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_an_average_of_integers_is_truncated(ring_ranks: RankPool, backend: str) -> None:
+    """Towards zero, as NCCL does it: of -7, -6, -5 and -4 the mean is -5.5, which gives -5."""
+    for results in ring_ranks.run(integer_means, backend, num_ranks=4):
+        assert results.pop("counter", [1]) == [1]
+        assert results.pop("torch.uint8") == [1, 9, 1, 9]
+        assert set(map(tuple, results.values())) == {(-5, 9, -5, 9)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((3,), (0,), True),
+        ((2, 2), (1, 1), True),
+        ((8,), (2,), False),
+        ((3, 4), (1, 3), False),
+        ((3, 4), (1, 2), True),
+        ((2, 3), (3, 2), False),  # 0 2 4 and 3 5 7
+        ((2, 3), (4, 2), True),
+        ((1, 3), (0, 1), False),
+        ((0, 3), (0, 0), False),
+    ],
+)
+def test_results_need_a_place_for_each_element(
+    shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
+) -> None:
+    """Strides that let two elements lie at one place are refused, and no others."""
+    tensor = torch.zeros(30).as_strided(shape, strides)
+    if overlaps:
+        with pytest.raises(ValueError, match="elements share memory"):
+            check_writable("tensor", tensor)
+    else:
+        check_writable("tensor", tensor)

@@ -1,0 +1,262 @@
+"""torch.distributed's own calls on the backend "ring": each against Gloo, and who executed it."""
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+import collectives
+from collectives.runtime.executor import TAG, Executor
+from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own, rooms
+from tests.collectives.runtime.test_executor import data
+from tests.ranks import RankPool, group_on
+
+
+@contextmanager
+def executions() -> Iterator[list[str]]:
+    """A list that gets the name of each schedule that is executed in the block, but for those that compare calls."""
+    names: list[str] = []
+    run = Executor.run
+
+    def noting(executor: Executor, *arguments: object, **options: object) -> None:
+        if executor.tag == TAG:
+            names.append(executor.schedule.collective.value)
+        run(executor, *arguments, **options)  # type: ignore[arg-type]
+
+    Executor.run = noting  # type: ignore[method-assign, assignment]
+    try:
+        yield names
+    finally:
+        Executor.run = run  # type: ignore[method-assign]
+
+
+def on_both(group: Group, call: Callable[[Group], Tensors]) -> tuple[Tensors, list[str], Tensors]:
+    """What the call gives on our backend, what was executed, and what it gives on Gloo."""
+    with executions() as names:
+        ours = call(group_on("ring", group.size()))
+    return ours, names, call(group)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 renames its functional collectives
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("call", [*OURS, *GLOOS])
+def test_calls(ring_ranks: RankPool, call: Callable[[Group], Tensors], num_ranks: int) -> None:
+    """Each gives what it gives on Gloo, and runs our schedules if it is one of ours."""
+    for ours, names, theirs in ring_ranks.run(on_both, call, num_ranks=num_ranks):
+        for mine, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
+        assert names == OURS.get(call, [])
+
+
+def averaged(group: Group) -> Tensors:
+    """Two means, which Gloo has only for some calls."""
+    ring = group_on("ring", group.size())
+    whole, share = own(group), torch.zeros(12 // group.size())
+    dist.reduce_scatter_tensor(share, own(group), dist.ReduceOp.AVG, ring)
+    dist.all_reduce(whole, dist.ReduceOp.AVG, ring)
+    return [whole, share]
+
+
+def test_avg(ring_ranks: RankPool) -> None:
+    """The mean over all ranks."""
+    expected = sum(data(rank, 12, torch.float32) for rank in range(3)) / 3
+    for rank, (whole, share) in enumerate(ring_ranks.run(averaged, num_ranks=3)):
+        torch.testing.assert_close(whole, expected)
+        torch.testing.assert_close(share, expected.chunk(3)[rank])
+
+
+def asynchronous(group: Group) -> tuple[Tensors, bool]:
+    """Calls on two groups, begun in turns and waited for backwards; and whether they are then over."""
+    first = group_on("ring", 4)
+    second = dist.new_group([0, 1, 2, 3], backend="ring")
+    tensors = [own(group) + i for i in range(6)]
+    works = []
+    for index, tensor in enumerate(tensors):
+        on = (first, second)[index % 2]
+        kinds = [
+            lambda each, on=on: dist.all_reduce(each, group=on, async_op=True),
+            lambda each, on=on: dist.broadcast(each, group=on, group_src=2, async_op=True),
+        ]
+        works.append(kinds[index // 2 % 2](tensor))
+    chained = works[0].get_future().then(lambda done: done.value()[0].sum())
+    for work in reversed(works):
+        work.wait()
+    over = all(isinstance(w, dist.Work) and w.is_completed() and w.is_success() and not w.exception() for w in works)
+    dist.destroy_process_group(second)
+    return [*tensors, chained.wait()], over
+
+
+def test_asynchronous_calls_on_two_groups(ring_ranks: RankPool) -> None:
+    """Each group does its own in order; Works can be waited for, asked, and chained."""
+    mine = [data(rank, 12, torch.float32) for rank in range(4)]
+    for tensors, over in ring_ranks.run(asynchronous):
+        assert over
+        torch.testing.assert_close(tensors[0], sum(mine))
+        torch.testing.assert_close(tensors[1], sum(mine) + 4)
+        torch.testing.assert_close(tensors[2], mine[2] + 2)
+        torch.testing.assert_close(tensors[3], mine[2] + 3)
+        torch.testing.assert_close(tensors[4], sum(mine) + 16)
+        torch.testing.assert_close(tensors[5], sum(mine) + 20)
+        torch.testing.assert_close(tensors[6], tensors[0].sum())
+
+
+def on_a_mesh(group: Group) -> tuple[Tensors, list[str]]:
+    """Sums along either dimension of a mesh of two by two, a tensor brought together from shards, and what was run."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    sums = []
+    for name in ("across", "within"):
+        sums.append(own(group))
+        dist.all_reduce(sums[-1], group=mesh.get_group(name))
+    with executions() as names:
+        shards = distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0), Shard(1)])
+        whole = shards.redistribute(placements=[Replicate(), Replicate()]).to_local()
+    return [*sums, whole], sorted(set(names))
+
+
+def options(_: Group) -> tuple[set, str]:
+    """Which algorithms ran in a group with options, and the message where the options are of another kind."""
+    from collections import Counter
+
+    seen: Counter = Counter()
+    run = Executor.run
+
+    def noting(executor: Executor, tensor: torch.Tensor, **how: object) -> None:
+        if executor.tag == TAG:
+            seen[executor.schedule.algorithm, how["wire"]] += 1
+        run(executor, tensor, **how)  # type: ignore[arg-type]
+
+    chosen = collectives.BackendOptions(all_reduce="recursive_doubling", wire=torch.bfloat16)
+    group = dist.new_group(backend="ring", pg_options=chosen)
+    Executor.run = noting  # type: ignore[method-assign, assignment]
+    try:
+        dist.all_reduce(torch.ones(4), group=group)
+        dist.all_reduce(torch.ones(4, dtype=torch.int64), group=group)
+    finally:
+        Executor.run = run  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="pg_options") as error:
+        dist.new_group(backend="ring", pg_options="halving_doubling")
+    return set(seen), str(error.value)
+
+
+def names(group: Group) -> list[object]:
+    """By which names a group can be made, and what it then is called."""
+    both = dist.new_group(backend="cpu:ring")
+    dist.all_reduce(torch.ones(3), group=both)
+    same = [type(each).__name__ for each in (dist.group.WORLD, both)]
+    part = dist.new_group([1, 3])
+    if dist.get_rank() in (1, 3):
+        tensor = own(group)
+        dist.broadcast(tensor, src=3, group=part)  # a rank of the job
+        same.append(torch.equal(tensor, data(3, 12, torch.float32)))
+    return [*same, dist.get_backend(), dist.get_backend(both)]
+
+
+def test_init_process_group(tmp_path: Path) -> None:
+    """As the backend of the whole job: sub-groups inherit it, meshes and DTensors use it, options choose algorithms."""
+    with RankPool(4, tmp_path, backends=("ring",)) as pool:
+        mine = [data(rank, 12, torch.float32) for rank in range(4)]
+        for rank, ((across, within, whole), ran) in enumerate(pool.run(on_a_mesh)):
+            torch.testing.assert_close(across, mine[rank] + mine[(rank + 2) % 4])
+            torch.testing.assert_close(within, mine[rank] + mine[rank ^ 1])
+            assert torch.equal(whole, torch.arange(24.0).view(6, 4))
+            assert "all_gather" in ran
+        for rank, found in enumerate(pool.run(names)):
+            assert found == ["RingGroup"] * 2 + [True] * (rank in (1, 3)) + ["ring", "cpu:ring"]
+        for seen, message in pool.run(options):
+            assert seen == {("recursive_doubling", torch.bfloat16), ("recursive_doubling", torch.int64)}
+            assert message == "pg_options 'halving_doubling': must be a collectives.BackendOptions, or nothing"
+
+
+def open_things() -> tuple[int, int]:
+    """How many threads and how many open files, sockets among them, this process has."""
+    gc.collect()
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def come_and_gone(_: Group) -> list[tuple[int, int]]:
+    """What was open before a group, with it at work, and after it."""
+    counts = [open_things()]
+    group = dist.new_group(backend="ring")
+    work = dist.all_reduce(torch.ones(1000), group=group, async_op=True)
+    work.wait()
+    counts.append(open_things())
+    dist.destroy_process_group(group)
+    del group, work
+    return [*counts, open_things()]
+
+
+def test_a_destroyed_group_leaves_nothing(ring_ranks: RankPool) -> None:
+    """Neither threads nor sockets."""
+    for before, during, after in ring_ranks.run(come_and_gone):
+        assert before[0] < during[0]
+        assert before[1] < during[1]
+        assert after == before
+
+
+def deserted(group: Group) -> list[str]:
+    """Rank 1 comes to none of these calls; what rank 0 is told."""
+    if group.rank() == 1:
+        return []
+    work = dist.all_reduce(torch.ones(3), async_op=True, group=group)
+    told = []
+    with pytest.raises(collectives.CollectiveError) as waiting:
+        work.wait()
+    told.append(str(waiting.value))
+    assert work.is_completed()
+    assert not work.is_success()
+    told.append(str(work.exception()))
+    with pytest.raises(RuntimeError) as chained:
+        work.get_future().wait()
+    told.append(str(chained.value).split("CollectiveError: ")[1])
+    with pytest.raises(collectives.CollectiveError) as later:
+        dist.barrier(group)
+    told.append(str(later.value))
+    return told
+
+
+def test_an_absent_peer(tmp_path: Path) -> None:
+    """An error that names it, by every way of asking, within the group's timeout; then the group is broken."""
+    with RankPool(2, tmp_path, peer_timeout_s=2, backends=("ring",)) as pool:
+        (waiting, asked, chained, later), _ = pool.run(deserted, timeout_s=30)
+    assert waiting.startswith("rank 0: all_reduce of 3 elements of torch.float32, SUM, algorithm ring: comparing this ")
+    assert "rank 1 failed: " in waiting
+    assert asked == waiting
+    assert chained.startswith(waiting)
+    assert later == f"an earlier collective of this group failed: {waiting}"
+
+
+def misuses(_: Group) -> list[str]:
+    """The messages of calls that do not fit; after them the group is as good as before."""
+    group = group_on("ring", 2)
+    messages = []
+    for call in (
+        lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, group),
+        lambda: dist.all_gather(rooms(group)[:1], torch.ones(12), group),
+        lambda: dist.all_reduce(torch.ones(3, device="meta"), group=group),
+    ):
+        with pytest.raises(ValueError) as error:  # noqa: PT011  the messages are compared below
+            call()
+        messages.append(str(error.value))
+    dist.all_reduce(torch.ones(3), group=group)
+    return messages
+
+
+def test_misuse_is_refused(ring_ranks: RankPool) -> None:
+    """As by the functions of `collectives` themselves."""
+    assert (
+        ring_ranks.run(misuses, num_ranks=2)
+        == [
+            [
+                "op BAND: needs integers or bool, not torch.float32",
+                "tensor_list has 1 tensors: must have one for each of 2 ranks",
+                "the tensor is on meta: must be on the CPU or on a CUDA device",
+            ]
+        ]
+        * 2
+    )

@@ -1,0 +1,115 @@
+"""Probing a real process group."""
+
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives.benchmark.call_overhead import probe_calls
+from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, time_blocks
+from collectives.probes.probe import BLOCKS, IN_FLIGHT, probe
+from collectives.runtime.errors import CollectiveError, naming_failures
+from collectives.runtime.executor import Executor
+from ringsim.calibration.uniform import calibrate
+from ringsim.measurements.measurements import Measurements
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from tests.ranks import RankPool
+
+
+def probed(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Measurements:
+    """The measurements of a group, small."""
+    return probe(group, tensor_bytes, memory_bytes)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) -> None:
+    """Of messages up to half the tensor, of several in flight, and of additions; and a network can be made of them."""
+    results = ranks.run(probed, 2**18, 2**20, num_ranks=num_ranks)
+    assert all(result.probes == results[0].probes for result in results)
+    measurements = results[0]
+    assert measurements.num_ranks == num_ranks
+    assert [p.size_bytes for p in measurements.of("shift", in_flight=1)] == [64, 4096, 32768, 131072]
+    assert [p.size_bytes for p in measurements.of("shift", in_flight=IN_FLIGHT)] == [64]
+    assert [p.size_bytes for p in measurements.of("reduce")] == [64, 4096, 32768, 131072]
+    assert all(len(p.times_s) == BLOCKS.turns * BLOCKS.number and min(p.times_s) > 0 for p in measurements.probes)
+    assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
+    network = calibrate(measurements)
+    assert network.latency_s + network.send_overhead_s > 0
+
+
+@pytest.mark.parametrize("tensor_bytes", [0, 4, 5000])
+def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: int) -> None:
+    """Also ones smaller than the smallest message, and of an odd size; by a single rank too."""
+    for num_ranks in (1, 2):
+        (first, *_) = ranks.run(probed, tensor_bytes, tensor_bytes, num_ranks=num_ranks)
+        calibrate(first)
+
+
+class Clock:
+    """Stands in for the module `time`: only rounds let time pass, and take a fifth of it of a core."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        """Elapsed."""
+        return self.now_s
+
+    def process_time(self) -> float:
+        """Of a core."""
+        return self.now_s / 5
+
+
+def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float, float]]]:
+    """How often rank 0 and rank 1 of three do rounds of 1/4 and 3/4 s, and what is found of that."""
+    clock, calls = Clock(), []
+
+    def rounds() -> None:
+        calls.append(1)
+        clock.now_s += (0.25, 0.75)[group.rank()]
+
+    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+    meet = partial(meeting.run, torch.zeros(1))
+    with mock.patch("collectives.probes.experiment.time", clock):
+        blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
+    return len(calls), blocks
+
+
+def test_blocks_have_as_many_rounds_as_all_agree(ranks: RankPool) -> None:
+    """Of those with a part in it: as many as take the time on average, here five; the others only meet them."""
+    (first, first_blocks), (second, second_blocks), (third, nothing) = ranks.run(two_that_take_time, num_ranks=3)
+    warming, per_block = 1 + 5, 5
+    assert (first, second, third) == (warming + 2 * per_block, warming + 2 * per_block, 0)
+    assert first_blocks == [(0.25 / ROUNDS_PER_RUN, pytest.approx(0.25 / 5 / ROUNDS_PER_RUN))] * 2
+    assert second_blocks == [(0.75 / ROUNDS_PER_RUN, pytest.approx(0.75 / 5 / ROUNDS_PER_RUN))] * 2
+    assert nothing == [(0.0, 0.0)] * 2
+
+
+def probed_calls(group: dist.ProcessGroup) -> list[str]:
+    """The kinds of probes there are, each having done its rounds; the group made for them is gone."""
+    before = len(dist.distributed_c10d._world.pg_map)
+    with probe_calls(group) as experiments:
+        for each in experiments:
+            each.rounds()
+    assert len(dist.distributed_c10d._world.pg_map) == before
+    return [each.kind for each in experiments]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
+    """Ours where there is somebody to send to, torch's always."""
+    expected = ["call/dist", "call"] if num_ranks > 1 else ["call/dist"]
+    assert ranks.run(probed_calls, num_ranks=num_ranks) == [expected] * num_ranks
+
+
+def test_a_failure_is_named() -> None:
+    """What torch raises becomes one line with the place in front; what is not a fault of the group stays as it is."""
+    with (
+        pytest.raises(CollectiveError, match=r"^rank 3: step 5: Connection closed$"),
+        naming_failures("rank 3: step 5"),
+    ):
+        raise RuntimeError("Connection closed\nby peer")
+    with pytest.raises(ValueError, match="^mine$"), naming_failures("rank 3"):
+        raise ValueError("mine")

@@ -1,0 +1,196 @@
+"""A schedule executed by real ranks gives what its replay in one process gives, in the order the simulator says."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+
+from collectives import Executor, execute
+from collectives.runtime.transport import Transport
+from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule import replay
+from ringsim.simulation import simulate
+from tests.collectives.travel import travelling
+from tests.ranks import RankPool
+from tests.ringsim.strategies import schedules
+
+Rows = list[list[Transfer]]
+WAYS = pytest.mark.parametrize("transport", list(Transport))
+NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=1e10)
+
+
+def data(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers that tell every rank and place apart, and whose sum depends on the order of the additions."""
+    generator = torch.Generator().manual_seed(1000 * length + rank)
+    return (torch.randn(length, generator=generator, dtype=torch.float64) * 50).to(dtype)
+
+
+def executed(
+    group: dist.ProcessGroup, transport: Transport, schedule: Schedule, length: int
+) -> tuple[torch.Tensor, list, list]:
+    """The rank's own tensor after `schedule`, and what it logged: (step, peer, chunk) applied, and sent."""
+    tensor = data(group.rank(), length, torch.float32)
+    log: list = []
+    with travelling(group, transport):
+        execute(schedule, tensor, group=group, log=log)
+    applied = [event[1:4] for event in log if event.kind == "applied"]
+    return tensor, applied, [event[1:4] for event in log if event.kind == "sent"]
+
+
+def written_out(
+    group: dist.ProcessGroup, transport: Transport, shape: tuple[int, int], rows: Rows, length: int
+) -> tuple:
+    """The same for a schedule that is listed."""
+    return executed(group, transport, Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows), length)
+
+
+def built_in(
+    group: dist.ProcessGroup, transport: Transport, collective: Collective, algorithm: str, length: int
+) -> tuple:
+    """The same for a built-in one."""
+    return executed(group, transport, build(collective, algorithm, group.size()), length)
+
+
+def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> None:
+    """Bits equal the replay's; the order of transfers is the simulator's, for every rank."""
+    buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
+    replay(schedule, buffers)
+    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4)
+    for rank, (tensor, applied, sent) in enumerate(results):
+        assert torch.equal(tensor, buffers[rank]), f"rank {rank}"
+        assert applied == timeline.applied_order(rank)
+        for peer in range(schedule.num_ranks):
+            to_peer = [(step, chunk) for step, other, chunk in sent if other == peer]
+            assert to_peer == timeline.sent_order(rank, peer)
+
+
+@WAYS
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedules(max_ranks=4, max_chunks=3, max_steps=6))
+def test_random_schedules_conform(ranks: RankPool, transport: Transport, schedule: Schedule) -> None:
+    """Whatever the transfers: exchanges, several chunks to one rank in a step, overwritten and sent on."""
+    rows = [list(step) for step in schedule.steps]
+    shape = (schedule.num_ranks, schedule.num_chunks)
+    results = ranks.run(written_out, transport, shape, rows, 7, num_ranks=schedule.num_ranks)
+    assert_conforms(schedule, results, 7)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("transport", "length"),
+    [
+        *((Transport.POSTED, length) for length in (0, 1, 3, 1001)),
+        *((Transport.BATCHED, length) for length in (0, 1001)),
+        (Transport.STAGED, 1001),  # as POSTED, on a copy
+    ],
+)
+def test_built_ins_conform(
+    ranks: RankPool, transport: Transport, collective: Collective, algorithm: str, num_ranks: int, length: int
+) -> None:
+    """Every algorithm, also with fewer elements than ranks, and none."""
+    results = ranks.run(built_in, transport, collective, algorithm, length, num_ranks=num_ranks)
+    assert_conforms(build(collective, algorithm, num_ranks), results, length)
+
+
+def misuses(group: dist.ProcessGroup) -> list[str]:
+    """The messages of calls that do not fit."""
+    ring = build(Collective.ALL_REDUCE, "ring", group.size())
+    wrong_size = build(Collective.ALL_REDUCE, "ring", group.size() + 1)
+    messages = []
+    for schedule, tensor in (
+        (wrong_size, torch.zeros(4)),
+        (ring, torch.zeros(4, 4).t()),
+        (ring, torch.zeros(4, device="meta")),
+    ):
+        try:
+            execute(schedule, tensor, group=group)
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_misuse_is_refused_before_anything_is_sent(ranks: RankPool) -> None:
+    """The message names the value and the rule, on every rank, and the group is as good as before."""
+    assert (
+        ranks.run(misuses, num_ranks=2)
+        == [
+            [
+                "all_reduce ring over 3 ranks: the group has 2 ranks; build the schedule for as many",
+                "all_reduce ring over 2 ranks: the tensor with strides (1, 4) must be contiguous",
+                "the tensor is on meta: must be on the CPU or on a CUDA device",
+            ]
+        ]
+        * 2
+    )
+    ranks.run(built_in, Transport.POSTED, Collective.ALL_REDUCE, "ring", 5, num_ranks=2)
+
+
+def test_without_a_process_group() -> None:
+    """The message says what to call first."""
+    with pytest.raises(ValueError, match="call dist.init_process_group first"):
+        execute(build(Collective.ALL_REDUCE, "ring", 1), torch.zeros(1))
+
+
+def late(
+    group: dist.ProcessGroup, transport: Transport, rows: Rows, shape: tuple[int, int], length: int, sleeper: int
+) -> torch.Tensor:
+    """A listed schedule where one rank comes late, so that the others run as far ahead of it as they can."""
+    tensor = data(group.rank(), length, torch.float32)
+    if group.rank() == sleeper:
+        time.sleep(0.3)  # not to wait for a result, but to be late
+    with travelling(group, transport):
+        execute(Schedule.from_transfers(Collective.ALL_REDUCE, "late", *shape, rows), tensor, group=group)
+    return tensor
+
+
+EXCHANGE = [[Transfer(src, 1 - src, chunk, True) for chunk in range(5) for src in (0, 1)]]
+OVERWRITTEN = [[Transfer(0, 1, 0, False)], [Transfer(2, 0, 0, False)]]
+CROSSED = [
+    [Transfer(src, dst, chunk, False)]
+    for src, dst, chunk in [(2, 0, 0), (0, 3, 0), (3, 1, 0), (2, 1, 2), (2, 1, 3), (0, 1, 1), (2, 0, 1)]
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "length", "sleeper"),
+    [
+        pytest.param(EXCHANGE, (2, 5), 50, 1, id="more exchanges in a step than are posted ahead"),
+        pytest.param(OVERWRITTEN, (3, 1), 1_000_000, 1, id="overwritten while it is still being sent"),
+        pytest.param(CROSSED, (4, 4), 400_000, 3, id="a send that must not be waited for too early"),
+    ],
+)
+@WAYS
+def test_late_ranks_change_nothing(
+    ranks: RankPool, transport: Transport, rows: Rows, shape: tuple[int, int], length: int, sleeper: int
+) -> None:
+    """Neither a deadlock nor an overtaken send: the executor's two rules, each where it is needed."""
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "late", *shape, rows)
+    buffers = [data(rank, length, torch.float32) for rank in range(shape[0])]
+    replay(schedule, buffers)
+    for rank, tensor in enumerate(ranks.run(late, transport, rows, shape, length, sleeper, num_ranks=shape[0])):
+        assert torch.equal(tensor, buffers[rank]), f"rank {rank}"
+
+
+def of_two_lengths(group: dist.ProcessGroup, transport: Transport, lengths: tuple[int, int]) -> list[torch.Tensor]:
+    """Two sums by one executor."""
+    executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
+    tensors = [data(group.rank(), length, torch.float32) for length in lengths]
+    with travelling(group, transport):
+        for tensor in tensors:
+            executor.run(tensor)
+    return tensors
+
+
+@WAYS
+def test_what_is_kept_may_be_longer_than_what_is_needed(ranks: RankPool, transport: Transport) -> None:
+    """Of the memory of a longer tensor, whose chunks go by no mail, a whole number of shorter slots is used."""
+    lengths = 2_000_000, 1_800_000
+    results = ranks.run(of_two_lengths, transport, lengths)
+    for index, length in enumerate(lengths):
+        buffers = [data(rank, length, torch.float32) for rank in range(len(results))]
+        replay(build(Collective.ALL_REDUCE, "ring", len(results)), buffers)
+        assert all(torch.equal(result[index], buffers[0]) for result in results)

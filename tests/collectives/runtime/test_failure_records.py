@@ -1,0 +1,310 @@
+"""Which rank failed first, as all others say."""
+
+import datetime
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import collectives
+from collectives import CollectiveError
+from collectives.runtime import failure_records
+from collectives.runtime.failure_records import FailureRecords, Record, disagreement
+from tests.ranks import RankPool, group_on
+
+
+class FakeGroup:
+    """A rank of a group whose ranks share a store in one process."""
+
+    def __init__(self, rank: int, num_ranks: int, store: object) -> None:
+        self._rank, self._num_ranks, self._store = rank, num_ranks, store
+
+    def rank(self) -> int:
+        """Of this one."""
+        return self._rank
+
+    def size(self) -> int:
+        """How many there are."""
+        return self._num_ranks
+
+    def get_group_store(self) -> object:
+        """What they share."""
+        return self._store
+
+
+def told(num_ranks: int, failing: dict[int, BaseException], store: object | None = None) -> dict[int, str]:
+    """What each failing rank finds out, all at once."""
+    store = store or dist.HashStore()
+    records = [FailureRecords(FakeGroup(rank, num_ranks, store)) for rank in range(num_ranks)]  # type: ignore[arg-type]
+    found: dict[int, str] = {}
+
+    def ask(rank: int, error: BaseException) -> None:
+        found[rank] = records[rank].first_cause(error, getattr(error, "call", "sum"))
+
+    threads = [threading.Thread(target=ask, args=item) for item in failing.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def waiting_for(peer: int | None, call: str = "sum") -> CollectiveError:
+    """The error of a rank that waited for `peer`."""
+    error = CollectiveError("nothing came", peer=peer)
+    error.call = call  # type: ignore[attr-defined]
+    return error
+
+
+STOPPED = "the first rank to stop responding was rank {}"
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 5, 9])
+def test_the_end_of_the_chain(num_ranks: int) -> None:
+    """Each rank waited for the one before it; the one that has written nothing is named by all."""
+    found = told(num_ranks, {rank: waiting_for(rank - 1) for rank in range(1, num_ranks)})
+    assert found == {rank: STOPPED.format(0) for rank in range(1, num_ranks)}
+
+
+def test_a_rank_that_failed_by_itself() -> None:
+    """Its own error is told to those who waited for it."""
+    found = told(3, {0: waiting_for(2), 2: waiting_for(1), 1: MemoryError("no room")})
+    assert set(found.values()) == {"the first rank to fail was rank 1: MemoryError: no room"}
+
+
+def test_ranks_that_wait_for_one_another() -> None:
+    """They were doing different things, and each is told which."""
+    found = told(3, {0: waiting_for(2, "sum"), 1: waiting_for(0, "max"), 2: waiting_for(1, "sum")})
+    assert set(found.values()) == {"the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"}
+
+
+def test_ranks_that_wait_for_one_another_and_agree() -> None:
+    """As when a link between two of them is cut: nothing is made up."""
+    assert told(2, {0: waiting_for(1), 1: waiting_for(0)}) == {0: "", 1: ""}
+
+
+def test_the_only_rank_that_says_nothing() -> None:
+    """Where no error names a peer, as torch's do not."""
+    found = told(3, {0: waiting_for(None), 1: waiting_for(None)})
+    assert set(found.values()) == {STOPPED.format(2)}
+    assert told(4, {0: waiting_for(None), 1: waiting_for(None)}) == {0: "", 1: ""}  # 2 or 3
+
+
+def test_who_comes_late_is_told_the_same() -> None:
+    """Whatever it has seen itself."""
+    store = dist.HashStore()
+    records = [FailureRecords(FakeGroup(rank, 4, store)) for rank in range(4)]  # type: ignore[arg-type]
+    assert records[1].first_cause(waiting_for(0), "sum") == STOPPED.format(0)
+    assert records[3].first_cause(waiting_for(2), "sum") == STOPPED.format(0)
+
+
+def test_an_earlier_life_of_the_store_is_forgotten() -> None:
+    """As after a restart by torchrun, which keeps the store."""
+    store = dist.HashStore()
+    assert set(told(3, {1: waiting_for(0), 2: waiting_for(1)}, store).values()) == {STOPPED.format(0)}
+    assert set(told(3, {0: waiting_for(2), 1: waiting_for(0)}, store).values()) == {STOPPED.format(2)}
+
+
+class Stuck:
+    """A store that never answers, as one whose server is stalled."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.over.wait() and None
+
+
+class Gone:
+    """A store that cannot be reached."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def ask(*_: object) -> None:
+            raise RuntimeError("connection refused")
+
+        return ask
+
+
+def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error then names the neighbour alone, and does not wait for the store."""
+    monkeypatch.setattr(failure_records, "LIMIT_S", 0.05)
+    stuck = Stuck()
+    assert told(2, {1: waiting_for(0)}, stuck) == {1: ""}
+    stuck.over.set()
+    assert told(2, {1: waiting_for(0)}, Gone()) == {1: ""}
+
+
+def test_a_record_as_it_is_written() -> None:
+    """What one rank writes another one reads."""
+    record = Record(3, "all_reduce of 4", "", timed_out=True)
+    assert Record(*json.loads(json.dumps(record))) == record
+
+
+def test_disagreement() -> None:
+    """Nothing if all say the same; else who says what, of many ranks the first few."""
+    assert disagreement([(0, "sum"), (1, "sum")]) == ""
+    assert disagreement([]) == ""
+    many = disagreement([(rank, "max" if rank == 3 else "sum") for rank in range(12)])
+    assert many.endswith(": ranks 0, 1, 2, 4, 5, 6, 7, 8, ...: sum; rank 3: max")
+
+
+def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> str:
+    """What this rank says when the victim leaves after some calls."""
+    on = group_on(backend, group.size())
+    for index in range(100):
+        if (group.rank(), index) == (victim, before):
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            if backend == "ring":
+                dist.all_reduce(torch.ones(1000), group=on)
+            else:
+                collectives.all_reduce(torch.ones(1000), group=on, async_op=True).wait()
+        except CollectiveError as error:
+            return str(error)
+    return "nothing was raised"
+
+
+@pytest.mark.parametrize(
+    ("victim", "before", "backend"), [(0, 0, "gloo"), (2, 0, "ring"), (1, 3, "ring"), (4, 7, "gloo")]
+)
+def test_all_name_the_rank_that_died(tmp_path: Path, backend: str, victim: int, before: int) -> None:
+    """In a ring of five, in which three ranks never see its connection close."""
+    with RankPool(5, tmp_path, peer_timeout_s=20.0, backends=("gloo", "ring")) as pool:
+        survivors = [rank for rank in range(5) if rank != victim]
+        pool.start(struck, backend, victim, before)
+        answers = pool.answers(survivors, timeout_s=60)
+    assert sorted(answers) == survivors, "a rank hangs"
+    for _, message in answers.values():
+        assert message.endswith(f"; the first rank to stop responding was rank {victim}")
+
+
+def stalled(group: dist.ProcessGroup, victim: int) -> str:
+    """What this rank says when the victim stops for longer than the timeout."""
+    for index in range(100):
+        if (group.rank(), index) == (victim, 3):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            collectives.all_reduce(torch.ones(1000), group=group)
+        except CollectiveError as error:
+            return str(error)
+    return "nothing was raised"
+
+
+def test_all_name_the_rank_that_is_stalled(tmp_path: Path) -> None:
+    """The first timeout is that of the rank that waits for it; the others see that one's connections close."""
+    with RankPool(4, tmp_path, peer_timeout_s=1.0) as pool:
+        pool.start(stalled, 2)
+        try:
+            answers = pool.answers([0, 1, 3], timeout_s=60)
+        finally:
+            os.kill(pool.processes[2].pid, signal.SIGKILL)
+    assert sorted(answers) == [0, 1, 3], "a rank hangs"
+    for _, message in answers.values():
+        assert message.endswith("; the first rank to stop responding was rank 2")
+
+
+def failed_by_itself(group: dist.ProcessGroup) -> str:
+    """Rank 1 runs out of memory in the middle of a call."""
+    collectives.all_reduce(torch.ones(10), group=group)
+    if group.rank() == 1:
+        collectives.functions.Reduction.finish = _no_room  # type: ignore[method-assign]
+    try:
+        for _ in range(3):
+            collectives.all_reduce(torch.ones(10), group=group)
+    except (CollectiveError, MemoryError) as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def _no_room(*_: object) -> None:
+    raise MemoryError("no room")
+
+
+def test_all_name_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
+    """And are told its error."""
+    with RankPool(3, tmp_path, peer_timeout_s=1.0) as pool:
+        first, own, last = pool.run(failed_by_itself, timeout_s=60)
+    assert own == "no room"
+    assert first.endswith("; the first rank to fail was rank 1: MemoryError: no room")
+    assert last.endswith("; the first rank to fail was rank 1: MemoryError: no room")
+
+
+def trained(group: dist.ProcessGroup, victim: int, step: int) -> str:
+    """DistributedDataParallel with the hook, whose buffers torch broadcasts; the victim leaves before a step."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = DistributedDataParallel(model, process_group=group)
+    model.register_comm_hook(collectives.HookState(group), collectives.ddp_comm_hook)
+    for index in range(10):
+        if (group.rank(), index) == (victim, step):
+            os._exit(0)
+        try:
+            with collectives.explain_failures(group):
+                model(torch.ones(4, 4)).sum().backward()
+        except CollectiveError as error:
+            return str(error)
+    return "nothing was raised"
+
+
+@pytest.mark.parametrize(("victim", "step"), [(0, 0), (1, 1), (2, 2)])
+def test_what_ddp_sends_by_itself(tmp_path: Path, victim: int, step: int) -> None:
+    """Errors of torch's own broadcasts, too, name the rank that left, in a block that explains them."""
+    with RankPool(3, tmp_path, peer_timeout_s=20.0) as pool:
+        survivors = [rank for rank in range(3) if rank != victim]
+        pool.start(trained, victim, step)
+        answers = pool.answers(survivors, timeout_s=60)
+    assert sorted(answers) == survivors, "a rank hangs"
+    for _, message in answers.values():
+        assert message.endswith(f"; the first rank to stop responding was rank {victim}")
+
+
+def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> None:
+    """A job that meets in rank 0's store, as without torchrun; every rank leaves at its first error."""
+    import collectives
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    timeout = datetime.timedelta(seconds=5)
+    dist.init_process_group("gloo", rank=rank, world_size=4, timeout=timeout)
+    for index in range(20):
+        if (rank, index) == (victim, 3):
+            os._exit(0)
+        try:
+            collectives.all_reduce(torch.ones(100))
+        except CollectiveError as error:
+            messages.put((rank, str(error)))  # type: ignore[attr-defined]
+            messages.close()  # type: ignore[attr-defined]
+            messages.join_thread()  # type: ignore[attr-defined]
+            os._exit(3)
+
+
+def test_the_rank_that_serves_the_store_stays_until_all_have_read() -> None:
+    """Rank 0 loses its neighbour, and leaves, and takes the store with it, only after the others know."""
+    context = torch.multiprocessing.get_context("spawn")
+    messages = context.Queue()
+    port = free_port()
+    processes = [context.Process(target=served_by_rank_0, args=(rank, port, 1, messages)) for rank in range(4)]
+    for process in processes:
+        process.start()
+    try:
+        told = dict(messages.get(timeout=120) for _ in range(3))
+    finally:
+        for process in processes:
+            process.join(60)
+            process.kill()
+    assert sorted(told) == [0, 2, 3]
+    for message in told.values():
+        assert message.endswith("; the first rank to stop responding was rank 1")
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

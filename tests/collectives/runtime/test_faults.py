@@ -1,0 +1,218 @@
+"""A peer that dies or stalls: an error on every other rank, in time, that says who waits for whom."""
+
+import datetime
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives import CollectiveError, Event, Executor
+from collectives.runtime.transport import Transport
+from ringsim import Collective, Schedule, build
+from ringsim.schedule.program import rank_program
+from tests.collectives.travel import travelling
+from tests.ranks import RankPool
+
+PEER_TIMEOUT_S = 3.0
+
+
+def reduce_for_ever(group: dist.ProcessGroup) -> None:
+    """All-reduce until something goes wrong, which it will."""
+    while True:
+        collectives.all_reduce(torch.ones(100_000), group=group)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "stalls"])
+def test_the_others_are_told(tmp_path: Path, how: signal.Signals) -> None:
+    """Rank 1 of three dies or stalls in the middle; ranks 0 and 2 raise within the timeout, naming step and peer."""
+    with RankPool(3, tmp_path, PEER_TIMEOUT_S) as pool:
+        pool.start(reduce_for_ever)
+        time.sleep(0.5)  # not to wait for a result: to let the collectives get going before the fault
+        victim = pool.processes[1].pid
+        os.kill(victim, how)
+        try:
+            answers = pool.answers([0, 2], timeout_s=4 * PEER_TIMEOUT_S)
+        finally:
+            os.kill(victim, signal.SIGKILL)
+    assert sorted(answers) == [0, 2], "a rank hangs"
+    for rank, (good, text) in answers.items():
+        assert not good
+        last = [line for line in text.splitlines() if "CollectiveError: " in line][-1]
+        assert f"rank {rank}: all_reduce ring over 3 ranks: step " in last
+        assert "chunk " in last
+        assert re.search(r"(receiving chunk \d from|sending chunk \d to) rank \d failed: ", last)
+        assert last.endswith("; the first rank to stop responding was rank 1")
+
+
+class Fuse(list[Event]):
+    """A log that kills its process at the event of that number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def append(self, event: Event) -> None:
+        """Note it, and perhaps do no more."""
+        super().append(event)
+        if len(self) > self._number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+Report = tuple[str, str, str, list[tuple], str, str]
+
+
+def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> Report:
+    """All-reduce until the victim dies: the error, its ledger, and the errors of a call of each kind afterwards."""
+    if group.rank() == victim:
+        log_all_reduces(Fuse(fuse))
+    tensor = torch.ones(length)
+    errors = []
+    for again in (async_op, False, True):
+        try:
+            while True:
+                work = collectives.all_reduce(tensor, group=group, algorithm=algorithm, async_op=again)
+                if work is not None:
+                    work.wait()
+        except CollectiveError as error:
+            errors.append(error)
+    first, *later = errors
+    assert first.ledger is not None
+    entries = [tuple(entry) for entry in first.ledger.entries]
+    return str(first), str(first.ledger), first.ledger.table(), entries, *map(str, later)
+
+
+def log_all_reduces(log: list[Event]) -> None:
+    """Let every all_reduce of this process note its events there."""
+    run = Executor.run
+
+    def noting(executor: Executor, *arguments: Any, **options: Any) -> None:
+        if executor.schedule.collective is Collective.ALL_REDUCE:
+            options["log"] = log
+        run(executor, *arguments, **options)
+
+    Executor.run = noting  # type: ignore[method-assign]
+
+
+def strike(directory: Path, seed: int) -> None:
+    """Kill a random rank of a few at a random one of its transfers, in its first collectives or a little later."""
+    draw = random.Random(seed)
+    num_ranks = draw.randint(2, 4)
+    algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
+    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
+    with RankPool(num_ranks, directory, peer_timeout_s=1.0) as pool:
+        survivors = [rank for rank in range(num_ranks) if rank != victim]
+        pool.start(struck, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
+        answers = pool.answers(survivors, timeout_s=20)
+        processes = list(pool.processes)
+    assert sorted(answers) == survivors, "a rank hangs"
+    for rank, (good, report) in answers.items():
+        assert good, report
+        assert_told(schedule, rank, report, victim)
+    assert not any(process.is_alive() for process in processes)
+
+
+def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> None:
+    """Rank, step, chunk, peer and ledger agree with one another and with the schedule; and who died is named."""
+    message, summary, table, entries, *later = report
+    told = re.fullmatch(
+        rf"rank {rank}: {schedule}: step (\d+): (sending|receiving) chunk (\d+) (?:to|from) rank (\d+) failed: .+ "
+        r"\((\d+) of (\d+) sends left, (\d+) of (\d+) receives applied\)"
+        rf"; the first rank to stop responding was rank {victim}",
+        message,
+    )
+    assert told, message
+    assert f" ({summary}); " in message
+    step, doing, chunk, peer, left, sends, applied, receives = told.groups()
+    program = rank_program(schedule, rank)
+    assert (int(sends), int(receives)) == (len(program.sends), len(program.receives))
+    states = {(kind, *place): state for kind, *place, state in entries}
+    kind = {"sending": "send", "receiving": "receive"}[doing]
+    assert states[kind, int(step), int(peer), int(chunk)] not in {"left", "applied"}
+    assert int(left) == sum(entry[-1] == "left" for entry in entries)
+    assert int(applied) == sum(entry[-1] == "applied" for entry in entries)
+    assert len(table.splitlines()) == len(entries)
+    assert later == [f"an earlier collective of this group failed: {message}"] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_transfer(tmp_path: Path, seed: int) -> None:
+    """Every survivor says where it was and how far it had got, refuses further calls at once, and none is left."""
+    strike(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 23))
+def test_killed_at_any_transfer_20_times(tmp_path: Path, seed: int) -> None:
+    """The same, more often."""
+    strike(tmp_path, seed)
+
+
+def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
+    """What an executor says whose steps are launched as groups, as on NCCL, when the victim dies."""
+    executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
+    log = Fuse(fuse if group.rank() == victim else sys.maxsize)
+    with travelling(group, Transport.BATCHED):
+        try:
+            while True:
+                executor.run(torch.ones(1000), log=log)
+        except CollectiveError as error:
+            return str(error), str(error.ledger), len(getattr(error.ledger, "entries", ()))
+
+
+@pytest.mark.parametrize("fuse", [0, 7, 20])
+def test_killed_in_a_batched_run(tmp_path: Path, fuse: int) -> None:
+    """The survivors are told rank, step and peers, and how far they had got."""
+    schedule = build(Collective.ALL_REDUCE, "ring", 3)
+    with RankPool(3, tmp_path, peer_timeout_s=1.0) as pool:
+        pool.start(struck_in_batches, 1, fuse)
+        answers = pool.answers([0, 2], timeout_s=20)
+    assert sorted(answers) == [0, 2], "a rank hangs"
+    for rank, (good, report) in answers.items():
+        assert good, report
+        message, summary, num_transfers = report
+        one = r"(sending|receiving) chunk \d (to|from) rank \d"
+        several = r"sending to and receiving from ranks \d(, \d)*"
+        assert re.fullmatch(rf"rank {rank}: {schedule}: step \d: ({one}|{several}) failed: .+ \(.+\)", message), message
+        assert message.endswith(f"({summary})")
+        program = rank_program(schedule, rank)
+        assert num_transfers == len(program.sends) + len(program.receives)
+
+
+def leaving(rank: int, rendezvous: str, destroy: bool) -> None:
+    """A program that ends with exit code 3 after an error, as rank 1 of three dies."""
+    timeout = datetime.timedelta(seconds=10)  # of meeting, too, which takes a while on a busy machine
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=3, timeout=timeout)
+    collectives.all_reduce(torch.ones(1))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [collectives.all_reduce(torch.ones(500_000), async_op=True) for _ in range(3)]
+    try:
+        works[0].wait()
+    except CollectiveError:
+        if destroy:
+            dist.destroy_process_group()
+        sys.exit(3)
+
+
+@pytest.mark.parametrize("destroy", [False, True])
+def test_a_survivor_can_end(tmp_path: Path, destroy: bool) -> None:
+    """With sys.exit, whether or not it destroys its groups before, and with calls still in the queue."""
+    context = torch.multiprocessing.get_context("spawn")
+    rendezvous = str(tmp_path / "rendezvous")
+    processes = [context.Process(target=leaving, args=(rank, rendezvous, destroy)) for rank in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    assert [process.exitcode for process in processes] == [3, -signal.SIGKILL, 3]

@@ -1,0 +1,329 @@
+"""Fingerprints: ranks that are about to do different things all say so, and no message is taken for another's."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime.errors import CollectiveError
+from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
+from collectives.runtime.object_gather import LENGTH
+from collectives.runtime.preposted import mail_of
+from collectives.runtime.queue import lane_of
+from tests.ranks import RankPool
+
+Calls = tuple[Callable[..., object], Callable[..., object]]
+
+
+def of(length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor, nothing in which changes while ranks disagree."""
+    return torch.full((length,), 5).to(dtype)
+
+
+# What ranks 0 and 2 call, what rank 1 calls, and what is said of the two.
+PAIRS: dict[str, tuple[Calls, tuple[str, str]]] = {
+    "sizes": (
+        (lambda t, **g: collectives.all_reduce(t(3), **g), lambda t, **g: collectives.all_reduce(t(4), **g)),
+        ("all_reduce of 3 elements of torch.float32, SUM", "all_reduce of 4 elements of torch.float32, SUM"),
+    ),
+    "dtypes": (
+        (
+            lambda t, **g: collectives.all_reduce(t(3), **g),
+            lambda t, **g: collectives.all_reduce(t(3, torch.int32), **g),
+        ),
+        ("torch.float32", "torch.int32"),
+    ),
+    "ops": (
+        (
+            lambda t, **g: collectives.all_reduce(t(3), dist.ReduceOp.MAX, **g),
+            lambda t, **g: collectives.all_reduce(t(3), dist.ReduceOp.MIN, **g),
+        ),
+        ("MAX", "MIN"),
+    ),
+    "roots": (
+        (
+            lambda t, **g: collectives.broadcast(t(3), group_src=0, **g),
+            lambda t, **g: collectives.broadcast(t(3), group_src=1, **g),
+        ),
+        ("broadcast of 3 elements of torch.float32, root 0", "root 1"),
+    ),
+    "algorithms": (
+        (
+            lambda t, **g: collectives.all_reduce(t(3), **g),
+            lambda t, **g: collectives.all_reduce(t(3), algorithm="two_shot", **g),
+        ),
+        ("algorithm ring", "algorithm two_shot"),
+    ),
+    "what is added in": (
+        (
+            lambda t, **g: collectives.all_reduce(t(3), **g),
+            lambda t, **g: collectives.all_reduce(t(3), wire=torch.bfloat16, **g),
+        ),
+        ("SUM, algorithm", "sent in torch.bfloat16"),
+    ),
+    "collectives": (
+        (
+            lambda t, **g: collectives.all_reduce(t(3), **g),
+            lambda t, **g: collectives.all_gather_into_tensor(t(9), t(3), **g),
+        ),
+        ("all_reduce of 3", "all_gather of 3 elements of torch.float32 a rank"),
+    ),
+    "a barrier": (
+        (
+            lambda t, **g: collectives.all_reduce(t(1), algorithm="recursive_doubling", **g),
+            lambda t, **g: collectives.barrier(**g),  # noqa: ARG005
+        ),
+        ("all_reduce of 1", "barrier"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Three ranks, all of which make new groups together."""
+    with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
+        yield pool
+
+
+def new_group(group: dist.ProcessGroup, backend: str = "gloo", timeout_s: float = 30) -> dist.ProcessGroup:
+    """One of the same ranks that has seen no call yet."""
+    timeout = timedelta(seconds=timeout_s)
+    members = list(range(group.size()))
+    made = dist.new_group(members, timeout=timeout, backend=backend)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def disagreed(
+    group: dist.ProcessGroup, pair: str, async_op: bool, backend: str, check: CallCheck
+) -> tuple[str, list[float], list[float]]:
+    """The message, what has become of the tensors given, and a sum afterwards."""
+    group = new_group(group, backend)
+    if check is not CallCheck.NEW:  # which is the default
+        collectives.check_calls(group, check)
+    given: list[torch.Tensor] = []
+
+    def tensor(*arguments: object) -> torch.Tensor:
+        given.append(of(*arguments))
+        return given[-1]
+
+    (usual, other), _ = PAIRS[pair]
+    call = partial(other if group.rank() == 1 else usual, tensor, group=group, async_op=async_op)
+    with pytest.raises(MismatchError) as error:
+        call().wait() if async_op else call()
+    after = torch.ones(2)
+    collectives.all_reduce(after, group=group)
+    dist.destroy_process_group(group)
+    return str(error.value), sorted({float(x) for each in given for x in each}), after.tolist()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+@pytest.mark.parametrize("check", [CallCheck.NEW, CallCheck.EVERY])
+@pytest.mark.parametrize("pair", list(PAIRS))
+def test_all_are_told_the_same(trio: RankPool, pair: str, async_op: bool, backend: str, check: CallCheck) -> None:
+    """Which ranks are about to do what; tensors are as before, and the group can be used on."""
+    usual, other = PAIRS[pair][1]
+    results = trio.run(disagreed, pair, async_op, backend, check)
+    assert len({message for message, *_ in results}) == 1
+    message = results[0][0]
+    assert re.fullmatch(
+        r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all must call the same with the same",
+        message,
+    )
+    assert usual in message.split("; rank 1: ")[0]
+    assert other in message.split("; rank 1: ")[1]
+    for _, values, after in results:
+        assert values in ([5.0], [])
+        assert after == [3.0, 3.0]
+
+
+def agreed(group: dist.ProcessGroup) -> list[float]:
+    """A checked sum of a list form and a tensor form, asynchronous ones in the queue while checking begins."""
+    tensors = [torch.ones(50_000) for _ in range(10)]
+    works = [collectives.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+    collectives.check_calls(group)
+    shares = [torch.ones(4)] * group.size()
+    output = torch.zeros(4)
+    if group.rank() == 0:  # two ways to say the same
+        collectives.reduce_scatter(output, shares, group=group)
+    else:
+        collectives.reduce_scatter_tensor(output, torch.cat(shares), group=group)
+    for work in works:
+        work.wait()
+    collectives.check_calls(group, CallCheck.NEW)
+    collectives.all_reduce(output, group=group)
+    return [*output.tolist(), *(float(tensor[-1]) for tensor in tensors)]
+
+
+def test_agreeing_calls_pass(ranks: RankPool) -> None:
+    """Also when checking begins with calls under way, which one rank may have done and another not yet."""
+    assert ranks.run(agreed, num_ranks=3) == [[9.0] * 4 + [3.0] * 10] * 3
+
+
+Swap = tuple[Callable[..., object], Callable[..., object]]
+
+# Calls that all ranks know before, but that rank 1 then makes in another order.
+SWAPS: dict[str, Swap] = {
+    "operations": (
+        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.SUM, **g),
+        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.MAX, **g),
+    ),
+    "dtypes of one width": (
+        lambda **g: collectives.all_reduce(of(8, torch.int32), **g),
+        lambda **g: collectives.all_reduce(of(8, torch.float32), **g),
+    ),
+    "lengths, by rendezvous": (
+        lambda **g: collectives.all_reduce(of(3_000_000), **g),
+        lambda **g: collectives.all_reduce(of(3_000_003), **g),
+    ),
+    "collectives": (
+        lambda **g: collectives.reduce_scatter_tensor(of(3), of(9), **g),
+        lambda **g: collectives.all_gather_into_tensor(of(9), of(3), **g),
+    ),
+    "roots": (
+        lambda **g: collectives.broadcast(of(3), group_src=0, **g),
+        lambda **g: collectives.broadcast(of(3), group_src=2, **g),
+    ),
+}
+
+
+def swapped(group: dist.ProcessGroup, swap: str, backend: str) -> str:
+    """What is said when ranks disagree on calls that they all have made before; and afterwards."""
+    group = new_group(group, backend, timeout_s=2)
+    first, second = SWAPS[swap]
+    for call in (first, second, first):
+        call(group=group)
+    call = second if group.rank() == 1 else first
+    with pytest.raises(CollectiveError) as error:
+        _call_and_meet(call, group)  # a broadcast that sends only may be done before the others have noticed
+    with pytest.raises(CollectiveError, match="an earlier collective of this group failed"):
+        first(group=group)
+    return str(error.value)
+
+
+def _call_and_meet(call: Callable[..., object], group: dist.ProcessGroup) -> None:
+    call(group=group)
+    collectives.barrier(group)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+@pytest.mark.parametrize("swap", list(SWAPS))
+def test_known_calls_that_differ(trio: RankPool, swap: str, backend: str) -> None:
+    """No message is taken for another call's: after the timeout all ranks say what each of them was doing."""
+    for message in trio.run(swapped, swap, backend, timeout_s=60):
+        assert "; the ranks do not agree on what to do: " in message
+        assert "rank 1: " in message.split("do not agree")[1]
+
+
+def exchanges(group: dist.ProcessGroup, check: CallCheck | None) -> list[int]:
+    """How often fingerprints are compared in ten rounds of three calls, round by round."""
+    group = new_group(group)
+    if check:
+        collectives.check_calls(group, check)
+    counts = []
+    compare = FingerprintCheck.compare
+    with mock.patch.object(FingerprintCheck, "compare", autospec=True, side_effect=compare) as compared:
+        for _ in range(10):
+            collectives.all_reduce(torch.ones(5), group=group)
+            collectives.all_reduce(torch.ones(5), dist.ReduceOp.MAX, group, async_op=True).wait()
+            collectives.barrier(group)
+            counts.append(compared.call_count)
+    dist.destroy_process_group(group)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [(None, [3] * 10), (CallCheck.EVERY, [3 * turn for turn in range(1, 11)]), (CallCheck.NONE, [0] * 10)],
+)
+def test_known_calls_are_not_compared_again(trio: RankPool, check: CallCheck | None, expected: list[int]) -> None:
+    """By default each of three calls is compared once."""
+    assert trio.run(exchanges, check) == [expected] * 3
+
+
+def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
+    """How many fingerprints are known after calls of many lengths, the memory for their messages, and the results."""
+    group = new_group(group)
+    right = []
+    with (
+        mock.patch("collectives.runtime.fingerprint.MAX_KNOWN", 40),
+        mock.patch("collectives.runtime.preposted.LIMIT_BYTES", 2**19),
+    ):
+        for _ in range(2):
+            for length in range(1, 60):
+                tensor = torch.full((length,), group.rank() + 1.0)
+                collectives.all_reduce(tensor, group=group)
+                right.append(bool((tensor == 6).all()))
+    kept = sum(len(place.memory) for places in mail_of(group)._places.values() for place in places)
+    known = len(lane_of(group).fingerprints._known)
+    dist.destroy_process_group(group)
+    return known, kept, right
+
+
+def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
+    """What comes after the limits is compared each time, or sent without receives posted ahead; results are right."""
+    for known, kept, right in trio.run(many_lengths):
+        assert known == 40
+        assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
+        assert all(right)
+
+
+def long_words(group: dist.ProcessGroup) -> str:
+    """What is said of two long words that differ at the end."""
+    with pytest.raises(MismatchError) as error:
+        FingerprintCheck(group).compare("x" * 2 * LENGTH + str(group.rank()))
+    return str(error.value)
+
+
+def test_long_words_are_told_apart(ranks: RankPool) -> None:
+    """As of a user's algorithm in a deep folder."""
+    first, second = ranks.run(long_words, num_ranks=2)
+    assert first == second
+    assert "rank 0: xxx" in first
+    assert "; rank 1: xxx" in first
+
+
+def absent(group: dist.ProcessGroup) -> str:
+    """What the others say if rank 1 never calls."""
+    collectives.check_calls(group)
+    if group.rank() == 1:
+        time.sleep(3)  # longer than the others wait
+        return ""
+    with pytest.raises(CollectiveError) as error:
+        collectives.all_reduce(torch.ones(3), group=group)
+    return str(error.value)
+
+
+def test_who_never_calls_is_named_by_all_others(tmp_path: Path) -> None:
+    """After the timeout of the group, on every rank."""
+    with RankPool(4, tmp_path, peer_timeout_s=1.0) as pool:
+        messages = pool.run(absent, num_ranks=4, timeout_s=20)
+    for rank in (0, 2, 3):
+        assert f"rank {rank}: all_gather direct over 4 ranks: step 0: receiving chunk 1 from rank 1" in messages[rank]
+
+
+def unfinished(group: dist.ProcessGroup) -> str:
+    """What is said by default with TORCH_DISTRIBUTED_DEBUG."""
+    call = partial(collectives.all_reduce, group=group)
+    with pytest.raises(MismatchError) as error:
+        call(torch.ones(3 + group.rank()))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("level", ["INFO", "DETAIL"])
+def test_on_by_default_when_debugging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """With torch's own variable, which at DETAIL wraps every group in one of its own."""
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", level)
+    with RankPool(2, tmp_path) as pool:
+        messages = pool.run(unfinished)
+    assert messages[0] == messages[1]
+    assert "rank 0: all_reduce of 3 " in messages[0]

@@ -1,0 +1,127 @@
+"""Ranks that leave: what is over stays over, and what comes next fails and says why."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives import CollectiveError
+from collectives.runtime.preposted import Mail, Place
+from tests.ranks import RankPool, group_on
+
+
+def wait_until_gone(group: dist.ProcessGroup, peer: int) -> None:
+    """Until no receive from `peer` can be posted any more; the tag is one that nobody else uses."""
+    while True:
+        try:
+            group.recv([torch.zeros(1)], peer, 0x7FFF)
+        except RuntimeError:
+            return
+        time.sleep(0.01)
+
+
+def left_behind(group: dist.ProcessGroup, call: Callable[[dist.ProcessGroup], torch.Tensor]) -> tuple[float, str]:
+    """The sum of a collective whose peers leave before this rank has posted anew, and the error of the next one."""
+    call(group)
+    if group.rank() != 0:
+        call(group)
+        os._exit(0)
+    renew = Mail.renew
+
+    def late(mail: Mail, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
+        wait_until_gone(group, peer)
+        renew(mail, group, peer, tag, place)
+
+    Mail.renew = late  # type: ignore[method-assign]
+    total = call(group).sum().item()
+    with pytest.raises(CollectiveError) as error:
+        call(group)
+    return total, str(error.value)
+
+
+def summed(group: dist.ProcessGroup) -> torch.Tensor:
+    """A sum whose last transfer comes from the rank that leaves."""
+    tensor = torch.ones(4)
+    collectives.all_reduce(tensor, group=group)
+    return tensor
+
+
+def summed_by_pairs(group: dist.ProcessGroup) -> torch.Tensor:
+    """The same in one exchange."""
+    tensor = torch.ones(4)
+    collectives.all_reduce(tensor, group=group, algorithm="recursive_doubling", async_op=True).wait()
+    return tensor
+
+
+@pytest.mark.parametrize("call", [summed, summed_by_pairs])
+def test_a_finished_collective_stays_finished(tmp_path: Path, call: Callable[..., torch.Tensor]) -> None:
+    """The peer leaves when it has its own result: this rank has its own, too, and its next call names that peer."""
+    with RankPool(2, tmp_path, peer_timeout_s=20.0) as pool:
+        pool.start(left_behind, call)
+        answers = pool.answers([0], timeout_s=60)
+    good, report = answers[0]
+    assert good, report
+    total, message = report
+    assert total == 8.0
+    assert "rank 1 failed: " in message
+    assert message.endswith("; the first rank to stop responding was rank 1")
+
+
+def left_at_once(group: dist.ProcessGroup, backend: str, calls: int) -> None:
+    """A few collectives, and gone."""
+    on = group_on(backend, group.size())
+    for index in range(calls):
+        tensor = torch.full((1000 + index,), 1.0)
+        if backend == "ring":
+            dist.all_reduce(tensor, group=on)
+        else:
+            collectives.all_reduce(tensor, group=on)
+        assert (tensor == group.size()).all()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+@pytest.mark.parametrize("calls", [1, 5])
+def test_programs_that_end_after_their_last_collective(tmp_path: Path, backend: str, calls: int) -> None:
+    """All ranks leave, each as soon as it is done: no one of them gets an error."""
+    for _ in range(3):
+        pool = RankPool(3, tmp_path, peer_timeout_s=20.0, backends=("gloo", "ring"))
+        with pool:
+            pool.start(left_at_once, backend, calls)
+            for pipe in pool._pipes:
+                pipe.send((0, None, ()))  # what comes next; a rank that is closed down at the pipe's end leaves at once
+            answers = pool.answers([0, 1, 2], timeout_s=60)
+        assert answers == dict.fromkeys(range(3), (True, None))
+
+
+def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:
+    """What our calls say on a group that has been destroyed: one that had done collectives, and one that had not."""
+    messages = []
+    for used in (True, False):
+        other = dist.new_group(list(range(group.size())), backend=backend, timeout=timedelta(seconds=10))
+        if used:
+            collectives.all_reduce(torch.ones(3), group=other)
+        dist.destroy_process_group(other)
+        for call in (collectives.all_reduce, collectives.broadcast):
+            arguments = {"group_src": 0} if call is collectives.broadcast else {}
+            with pytest.raises(ValueError, match="destroyed") as error:
+                call(torch.ones(3), group=other, **arguments)
+            messages.append(str(error.value))
+        with pytest.raises(ValueError, match="destroyed"):
+            collectives.barrier(other)
+    return messages
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_a_destroyed_group_is_refused(tmp_path: Path, backend: str) -> None:
+    """By every call, whether or not the group had been used."""
+    with RankPool(2, tmp_path) as pool:
+        for messages in pool.run(called_on_destroyed, backend):
+            assert set(messages) == {
+                "group: it has been destroyed; call its collectives before dist.destroy_process_group"
+            }

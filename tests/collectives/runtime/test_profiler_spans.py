@@ -1,0 +1,62 @@
+"""Transfers have names on a profiler's time line: those of the schedule, each as often as it happens."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime.profiler_spans import NAMES, profiling, span
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.program import rank_program
+from tests.ranks import RankPool
+
+NUM_RANKS = 3
+
+
+def profiled_names(group: dist.ProcessGroup, folder: Path, async_op: bool) -> list[str]:
+    """The names in the trace of one all_reduce, which a thread of its own carries out if `async_op`."""
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile
+
+    tensor = torch.arange(7.0) + group.rank()
+    collectives.all_reduce(tensor, group=group)  # unnamed: no profiler yet
+    every_thread = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as profiler:
+        assert profiling()
+        work = collectives.all_reduce(tensor, group=group, async_op=async_op)
+        if work is not None:
+            work.wait()
+    assert not profiling()
+    collectives.all_reduce(tensor, group=group)
+    path = folder / f"trace-{group.rank()}.json"
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "user_annotation"]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_every_transfer_is_named_once(ranks: RankPool, tmp_path: Path, async_op: bool) -> None:
+    """With step, chunk and peer, whichever thread is at it."""
+    found = ranks.run(profiled_names, tmp_path, async_op, num_ranks=NUM_RANKS)
+    schedule = build(Collective.ALL_REDUCE, "ring", NUM_RANKS)
+    for rank, names in enumerate(found):
+        program = rank_program(schedule, rank)
+        received = [f"step {r.step}, receive chunk {r.chunk} from rank {r.peer}" for r in program.receives]
+        applied = [each.replace("receive", "apply") for each in received]
+        sent = [f"step {s.step}, send chunk {s.chunk} to rank {s.peer}" for s in program.sends]
+        left = [re.sub(r"send (.*) to", r"wait until \1 has left for", each) for each in sent]
+        wanted = [f"ring all_reduce: {each}" for each in (*received, *applied, *sent, *left)]
+        assert len(wanted) == len(NAMES) * len(program.receives)
+        assert Counter(name for name in names if name.startswith("ring ")) == Counter(wanted)
+
+
+def test_without_a_profiler_a_span_is_nothing() -> None:
+    """Not even an object of its own is kept."""
+    with span("anything") as nothing:
+        assert nothing is None

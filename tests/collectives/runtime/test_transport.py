@@ -1,0 +1,146 @@
+"""How messages travel: what device and backend decide, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.calls.algorithm_choice import require_network
+from collectives.runtime.instructions import Do, batched_script_of, num_apart_in_a_step, script_of
+from collectives.runtime.object_gather import Exchange
+from collectives.runtime.transport import Transport, find_transport, home_of
+from ringsim import Collective, build
+from ringsim.schedule.program import rank_program
+from tests.collectives.travel import travelling
+from tests.ranks import RankPool, group_on
+
+
+class Backend:
+    """Has a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        """It."""
+        return self._name
+
+
+class Group:
+    """As much of a process group of two ranks as is asked for its backends."""
+
+    def __init__(self, **backends: str) -> None:
+        self._backends = backends
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return 2
+
+    def _get_backend(self, device: torch.device) -> Backend:
+        if device.type not in self._backends:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        return Backend(self._backends[device.type])
+
+
+CUDA = torch.device("cuda:1")
+NCCL_ONLY: Any = Group(cuda="nccl")
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "transport"),
+    [
+        ({"cpu": "gloo", "cuda": "gloo"}, "cpu", Transport.POSTED),
+        ({"cpu": "gloo", "cuda": "gloo"}, "cuda:1", Transport.STAGED),
+        ({"cpu": "gloo", "cuda": "nccl"}, "cuda:1", Transport.BATCHED),
+        ({"cpu": "gloo", "cuda": "nccl"}, "cpu", Transport.POSTED),
+        ({"cpu": "mpi"}, "cpu", Transport.BATCHED),
+    ],
+)
+def test_device_and_backend_decide(backends: dict[str, str], device: str, transport: Transport) -> None:
+    """Receives are posted ahead on Gloo alone, which sends no CUDA tensors."""
+    group: Any = Group(**backends)
+    assert find_transport(group, torch.device(device)) is transport
+
+
+NO_CPU = (
+    "the group has no backend for tensors on cpu: move them, or make the group with one, "
+    'as dist.init_process_group("cpu:gloo,cuda:nccl") does'
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: find_transport(NCCL_ONLY, torch.device("cpu")), NO_CPU),
+        (lambda: find_transport(Group(cuda="gloo"), CUDA), NO_CPU),  # type: ignore[arg-type]
+        (
+            lambda: require_network(NCCL_ONLY),
+            "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
+            "algorithm, or calibrate and call collectives.use_network(network, group) first",
+        ),
+    ],
+)
+def test_what_cannot_travel_is_refused(call: Callable[[], object], message: str) -> None:
+    """In one line that says what to do."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011  compared in full
+        call()
+    assert str(error.value) == message
+
+
+def test_home() -> None:
+    """Small messages of our own stay on the CPU where they can."""
+    assert home_of(NCCL_ONLY).type == "cuda"
+    both: Any = Group(cpu="gloo", cuda="nccl")
+    assert home_of(both).type == "cpu"
+
+
+def ways(group: dist.ProcessGroup) -> list[Transport]:
+    """Of a CUDA tensor on Gloo and on our backend."""
+    return [find_transport(each, CUDA) for each in (group, group_on("ring", group.size()))]
+
+
+def test_cuda_tensors_may_be_given_to_gloo_and_ring(ring_ranks: RankPool) -> None:
+    """Real groups know a backend for them."""
+    assert ring_ranks.run(ways, num_ranks=2) == [[Transport.STAGED] * 2] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_shot", "double_binary_tree"])
+def test_a_batched_script_says_all_once(algorithm: str) -> None:
+    """What the other script says but for FREE, a launch a step, and never more slots than the other needs."""
+    for rank in range(5):
+        program = rank_program(build(Collective.ALL_REDUCE, algorithm, 5), rank)
+        lines = batched_script_of(program)
+        steps = [which for do, which in lines if do is Do.LAUNCH]
+        assert steps == sorted({each.step for each in [*program.receives, *program.sends]})
+        others = [line for line in script_of(program) if line.do is not Do.FREE]
+        assert sorted(line for line in lines if line.do is not Do.LAUNCH) == sorted(others)
+        assert num_apart_in_a_step(program) <= sum(each.lands_apart for each in program.receives)
+
+
+def said(group: dist.ProcessGroup) -> list[str]:
+    """What the ranks say, their words travelling in batches."""
+    with travelling(group, Transport.BATCHED):
+        return Exchange(group, 0x60).all(f"I am {group.rank()}")
+
+
+def test_words_travel_in_batches(ranks: RankPool) -> None:
+    """As the checked mode's and auto's do on NCCL."""
+    assert ranks.run(said, num_ranks=3) == [["I am 0", "I am 1", "I am 2"]] * 3
+
+
+def single(group: dist.ProcessGroup) -> complex:
+    """The sum of tensors of one element, whose stride is that of the tensor that it was cut from."""
+    tensor = torch.full((4,), 1 + 2j, dtype=torch.complex128)[::2][:1]
+    with travelling(group, Transport.BATCHED):
+        collectives.all_reduce(tensor, group=group)
+    value = tensor.item()
+    assert isinstance(value, complex)
+    return value
+
+
+def test_a_single_element_may_have_any_stride(ranks: RankPool) -> None:
+    """It counts as contiguous, but cannot be seen as bytes as it is."""
+    assert ranks.run(single, num_ranks=2) == [2 + 4j] * 2

@@ -1,0 +1,287 @@
+"""All built-in algorithms: proved, right on numbers, and as costly as the literature says."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil, log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringsim import Collective, Schedule, Transfer, build
+from ringsim.algorithms.chain import ring_broadcast
+from ringsim.algorithms.hierarchical import hierarchical_all_reduce
+from ringsim.algorithms.rings import multi_ring_all_reduce
+from ringsim.algorithms.tree import double_binary_tree_all_reduce, double_binary_tree_broadcast
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule import replay, verify
+from ringsim.schedule.collective import owners
+
+ALL = [pytest.param(*key, id=f"{key[0].value}-{key[1]}") for key in ALGORITHMS]
+ALL_REDUCES = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+
+
+def listed(schedule: Schedule) -> Schedule:
+    """The same transfers, with the columns worked out from a table instead of claimed by the generator."""
+    rows = [list(step) for step in schedule.steps]
+    return Schedule.from_transfers(
+        schedule.collective, schedule.algorithm, schedule.num_ranks, schedule.num_chunks, rows
+    )
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+def test_all_are_proved(collective: Collective, algorithm: str) -> None:
+    """Every built-in keeps its contract, for one rank, powers of two and everything between."""
+    for num_ranks in range(1, 34):
+        schedule = build(collective, algorithm, num_ranks)
+        assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, algorithm, num_ranks)
+        assert verify(schedule) == (schedule.num_steps, schedule.num_transfers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(list(ALGORITHMS)), st.integers(34, 80))
+def test_all_are_proved_for_more_ranks(key: tuple[Collective, str], num_ranks: int) -> None:
+    """The same for numbers of ranks that nobody chose."""
+    verify(build(*key, num_ranks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+def test_all_are_proved_for_over_a_hundred_ranks(collective: Collective, algorithm: str) -> None:
+    """Also on both sides of powers of two and of squares, where folds, trees and tori change their form."""
+    for num_ranks in (63, 64, 65, 97, 120, 121, 127, 128, 129, 130):
+        verify(build(collective, algorithm, num_ranks))
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8, 12])
+def test_claimed_columns_are_those_of_a_table(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """Lazily computed `ready_after` and `last_write` equal what a table of ranks x chunks gives."""
+    lazy = build(collective, algorithm, num_ranks)
+    table = listed(lazy)
+    for a, b in zip(lazy.steps, table.steps, strict=True):
+        assert a.ready_after.tolist() == b.ready_after.tolist()
+    rank, chunk = (grid.ravel() for grid in np.indices((num_ranks, lazy.num_chunks)))
+    assert lazy.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+def test_claimed_lookback_is_no_more_than_needed(collective: Collective, algorithm: str) -> None:
+    """An executor keeps as many steps as that; `verify` checks that they are enough."""
+    for num_ranks in range(2, 18):
+        steps = build(collective, algorithm, num_ranks).steps
+        assert steps.lookback == max((step.reach(index) for index, step in enumerate(steps)), default=0), num_ranks
+
+
+def held_before_and_after(schedule: Schedule, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random buffers (rank, element), what they must be after, and where that is looked at."""
+    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    before = rng.integers(-(2**40), 2**40, (num_ranks, 2 * num_chunks))
+    ranks, owner = np.arange(num_ranks)[:, None], np.repeat(owners(num_ranks, num_chunks), 2)
+    everywhere = np.ones(before.shape, dtype=np.bool_)
+    if schedule.collective is Collective.ALL_GATHER:
+        return before, np.broadcast_to(before[owner, np.arange(len(owner))], before.shape), everywhere
+    if schedule.collective is Collective.BROADCAST:
+        return before, np.broadcast_to(before[0], before.shape), everywhere
+    where = {Collective.REDUCE_SCATTER: ranks == owner, Collective.REDUCE: everywhere & (ranks == 0)}
+    return before, np.broadcast_to(before.sum(0), before.shape), where.get(schedule.collective, everywhere)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8, 13])
+def test_numbers_come_out_right(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """Replayed on random numbers, each collective gives what numpy gives for it."""
+    schedule = build(collective, algorithm, num_ranks)
+    before, after, where = held_before_and_after(schedule, np.random.default_rng(num_ranks))
+    buffers = before.copy()
+    replay(schedule, list(buffers))
+    assert (buffers[where] == after[where]).all()
+
+
+@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+def test_ranks_agree_on_the_last_bit_except_in_the_one_shot(algorithm: str) -> None:
+    """All ranks have the same floating-point sum; only where each adds the others to its own they cannot."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 6)
+    buffers = np.random.default_rng(0).normal(size=(6, 100)).astype(np.float32)
+    replay(schedule, list(buffers))
+    assert (buffers == buffers[0]).all() == (algorithm != "direct")
+
+
+def most_sent(schedule: Schedule) -> Fraction:
+    """What the busiest rank sends, as a multiple of the whole data."""
+    sent = sum((np.bincount(step.src, minlength=schedule.num_ranks) for step in schedule.steps), np.zeros(1, int))
+    return Fraction(int(sent.max()), schedule.num_chunks)
+
+
+def shares(times: int) -> Callable[[int], Fraction]:
+    """(n - 1)/n of the data, `times` over: the least that any algorithm can do."""
+    return lambda n: times * Fraction(n - 1, n)
+
+
+COSTS = [  # the algorithm, for which ranks, its steps and what the busiest rank sends
+    ("all_reduce", "ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(2)),
+    ("all_reduce", "gloo_ring", [2, 7, 8], lambda n: 4 * (n - 1), shares(2)),
+    ("all_reduce", "bidirectional_ring", [2, 7, 8], lambda n: 4 * (n - 1), shares(2)),
+    ("all_reduce", "multi_ring", [2, 7, 8], lambda n: 4 * (n - 1), shares(2)),
+    ("all_reduce", "recursive_doubling", [2, 8, 32], log2, log2),
+    ("all_reduce", "recursive_doubling", [3, 9, 31], lambda n: int(log2(n)) + 2, lambda n: int(log2(n)) + 1),
+    ("all_reduce", "halving_doubling", [2, 8, 32], lambda n: 2 * log2(n), shares(2)),
+    ("all_reduce", "halving_doubling", [6], lambda _: 2 * 2 + 2, lambda _: Fraction(3, 2) + 1),
+    ("all_reduce", "binomial_tree", [2, 5, 8, 9], lambda n: 2 * ceil(log2(n)), lambda n: ceil(log2(n))),
+    ("all_reduce", "double_binary_tree", [4, 8, 32], lambda n: 2 * (6 * log2(n) - 1), lambda _: 2),
+    ("all_reduce", "direct", [2, 7, 8], lambda _: 1, lambda n: n - 1),
+    ("all_reduce", "two_shot", [2, 7, 8], lambda _: 2, shares(2)),
+    ("all_reduce", "torus", [16], lambda _: 2 * (3 * 4 + 3), shares(2)),
+    ("all_reduce", "torus", [12], lambda _: 2 * (3 * 3 + 2), shares(2)),  # 3 rows, 4 columns
+    ("all_reduce", "torus", [7], lambda _: 2 * 6, shares(2)),
+    ("all_reduce", "hierarchical", [24], lambda _: 2 * (7 * 3 + 2), shares(2)),
+    ("all_reduce", "parameter_server", [2, 7, 8], lambda _: 2, lambda n: n - 1),
+    ("all_reduce", "naive_ring", [3, 7, 8], lambda n: 2 * (n - 1), lambda _: 2),
+    ("reduce_scatter", "ring", [2, 7, 8], lambda n: n - 1, shares(1)),
+    ("reduce_scatter", "bidirectional_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("reduce_scatter", "multi_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("reduce_scatter", "halving_doubling", [2, 8, 32], log2, shares(1)),
+    ("reduce_scatter", "direct", [2, 7, 8], lambda _: 1, shares(1)),
+    ("all_gather", "ring", [2, 7, 8], lambda n: n - 1, shares(1)),
+    ("all_gather", "gloo_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("all_gather", "bidirectional_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("all_gather", "multi_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("all_gather", "recursive_doubling", [2, 8, 32], log2, shares(1)),
+    ("all_gather", "halving_doubling", [2, 8, 32], log2, shares(1)),
+    ("all_gather", "direct", [2, 7, 8], lambda _: 1, shares(1)),
+    ("broadcast", "ring", [2, 7, 8], lambda n: 4 * n + n - 2, lambda _: 1),
+    ("broadcast", "binomial_tree", [2, 5, 8, 9], lambda n: ceil(log2(n)), lambda n: ceil(log2(n))),
+    ("broadcast", "double_binary_tree", [4, 8, 32], lambda n: 2 * (5 * log2(n) - 1), lambda _: 1),
+    ("broadcast", "direct", [2, 7, 8], lambda _: 1, lambda n: n - 1),
+    ("reduce", "ring", [2, 7, 8], lambda n: 4 * n + n - 2, lambda _: 1),
+    ("reduce", "binomial_tree", [2, 5, 8, 9], lambda n: ceil(log2(n)), lambda _: 1),
+    ("reduce", "double_binary_tree", [4, 8, 32], lambda n: 2 * (5 * log2(n) - 1), lambda _: 1),
+    ("reduce", "direct", [2, 7, 8], lambda _: 1, lambda _: 1),
+]
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "rank_counts", "num_steps", "sent"), COSTS)
+def test_steps_and_bytes_are_the_known_ones(
+    collective: str,
+    algorithm: str,
+    rank_counts: list[int],
+    num_steps: Callable[[int], float],
+    sent: Callable[[int], Fraction],
+) -> None:
+    """As many steps, and as much sent by the busiest rank, as each docstring says."""
+    for num_ranks in rank_counts:
+        schedule = build(Collective(collective), algorithm, num_ranks)
+        assert (schedule.num_steps, most_sent(schedule)) == (num_steps(num_ranks), sent(num_ranks)), num_ranks
+
+
+def test_no_algorithm_is_without_its_cost() -> None:
+    """Whoever registers an algorithm says what it costs."""
+    assert {(Collective(collective), name) for collective, name, *_ in COSTS} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("num_ranks", range(2, 67))
+def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
+    """That is what the double tree is for; and no rank is deeper than in a binomial tree, nor has three children."""
+    passed_on: list[set[int]] = [set(), set()]
+    schedule = double_binary_tree_broadcast(num_ranks, pieces=1)
+    for step in schedule.steps:
+        assert np.bincount(step.src).max() <= 2
+        passed_on[int(step.chunk[0])] |= set(step.src.tolist()) - {0}
+    assert not passed_on[0] & passed_on[1]
+    assert schedule.num_steps <= 2 * ceil(log2(num_ranks))
+
+
+def test_the_trees_in_the_docstring() -> None:
+    """The picture for eight ranks shows what the generator gives."""
+    steps = double_binary_tree_broadcast(8, pieces=1).steps
+    hops = [{transfer[:2] for step in steps for transfer in step if transfer.chunk == tree} for tree in (0, 1)]
+    assert hops[0] == {(0, 4), (4, 2), (4, 6), (2, 1), (2, 3), (6, 5), (6, 7)}
+    assert hops[1] == {(0, 5), (5, 3), (5, 7), (3, 2), (3, 4), (7, 6), (7, 1)}
+
+
+def test_gloo_ring_runs_to_the_left_in_two_segments() -> None:
+    """Step by step for three ranks: what Gloo sends, first segment before second."""
+    schedule = build(Collective.ALL_REDUCE, "gloo_ring", 3)
+    sent = [[2, 4, 0], [3, 5, 1], [4, 0, 2], [5, 1, 3], [0, 2, 4], [1, 3, 5], [2, 4, 0], [3, 5, 1]]  # by ranks 0, 1, 2
+    assert [list(step) for step in schedule.steps] == [
+        [(0, 2, chunks[0], index < 4), (1, 0, chunks[1], index < 4), (2, 1, chunks[2], index < 4)]
+        for index, chunks in enumerate(sent)
+    ]
+
+
+def test_rings_of_rings_use_different_links() -> None:
+    """A mirror uses the other direction of each link; four strides of eight ranks use four times the links of one."""
+    for algorithm, ways in (("bidirectional_ring", 2), ("multi_ring", 2)):
+        hops = {transfer[:2] for step in build(Collective.ALL_REDUCE, algorithm, 8).steps for transfer in step}
+        assert len(hops) == ways * 8
+    schedule = multi_ring_all_reduce(8, num_rings=4)
+    verify(schedule)
+    assert len({transfer[:2] for step in schedule.steps for transfer in step}) == 4 * 8
+
+
+def test_little_crosses_between_hosts() -> None:
+    """Of each host's data 2(h - 1)/h leaves it, in all: the rings across the hosts share it out."""
+    schedule = hierarchical_all_reduce(12, ranks_per_host=4)
+    verify(schedule)
+    crossing = [t for step in schedule.steps for t in step if t.src // 4 != t.dst // 4]
+    assert all((t.dst - t.src) % 4 == 0 for t in crossing)  # to the same place in another host
+    assert Fraction(sum(t.src // 4 == 0 for t in crossing), schedule.num_chunks) == 2 * Fraction(2, 3)
+
+
+def test_a_torus_of_a_prime_number_of_ranks_is_a_ring() -> None:
+    """One row is all there is."""
+    torus, ring = (build(Collective.ALL_REDUCE, name, 7) for name in ("torus", "ring"))
+    assert [list(step) for step in torus.steps] == [list(step) for step in ring.steps]
+
+
+def test_a_chain_sends_in_waves() -> None:
+    """While the first chunk goes on to the next rank, the second follows."""
+    assert [list(step) for step in ring_broadcast(3, pieces=2).steps] == [
+        [Transfer(0, 1, 0, False)],
+        [Transfer(0, 1, 1, False), Transfer(1, 2, 0, False)],
+        [Transfer(1, 2, 1, False)],
+    ]
+
+
+def test_what_has_come_up_a_tree_goes_down_while_the_rest_comes_up() -> None:
+    """The root sends the first piece back before it has received the last."""
+    schedule = double_binary_tree_all_reduce(8, pieces=16)
+    from_root = next(i for i, step in enumerate(schedule.steps) if 0 in step.src)
+    to_root = max(i for i, step in enumerate(schedule.steps) if 0 in step.dst)
+    assert from_root < to_root
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@pytest.mark.parametrize("num_ranks", [0, -1])
+def test_no_ranks_are_refused(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """The message names the value, whatever the algorithm would have made of it."""
+    with pytest.raises(ValueError, match=f"^num_ranks {num_ranks}: must be at least 1$"):
+        build(collective, algorithm, num_ranks)
+
+
+def test_unknown_names_are_refused() -> None:
+    """The message names what there is."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        build(Collective.BROADCAST, "tree", 4)
+    assert str(error.value) == (
+        "algorithm 'tree': broadcast has ring, binomial_tree, double_binary_tree, direct; "
+        "or give your own as FILE.py:FUNCTION or FILE.xml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hierarchical_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
+        (lambda: hierarchical_all_reduce(12, 0), "ranks_per_host 0: must divide the number of ranks, 12"),
+        (lambda: multi_ring_all_reduce(8, 0), "num_rings 0: must be at least 1"),
+        (lambda: ring_broadcast(8, 0), "pieces 0: must be at least 1"),
+        (lambda: double_binary_tree_all_reduce(8, 0), "pieces 0: must be at least 1"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(make: Callable[[], Schedule], message: str) -> None:
+    """The message names the parameter, the value and the rule."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        make()
+    assert str(error.value) == message

@@ -1,0 +1,141 @@
+"""Tests of `ringsim.analysis.critical_path`."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim.analysis.binding import After
+from ringsim.analysis.critical_path import CriticalPath, Kind, critical_path
+from ringsim.network.file_reader import read_network
+from ringsim.network.topology import AnyNetwork
+from ringsim.schedule import partition
+from ringsim.schedule.dependencies import dependencies
+from ringsim.simulation import simulate
+from tests.ringsim.analysis.test_usage import NETWORKS
+from tests.ringsim.strategies import schedules
+
+
+def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
+    """The critical path of a simulated run."""
+    chunk_bytes = np.diff(partition(size, schedule.num_chunks))
+    machine = network.machine(schedule.num_ranks)
+    return critical_path(simulate(schedule, network, size), dependencies(schedule), machine, chunk_bytes)
+
+
+@given(schedules(), NETWORKS, st.integers(0, 10**5))
+def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size: int) -> None:
+    """Each begins where the one before it ends, the first at 0 and the last at the end; in a simulation none waits."""
+    path = path_of(schedule, network, size)
+    until_s = 0.0
+    for segment in path.segments:
+        assert segment.begin_s == pytest.approx(until_s)
+        assert segment.rank in (segment.src, segment.dst)
+        until_s = segment.begin_s + segment.seconds
+    assert sum(path.seconds().values()) == pytest.approx(path.time_s)
+    assert sum(path.shares().values()) == pytest.approx(1.0 if path.time_s else 0.0)
+    assert path.seconds()[Kind.WAITING] == 0
+
+
+@given(schedules(), st.integers(0, 10**5))
+def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int) -> None:
+    """On private links all is accounted for by what the path alone takes."""
+    network = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
+    assert path_of(schedule, network, size).seconds()[Kind.CONTENTION] == 0
+
+
+def test_a_ring_is_the_closed_form() -> None:
+    """2(n-1) latencies and chunks, n-1 reductions: the four terms of the textbook, one by one."""
+    network = Network(2.0, 1.0, 4.0, send_overhead_s=0.5, receive_overhead_s=0.25)
+    spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
+    assert spent == {
+        Kind.LATENCY: 6 * 2.0,
+        Kind.BANDWIDTH: 6 * 8.0,
+        Kind.REDUCTION: 3 * 8.0 / 4,
+        Kind.OVERHEAD: 6 * 0.75,
+        Kind.CONTENTION: 0.0,
+        Kind.WAITING: 0.0,
+    }
+
+
+def test_contention_is_what_sharing_adds() -> None:
+    """Two through one NIC take twice as long as one: half of the time is contention."""
+    network = read_network('[host]\nranks = 2\n[host.nic]\nbandwidth = "1GB/s"\nlatency = "1us"\n', "test.toml")
+    rows = [[Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)]]
+    schedule = Schedule.from_transfers(Collective.ALL_GATHER, "pairs", 4, 2, rows)
+    spent = path_of(schedule, network, 2000).seconds()
+    assert spent[Kind.BANDWIDTH] == pytest.approx(1e-6)
+    assert spent[Kind.CONTENTION] == pytest.approx(1e-6)
+    assert spent[Kind.LATENCY] == pytest.approx(2e-6)
+
+
+def test_jitter_is_no_contention() -> None:
+    """What is drawn for a transfer belongs to its latency, its overheads and its reduction."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\nlatency = "5us"\n[rank]\nreduce_bandwidth = "1GB/s"\n'
+    jitter = 'send_overhead = "1us"\nreceive_overhead = "2us"\n[jitter]\nseed = 3\nlatency = 0.5\ncompute = 0.5\n'
+    spent = path_of(build(Collective.ALL_REDUCE, "ring", 5), read_network(hosts + jitter, "test.toml"), 5000).seconds()
+    assert spent[Kind.CONTENTION] == 0
+    assert spent[Kind.LATENCY] > 8 * 5e-6
+    assert spent[Kind.REDUCTION] > 4 * 1e-6
+    assert spent[Kind.OVERHEAD] > 8 * 3e-6
+
+
+def test_each_kind_of_wait_is_followed() -> None:
+    """Data that was written, a link, a turn, and a send of the chunk to be overwritten, worked out by hand."""
+    network = Network(0.0, 1.0, 1.0)
+    for rows, expected in (
+        ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [After.START, After.ARRIVED, After.READY]),
+        ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [After.START, After.LINK]),
+        ([[(0, 2, 0, True), (1, 2, 0, True)]], [After.START, After.ARRIVED, After.TURN]),
+        # Rank 1 sends two chunks to rank 2, the second behind the first, and is overwritten only then.
+        ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [After.START, After.LINK, After.FREE]),
+    ):
+        steps = [[Transfer(*row) for row in step] for step in rows]
+        schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "by hand", 3, 2, steps)
+        assert [segment.after for segment in path_of(schedule, network, 2).segments] == expected
+
+
+def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
+    """A late start and a pause are waiting; what seems to overlap is cut; the sum is the time all the same."""
+    schedule, network = build(Collective.ALL_GATHER, "ring", 3), Network(1.0, 1.0)
+    timeline = simulate(schedule, network, 3)
+    assert timeline.time_s == 4.0
+    late = replace(
+        timeline,
+        start_s=timeline.start_s + 0.5,  # nobody begins at once
+        left_s=timeline.left_s + 0.5,
+        arrived_s=timeline.arrived_s + 0.4,  # by the receiver's clock
+        apply_s=timeline.apply_s + 0.7,
+        applied_s=timeline.applied_s + 0.7,
+    )
+    path = critical_path(late, dependencies(schedule), network.machine(3), np.array([1, 1, 1]), tolerance_s=0.1)
+    assert path.time_s == pytest.approx(4.7)
+    assert sum(path.seconds().values()) == pytest.approx(path.time_s)
+    assert path.seconds()[Kind.WAITING] >= 0.5
+    assert path.segments[0].kind is Kind.WAITING
+    assert all(segment.seconds > 0 for segment in path.segments)
+
+
+def test_tolerance_takes_the_first_of_those_that_ended_together() -> None:
+    """A turn that ended a little after the arrival is not what is waited for, if clocks are no better than that."""
+    rows = [[Transfer(0, 2, 0, True), Transfer(1, 2, 0, True)]]
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "two", 3, 1, rows)
+    network = Network(0.0, 1.0, 1000.0)
+    timeline, machine = simulate(schedule, network, 1), network.machine(3)
+    for tolerance_s, after in ((0.0, After.TURN), (0.01, After.ARRIVED)):
+        path = critical_path(timeline, dependencies(schedule), machine, np.array([1]), tolerance_s=tolerance_s)
+        assert path.segments[-1].after is after
+        assert sum(path.seconds().values()) == pytest.approx(path.time_s)
+
+
+def test_no_transfers_have_an_empty_path_and_no_end_has_none() -> None:
+    """Nothing takes no time; and a run that never finishes has no last application."""
+    assert path_of(build(Collective.ALL_REDUCE, "ring", 1), Network(1.0, 1.0), 8) == CriticalPath(0.0, ())
+    schedule, network = build(Collective.ALL_REDUCE, "ring", 2), Network(1.0, 1.0)
+    endless = replace(simulate(schedule, network, 2), applied_s=np.full(4, math.inf))
+    with pytest.raises(ValueError, match="^a run that never finishes has no critical path$"):
+        critical_path(endless, dependencies(schedule), network.machine(2), np.array([1, 1]))

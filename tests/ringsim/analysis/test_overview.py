@@ -1,0 +1,118 @@
+"""Tests of `ringsim.analysis.overview`."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ringsim.algorithms.chain import ring_broadcast
+from ringsim.analysis.overview import MAX_RANKS, MAX_STATES, Overview, make_overview
+from ringsim.network.file_reader import read_network
+from ringsim.network.network import Network
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time
+
+NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+
+
+def overview_of(collective: str, algorithm: str, num_ranks: int, network: Network = NETWORK) -> Overview:
+    """The overview of a built-in algorithm at 1 MiB."""
+    return make_overview(build(Collective(collective), algorithm, num_ranks), network, 1 << 20)
+
+
+@pytest.mark.parametrize(("algorithm", "num_ranks"), [("ring", 1), ("ring", 3), ("gloo_ring", 4)])
+def test_all_reduce_goes_from_own_shares_to_all_shares(algorithm: str, num_ranks: int) -> None:
+    """Before an all_reduce a rank holds its own share of each chunk; after it, every share once."""
+    overview = overview_of("all_reduce", algorithm, num_ranks)
+    own = np.broadcast_to(np.eye(num_ranks)[:, None, :], overview.holdings.shape[1:])
+    assert (overview.holdings[0] == own).all()
+    assert (overview.holdings[-1] == 1).all()
+    assert overview.finished[-1].all()
+
+
+def test_few_states_are_all_kept() -> None:
+    """An all_reduce over 8 ranks keeps the state before it and after each of its 14 steps."""
+    assert overview_of("all_reduce", "ring", 8).states.tolist() == list(range(15))
+
+
+def test_many_states_are_thinned_evenly() -> None:
+    """Of many states the first, the last and the one half-way stay: there rank r has finished chunk r only."""
+    overview = overview_of("all_reduce", "ring", 16)
+    states = overview.states.tolist()
+    half_way = MAX_STATES // 2
+    assert (len(states), states[0], states[half_way], states[-1]) == (MAX_STATES, 0, 15, 30)
+    assert (overview.finished[half_way] == np.eye(16, dtype=bool)).all()
+
+
+def test_waiting_is_the_time_between_sending_and_reducing() -> None:
+    """A rank waits while a chunk travels, and not while it reduces."""
+    # 1 s to send a chunk, 0.5 s under way, 0.5 s to reduce: sends 0-1, reduces 1.5-2, sends 2-3, has all at 3.5.
+    network = Network(latency_s=0.5, bandwidth_bytes_per_s=1, reduce_bytes_per_s=2)
+    overview = make_overview(build(Collective.ALL_REDUCE, "ring", 2), network, 2)
+    assert [gaps.tolist() for gaps in overview.waiting_s] == [[[1.0, 1.5], [3.0, 3.5]]] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "gloo_ring"])
+def test_at_the_crossover_the_time_is_twice_the_floor(algorithm: str) -> None:
+    """At the crossover the bytes take as long as latency alone."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 8)
+    overview = make_overview(schedule, NETWORK, 1 << 20)
+    assert overview.floor_s == predict_time(schedule, NETWORK, 0) > 0
+    assert overview.crossover_bytes is not None
+    time = predict_time(schedule, NETWORK, overview.crossover_bytes)
+    assert math.isclose(time, 2 * overview.floor_s, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 1e9])
+def test_no_crossover_without_both_regimes(latency_s: float) -> None:
+    """Without latency every size is bandwidth-bound, with a huge one none is: there is no crossover."""
+    network = Network(latency_s=latency_s, bandwidth_bytes_per_s=1e9)
+    assert overview_of("all_reduce", "ring", 4, network).crossover_bytes is None
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "direct"])
+def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
+    """At every size, here powers of two, of which 8 ranks have chunks of the same size."""
+    overview = overview_of("reduce_scatter", algorithm, 8)
+    assert overview.closed_form_s is not None
+    np.testing.assert_allclose(overview.closed_form_s, overview.times_s)
+
+
+def test_without_a_formula_there_is_no_closed_form() -> None:
+    """None has been found for double trees; and a name alone makes none."""
+    assert overview_of("all_reduce", "double_binary_tree", 4).closed_form_s is None
+    assert make_overview(ring_broadcast(4, pieces=2), NETWORK, 1 << 20).closed_form_s is None
+
+
+def test_the_size_of_the_run_lies_within_the_sizes() -> None:
+    """A run of more than 1 GiB widens the range of simulated sizes."""
+    overview = make_overview(build(Collective.ALL_GATHER, "ring", 2), NETWORK, 5 << 30)
+    assert overview.sizes_bytes[-1] == 8 << 30
+
+
+def test_too_many_ranks_are_refused() -> None:
+    """More ranks than a picture can show are the caller's mistake."""
+    with pytest.raises(ValueError, match=f"num_ranks {MAX_RANKS + 1}: a picture shows at most {MAX_RANKS} ranks"):
+        overview_of("all_reduce", "ring", MAX_RANKS + 1)
+
+
+def test_overview_does_not_load_matplotlib() -> None:
+    """What the pictures show can be worked out without matplotlib."""
+    program = "import sys, ringsim.analysis.overview; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_sizes_end_where_a_run_never_ends() -> None:
+    """A NIC that fails after 1 ms: small sizes finish before it, and the picture shows those."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
+    overview = make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1024)
+    assert np.isfinite(overview.times_s).all()
+    assert overview.times_s[-1] < 2e-3
+    assert len(overview.sizes_bytes) == len(overview.times_s) < 20
+    assert overview.crossover_bytes is not None
+    with pytest.raises(ValueError, match="^all_reduce ring over 4 ranks never finishes, as something fails"):
+        make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 24)

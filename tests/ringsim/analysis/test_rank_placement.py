@@ -1,0 +1,210 @@
+"""Orders of ranks: against all orders where there are few, and where one sees what is best."""
+
+import json
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Cluster, Collective, Network, build, load_network, predict_time, relabel
+from ringsim.analysis.rank_placement import default_budget, find_order
+from ringsim.cli import main
+from ringsim.cli.rank_order import parse_order
+from ringsim.report.placement_report import describe_order, report_order
+from ringsim.schedule import verify
+
+SIZE = 2**22
+EXAMPLE = Path(__file__).parents[3] / "docs/networks/interleaved.toml"
+
+
+def network_of(folder: Path, text: str) -> Cluster:
+    """The one that a file with this text describes."""
+    path = folder / "network.toml"
+    path.write_text(text)
+    return load_network(str(path))
+
+
+def uneven_network(folder: Path, seed: int, num_ranks: int) -> Cluster:
+    """Ranks dealt out at random to hosts with NICs of different rates, some half duplex."""
+    rng = np.random.default_rng(seed)
+    ranks = np.array_split(rng.permutation(num_ranks), rng.integers(2, 4))
+    hosts = [
+        f'[[hosts]]\nname = "h{number}"\nranks = {sorted(some.tolist())}\n'
+        f'link = {{ latency = "2us", bandwidth = "{rng.integers(2, 9)}GB/s" }}\n'
+        f'nic = {{ latency = "{rng.integers(1, 99)}us", bandwidth = "{rng.integers(1, 25)}Gbit/s", '
+        f'duplex = "{rng.choice(["full", "half"])}" }}\n'
+        for number, some in enumerate(ranks)
+    ]
+    return network_of(folder, "\n".join(hosts))
+
+
+def cabled_network(folder: Path, seed: int, num_ranks: int) -> Cluster:
+    """One rank a host, and a cable of its own kind between any two hosts."""
+    rng = np.random.default_rng(seed)
+    hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(num_ranks)]
+    links = [
+        f'[[links]]\nbetween = ["h{a}", "h{b}"]\nlatency = "{rng.integers(1, 99)}us"\n'
+        f'bandwidth = "{rng.integers(1, 40)}Gbit/s"'
+        for a in range(num_ranks)
+        for b in range(a)
+    ]
+    return network_of(folder, "\n".join(hosts + links))
+
+
+def fastest_s(algorithm: str, network: Cluster, num_ranks: int) -> float:
+    """Of all orders, those of a ring that begin with another rank left out."""
+    ring = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    orders = [(0, *rest) for rest in permutations(range(1, num_ranks))]
+    return min(predict_time(relabel(ring, order), network, SIZE) for order in orders)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("make_network", [uneven_network, cabled_network])
+def test_no_order_of_six_is_much_faster(tmp_path: Path, make_network: Any, seed: int) -> None:
+    """On networks drawn at random, of which many orders are slow, what is found is within 2 % of the best."""
+    network = make_network(tmp_path, seed, 6)
+    found = find_order(build(Collective.ALL_REDUCE, "ring", 6), network, SIZE)
+    assert found.time_s <= 1.02 * fastest_s("ring", network, 6)
+    assert found.evaluations < 120
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "collective"), [("binomial_tree", "broadcast"), ("halving_doubling", "reduce_scatter")]
+)
+def test_of_few_ranks_all_orders_are_tried(tmp_path: Path, algorithm: str, collective: str) -> None:
+    """So the best is certain; the root of a broadcast keeps its place."""
+    network, schedule = uneven_network(tmp_path, 5, 4), build(Collective(collective), algorithm, 4)
+    first = int(collective == "broadcast")
+    orders = [(*range(first), *rest) for rest in permutations(range(first, 4))]
+    found = find_order(schedule, network, SIZE)
+    assert found.evaluations == len(orders)
+    best_s = min(predict_time(relabel(schedule, order), network, SIZE) for order in orders)
+    assert found.time_s == pytest.approx(best_s, rel=1e-8)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_the_root_keeps_its_place(collective: str) -> None:
+    """Also where orders are searched for, and not all tried."""
+    schedule = build(Collective(collective), "binomial_tree", 16)
+    found = find_order(schedule, load_network(str(EXAMPLE)), SIZE, budget=12)
+    assert found.order[0] == 0
+    assert found.time_s < found.time_before_s
+
+
+def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
+    """4 of 16 hops leave a host (ranks equal modulo 4), it is 4 times as fast, and the docs show what is printed."""
+    ring = build(Collective.ALL_REDUCE, "ring", 16)
+    network = load_network(str(EXAMPLE))
+    found = find_order(ring, network, 2**26)
+    assert describe_order(report_order(ring, network, 2**26, found)) in (EXAMPLE.parents[1] / "networks.md").read_text()
+    assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
+    assert found.gain > 4
+    verify(relabel(ring, found.order))
+
+
+def test_a_slow_link_is_avoided(tmp_path: Path) -> None:
+    """Seven hosts, any two with a cable; the ring as it is uses both that are slow."""
+    pairs = [(a, b) for b in range(7) for a in range(b)]
+    links = [
+        f'[[links]]\nbetween = ["h{a}", "h{b}"]\nbandwidth = "{1 if (a, b) in ((0, 1), (3, 4)) else 10}Gbit/s"'
+        for a, b in pairs
+    ]
+    hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(7)]
+    network = network_of(tmp_path, "\n".join(hosts + links))
+    found = find_order(build(Collective.ALL_REDUCE, "ring", 7), network, SIZE)
+    hops = {frozenset(hop) for hop in pairwise((*found.order, found.order[0]))}
+    assert not hops & {frozenset((0, 1)), frozenset((3, 4))}
+
+
+def test_a_line_is_gone_along_and_back(tmp_path: Path) -> None:
+    """Hosts on a line, numbered at random: a ring that goes to one end and back loads each cable once each way."""
+    line = [3, 0, 5, 1, 6, 2, 4]
+    hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(7)]
+    links = [f'[[links]]\nbetween = ["h{a}", "h{b}"]\nlatency = "1us"\nbandwidth = "1GB/s"' for a, b in pairwise(line)]
+    network = network_of(tmp_path, "\n".join(hosts + links))
+    ring = build(Collective.ALL_REDUCE, "ring", 7)
+    along = relabel(ring, line[::2] + line[1::2][::-1])
+    assert find_order(ring, network, SIZE).time_s <= 1.001 * predict_time(along, network, SIZE)
+
+
+def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    """However small the budget; with a budget of one there is only the order as it is."""
+    network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
+    as_it_is = predict_time(tree, network, SIZE)
+    for budget in (2, 9):
+        found = find_order(tree, network, SIZE, seed=3, budget=budget)
+        assert found.time_s <= found.time_before_s == as_it_is
+        assert found.evaluations <= budget
+        assert found == find_order(tree, network, SIZE, seed=3, budget=budget)
+    assert find_order(tree, network, SIZE, budget=1).order == tuple(range(7))
+
+
+def test_where_all_pairs_are_alike_nothing_is_moved() -> None:
+    """Orders that differ by rounding alone are not preferred."""
+    found = find_order(build(Collective.ALL_REDUCE, "ring", 7), Network(1e-6, 1e9), SIZE)
+    assert (found.order, found.gain) == (tuple(range(7)), 1.0)
+
+
+def test_one_rank_has_one_order() -> None:
+    """And no time passes."""
+    found = find_order(build(Collective.ALL_REDUCE, "ring", 1), Network(1e-6, 1e9), SIZE)
+    assert (found.order, found.time_s, found.gain) == ((0,), 0.0, 1.0)
+
+
+def test_a_failed_cable_is_avoided_and_never_is_null(tmp_path: Path) -> None:
+    """Without a way round a ring never ends; with another order it does."""
+    network = cabled_network(tmp_path, 1, 6)
+    broken = network_of(tmp_path, (tmp_path / "network.toml").read_text() + '\n[[failure]]\nlink = "h1->h0"\n')
+    ring = relabel(build(Collective.ALL_REDUCE, "ring", 6), [1, 0, 2, 3, 4, 5])
+    assert network.spec.cables == broken.spec.cables
+    found = find_order(ring, broken, SIZE)
+    report = report_order(ring, broken, SIZE, found)
+    assert (report["time_before_s"], report["gain"]) == (None, None)
+    assert report["time_s"] == found.time_s < 1
+    assert "never ends -> " in describe_order(report)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_the_budget_falls_with_the_number_of_transfers() -> None:
+    """Few ranks: all orders of five; many: as it is, and the best by estimate."""
+    budgets = [default_budget(build(Collective.ALL_REDUCE, "ring", n)) for n in (5, 64, 1024)]
+    assert budgets == [120, 7, 2]
+    with pytest.raises(ValueError, match="budget 0: must be at least 1"):
+        find_order(build(Collective.ALL_REDUCE, "ring", 5), Network(1e-6, 1e9), SIZE, budget=0)
+
+
+def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
+    """Numbers, a file of numbers, a JSON list, and what `ringsim order` saves."""
+    path = tmp_path / "order"
+    assert parse_order(" 0, 2,1") == (0, 2, 1)
+    for content in ("0,2,1\n", "[0, 2, 1]", '{"order": [0, 2, 1], "gain": 2}'):
+        path.write_text(content)
+        assert parse_order(str(path)) == (0, 2, 1)
+    for content in ("", "{", "{}", "[true]", '["0"]', "1.5", "0," + "9" * 5000, "[" * 10**5, f"[{'9' * 5000}]"):
+        path.write_text(content)
+        with pytest.raises(ValueError, match="order: holds no order: "):
+            parse_order(str(path))
+    with pytest.raises(ValueError, match="'0;1' is not an order, 0,2,1,3, and not a file: No such file or directory"):
+        parse_order("0;1")
+
+
+def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
+    """The time found is the time simulated with the file; and people see the gain."""
+    saved = tmp_path / "order.json"
+    network = ["--network", str(EXAMPLE), "--ranks", "16", "--size", "1MiB"]
+    result = CliRunner().invoke(main, ["order", *network, "--budget", "4", "-o", str(saved)])
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    report = json.loads(saved.read_text())
+    assert f"{report['gain']:.2f} times as fast" in result.stdout
+    assert report["before"]["slow_hops"][0] == [0, 1]
+    for order in (str(saved), ",".join(map(str, report["order"]))):
+        again = CliRunner().invoke(main, ["simulate", *network, "--order", order, "--json"])
+        assert json.loads(again.stdout)["time_s"] == report["time_s"]
+    again = CliRunner().invoke(main, ["verify", "--ranks", "16", "--order", str(saved)])
+    assert "correct" in again.stdout
+    wrong = CliRunner().invoke(main, ["verify", "--ranks", "3", "--order", "0,1,1"])
+    assert (wrong.exit_code, wrong.stderr) == (2, "ringsim: order [0, 1, 1]: must have each rank 0..2 once\n")

@@ -1,0 +1,202 @@
+"""Tests of `ringsim.analysis.sweep`."""
+
+from pathlib import Path
+
+import pytest
+
+from ringsim.analysis.rates import busbw_bytes_per_s
+from ringsim.analysis.sweep import Sweep, run_sweep
+from ringsim.network.loading import load_network
+from ringsim.network.network import Network
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time
+
+FAST = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+NETWORKS = {"fast": FAST, "slow": Network(latency_s=1e-3, bandwidth_bytes_per_s=1e7, reduce_bytes_per_s=2e7)}
+ALL_REDUCE = Collective.ALL_REDUCE
+
+
+def small_sweep() -> Sweep:
+    """Two algorithms of which each wins somewhere."""
+    return run_sweep(ALL_REDUCE, ["ring", "recursive_doubling"], [8, 3], [1 << 24, 1000], NETWORKS)
+
+
+def test_cells_are_what_the_simulator_predicts() -> None:
+    """Each combination once, with the time that the schedule takes on that network, and its rates."""
+    cells = small_sweep().cells
+    assert len({(cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes) for cell in cells}) == len(cells) == 16
+    for cell in cells:
+        schedule = build(ALL_REDUCE, cell.algorithm, cell.num_ranks)
+        time_s = predict_time(schedule, NETWORKS[cell.network], cell.size_bytes)
+        assert cell.time_s == time_s
+        assert (cell.num_steps, cell.num_transfers) == (schedule.num_steps, schedule.num_transfers)
+        assert cell.algbw_bytes_per_s == cell.size_bytes / time_s
+        assert cell.busbw_bytes_per_s == busbw_bytes_per_s(ALL_REDUCE, cell.num_ranks, cell.size_bytes, time_s)
+
+
+def test_progress_is_told_for_every_cell() -> None:
+    """Skipped ones included, so that a bar reaches its end."""
+    told: list[int] = []
+    sweep = run_sweep(ALL_REDUCE, ["ring", "direct"], [4, 2000], [1, 2], {"fast": FAST}, told.append, max_transfers=1e5)
+    assert sum(told) == len(sweep.cells) == 8
+
+
+def test_winners_are_the_fastest() -> None:
+    """Few bytes are quicker in few steps, many in a ring; the gains are ratios of the cells' times."""
+    sweep = small_sweep()
+    winners = sweep.winners()
+    assert winners["fast", 8, 1000].cell.algorithm == "recursive_doubling"
+    assert winners["fast", 8, 1 << 24].cell.algorithm == "ring"
+    times = {
+        cell.algorithm: cell.time_s for cell in sweep.cells
+        if (cell.network, cell.num_ranks, cell.size_bytes) == ("fast", 8, 1000)
+    }  # fmt: skip
+    assert times["ring"]
+    assert times["recursive_doubling"]
+    gain = times["ring"] / times["recursive_doubling"]
+    assert winners["fast", 8, 1000].over_ring == winners["fast", 8, 1000].over_second == gain
+    assert winners["fast", 8, 1 << 24].over_ring == 1
+
+
+@pytest.mark.parametrize("names", [["ring", "hierarchical"], ["hierarchical", "ring"]])
+def test_of_equals_the_first_named_wins(names: list[str]) -> None:
+    """On one host a hierarchical all-reduce is the ring, so who comes first is the user's to say."""
+    [winner] = run_sweep(ALL_REDUCE, names, [8], [1 << 20], {"fast": FAST}).winners().values()
+    assert (winner.cell.algorithm, winner.over_second) == (names[0], 1)
+
+
+def test_without_a_rival_there_is_no_gain() -> None:
+    """One algorithm that is not the ring is as fast as it is."""
+    [winner] = run_sweep(ALL_REDUCE, ["direct"], [3], [8], {"fast": FAST}).winners().values()
+    assert (winner.over_ring, winner.over_second) == (None, None)
+
+
+def test_a_schedule_too_large_is_skipped_unbuilt() -> None:
+    """All pairs of 100,000 ranks would not fit into memory; the estimate says so at once, and nobody wins there."""
+    sweep = run_sweep(ALL_REDUCE, ["direct"], [4, 100_000], [8], {"fast": FAST})
+    assert [cell.skipped for cell in sweep.cells] == ["", "1e10 transfers, above 1e7"]
+    assert sweep.skipped() == ["direct on 100000 ranks skipped: 1e10 transfers, above 1e7"]
+    large = sweep.cells[1]
+    assert (large.time_s, large.num_steps, large.algbw_bytes_per_s, large.busbw_bytes_per_s) == (None,) * 4
+    assert sweep.winners().keys() == {("fast", 4, 8)}
+
+
+def test_an_algorithm_for_some_numbers_of_ranks_is_skipped_for_others(tmp_path: Path) -> None:
+    """A user's own that refuses odd numbers takes part where it can."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ringsim import ring_all_reduce\n\n\ndef even(n):\n"
+        "    if n % 2:\n        raise ValueError('only even\\nnumbers')\n    return ring_all_reduce(n)\n"
+    )
+    sweep = run_sweep(ALL_REDUCE, [f"{path}:even"], [3, 4], [8], {"fast": FAST})
+    assert sweep.cells[0].skipped == f"algorithm '{path}:even': it raised ValueError: only even numbers"
+    assert sweep.cells[1].time_s
+    assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
+
+
+def test_max_transfers_holds_for_few_ranks_too() -> None:
+    """Where nothing is estimated, they are counted."""
+    sweep = run_sweep(ALL_REDUCE, ["ring"], [2, 4], [8], {"fast": FAST}, max_transfers=10)
+    assert sweep.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
+
+
+def test_a_network_without_room_is_skipped() -> None:
+    """Said once for all algorithms; the other numbers of ranks are simulated. If there are none, it is a mistake."""
+    networks = {"dgx-h100": load_network("dgx-h100")}
+    sweep = run_sweep(ALL_REDUCE, ["ring", "direct"], [8, 9], [8], networks)
+    assert sweep.winners().keys() == {("dgx-h100", 8, 8)}
+    reason = "its hosts have 8 ranks: 9 were asked for"
+    assert sweep.skipped() == [f"all algorithms on 9 ranks skipped: ringsim/network/presets/dgx-h100.toml: {reason}"]
+    with pytest.raises(ValueError, match=reason):
+        run_sweep(ALL_REDUCE, ["ring"], [9], [8], networks)
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks", "sizes", "message"),
+    [
+        (["tree"], [2, 3], [1], "algorithm 'tree': all_reduce has ring"),
+        ([], [2], [1], "at least one algorithm, number of ranks, size and network"),
+        (["ring"], [2], [0], "size 0: a sweep needs sizes of at least 1 byte"),
+        (["ring"], [1, 2], [1], "num_ranks 1: a sweep needs at least 2 ranks"),
+    ],
+)
+def test_a_senseless_sweep_is_refused(names: list[str], ranks: list[int], sizes: list[int], message: str) -> None:
+    """The caller's mistake is said, not simulated."""
+    with pytest.raises(ValueError, match=message):
+        run_sweep(ALL_REDUCE, names, ranks, sizes, {"fast": FAST})
+
+
+def saved(sweep: Sweep, folder: Path) -> Path:
+    """The path of its CSV file."""
+    path = folder / "sweep.csv"
+    sweep.to_csv(path)
+    return path
+
+
+def test_csv_gives_back_the_same_sweep(tmp_path: Path) -> None:
+    """To the last bit, with networks, provenance and what was skipped; no other file is left."""
+    sweep = run_sweep(ALL_REDUCE, ["ring", "direct"], [4, 2000], [10**9 + 7], NETWORKS, max_transfers=1e5)
+    assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
+    assert sweep.networks["slow"] == NETWORKS["slow"].as_dict()
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.csv"]
+
+
+def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
+    """Below one comment, column names and one line a cell, with the rates."""
+    comment, header, first, *_ = saved(small_sweep(), tmp_path).read_text().splitlines()
+    assert comment.startswith('# {"format": "ringsim-sweep", "version": 1, ')
+    assert header.split(",")[:5] == ["collective", "network", "algorithm", "num_ranks", "size_bytes"]
+    assert header.endswith("algbw_bytes_per_s,busbw_bytes_per_s")
+    assert first.startswith("all_reduce,fast,ring,3,1000,4,12,")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("# {", "{{", "line 1: not a ringsim-sweep file of version 1"),
+        ('"version": 1', '"version": 2', "line 1: not a ringsim-sweep file of version 1"),
+        ('{"fast":', '{"quick":', "line 1: says nothing of the network 'fast'"),
+        ("num_ranks,", "ranks,", "line 3: not a line of a sweep: must have a value for num_ranks"),
+        (
+            "ring,3,1000,",
+            "ring,0,1000,",
+            "line 3: not a line of a sweep: num_ranks '0': must be a whole number from 2 to",
+        ),
+        ("ring,8,1000,", "ring,8,1e3,", "line 7: not a line of a sweep: size_bytes '1e3': must be"),
+        ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
+        ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
+        ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: .*time_s 'inf': must be seconds from 0 to"),
+        ("ring,8,1000,", "ring,8,1000,1,2,3,,4,5,6\n#", "line 7: .*none without a name"),
+        ("ring,8,1000,", "ring,3,1000,", "line 7: a line above is of the same cell"),
+        ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
+        ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),
+        ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
+        ('{"fast":', '{"odd": 3, "fast":', "line 1: networks .*: must be an object with an object for each"),
+        ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """The error names the file, the line and the fault."""
+    path = saved(small_sweep(), tmp_path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=f"sweep.csv.*{message}"):
+        Sweep.from_csv(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: not a ringsim-sweep file"),
+        ("\xff\n", "is not UTF-8 text: invalid start byte at byte 0"),
+        ("a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
+    ],
+)
+def test_any_other_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Empty, binary, or a table of something else."""
+    (tmp_path / "other.csv").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        Sweep.from_csv(tmp_path / "other.csv")

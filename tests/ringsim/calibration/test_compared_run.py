@@ -1,0 +1,188 @@
+"""Tests of `ringsim.calibration.compared_run`, of its trace and picture, and of `ringsim compare` with such runs."""
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
+from ringsim.cli import main
+from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import Measurements
+from ringsim.report.plots.run_figure import MAX_LINES, draw_run, save_run
+from ringsim.report.run_trace import write_run_trace
+from ringsim.schedule.collective import Collective
+from tests.ringsim.made_run import NETWORK, made_run
+
+TIMES = CollectiveTimes(
+    Collective.ALL_REDUCE,
+    "ring",
+    12000,
+    "float32",
+    "sum",
+    3,
+    True,
+    0,
+    1,
+    (1e-3,) * 3,
+    (0.0,) * 3,
+    (0,) * 3,
+    (1e-3,) * 3,
+)
+
+
+def compared(*arguments: Any, **rest: Any) -> ComparedRun:
+    """A made run beside its prediction."""
+    return compare_run(made_run(*arguments, **rest), NETWORK, "made")
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "ring/4", "gloo_ring", "halving_doubling", "direct", "double_binary_tree"]
+)
+def test_a_run_on_the_network_itself_is_predicted(algorithm: str) -> None:
+    """Every transfer of it, row by row, to the last bit."""
+    both = compared(algorithm=algorithm, num_ranks=4)
+    for name, column in both.predicted.columns().items():
+        if name in ("step", "src", "dst", "chunk", "start_s", "applied_s"):
+            assert column == getattr(both.measured, name).tolist(), name
+    assert both.error == 0
+    assert compared(algorithm=algorithm, num_ranks=4, slower=2.0).error == -0.5
+
+
+def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
+    """Not when the link is free: all pieces of the first step at once, and never after they begin to be sent."""
+    both = compared(algorithm="ring/4")
+    first = both.predicted.step < 4
+    assert not both.predicted.start_s[first].any()
+    assert (both.predicted.start_s <= both.predicted.left_s).all()
+    assert (both.predicted.start_s < both.predicted.applied_s).all()
+
+
+def test_other_transfers_are_refused() -> None:
+    """An algorithm that has changed since, one that is not there, and one that never ends."""
+    run = made_run()
+    with pytest.raises(ValueError, match="on 3 ranks: other transfers were recorded .* record it again"):
+        compare_run(replace(run, chunk=(*run.chunk[:-1], 7)), NETWORK, "made")
+    with pytest.raises(ValueError, match="all_reduce spiral of 12000 bytes on 3 ranks: .*spiral"):
+        compare_run(replace(run, algorithm="spiral"), NETWORK, "made")
+
+
+def events(path: Path, *runs: ComparedRun) -> dict[str, list[dict[str, Any]]]:
+    """What is written, by phase."""
+    write_run_trace(path, runs)
+    found = defaultdict(list)
+    for event in json.loads(path.read_text(), parse_constant=pytest.fail)["traceEvents"]:
+        found[event["ph"]].append(event)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "ring/4", "direct"])
+def test_both_sides_are_in_the_trace(algorithm: str, tmp_path: Path) -> None:
+    """A process each, with a slice for each transfer that has the same name on both sides; times in microseconds."""
+    both = compared(algorithm=algorithm, slower=1.5)
+    found = events(tmp_path / "runs.json", both)
+    names = {e["pid"]: e["args"]["name"] for e in found["M"] if e["name"] == "process_name"}
+    assert names == {1: f"all_reduce {algorithm} predicted", 2: f"all_reduce {algorithm} measured"}
+    predicted, measured = ({e["name"]: e for e in found["X"] if e["pid"] == pid} for pid in names)
+    assert predicted.keys() == measured.keys()
+    assert len(found["X"]) == 2 * len(predicted) == 2 * len(both.run)
+    begin = min(both.run.begin_s)
+    for row, name in enumerate(both.run.transfers):
+        (slice_,) = [
+            e for e in measured.values() if tuple(e["args"][key] for key in ("step", "src", "dst", "chunk")) == name
+        ]
+        assert slice_["ts"] == pytest.approx((both.run.issued_s[row] - begin) * 1e6, abs=2e-3)
+        assert slice_["ts"] + slice_["dur"] == pytest.approx((both.run.applied_s[row] - begin) * 1e6, abs=2e-3)
+
+
+def test_slices_of_a_thread_do_not_overlap(tmp_path: Path) -> None:
+    """Where a rank sends several things at once it has several threads, all named after it."""
+    found = events(tmp_path / "runs.json", compared(algorithm="direct", num_ranks=4), compared())
+    threads = defaultdict(list)
+    for event in found["X"]:
+        begin = round(event["ts"] * 1000)
+        threads[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
+    assert all(end <= begin for some in threads.values() for (_, end), (begin, _) in pairwise(sorted(some)))
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in found["M"] if e["name"] == "thread_name"}
+    assert named.keys() == threads.keys()
+    assert [name for (pid, _), name in named.items() if pid == 1][:4] == ["rank 0", "rank 0, 2", "rank 0, 3", "rank 1"]
+
+
+def lines(both: ComparedRun) -> list[int]:
+    """How many lines are in each collection of the picture's lanes, grey ones first."""
+    figure = draw_run(both)
+    figure.canvas.draw()
+    return [len(each.get_segments()) for each in figure.axes[0].collections]
+
+
+def test_each_transfer_is_drawn_twice() -> None:
+    """Predicted and measured, those that add apart from those that overwrite, on lanes for all ranks."""
+    assert lines(compared()) == [3, 6, 6, 6, 6]
+    assert lines(compared(Collective.ALL_GATHER, slower=2.0)) == [3, 6, 6]
+
+
+def test_of_many_steps_only_some_are_drawn() -> None:
+    """And the picture says so."""
+    both = compared(algorithm="ring/16", num_ranks=8)
+    assert len(both.run) > 4 * MAX_LINES
+    assert 0 < sum(lines(both)[1::2]) <= MAX_LINES
+    assert "of every 5 steps only the first is drawn" in draw_run(both).axes[0].get_title(loc="left")
+
+
+def test_the_picture_is_written(tmp_path: Path) -> None:
+    """With both times above it."""
+    both = compared(slower=2.0)
+    save_run(both, tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_run(both).get_suptitle() == (
+        "all_reduce ring, 11.72 KiB on 3 ranks: predicted 70 us, measured 140 us (error -50.0%)"
+    )
+
+
+def test_names_of_pictures() -> None:
+    """No two alike, and no folders."""
+    runs = [made_run(), made_run(algorithm="ring/4"), made_run(slower=2.0)]
+    assert picture_names(runs) == ["run-all_reduce-ring.png", "run-all_reduce-ring-4.png", "run-all_reduce-ring-2.png"]
+
+
+def test_compare_writes_recorded_runs(tmp_path: Path) -> None:
+    """One trace for all and a picture each; what cannot be predicted is named, and no reason to fail."""
+    runs = made_run(slower=2.0), made_run(algorithm="ring/4"), replace(made_run(), algorithm="spiral")
+    Measurements(3, {}, (), (TIMES,), runs).save(tmp_path / "m.json")
+    result = CliRunner().invoke(
+        main, ["compare", str(tmp_path / "m.json"), "--network", "loopback", "-o", str(tmp_path / "report"), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "no picture of a run: all_reduce spiral of 12000 bytes on 3 ranks" in result.stderr
+    assert result.stderr.count("\n") == 1
+    json.loads(result.stdout)
+    written = {path.name for path in (tmp_path / "report").iterdir()}
+    assert written >= {"runs.json", "run-all_reduce-ring.png", "run-all_reduce-ring-4.png"}
+    assert not any("spiral" in name for name in written)
+    trace = json.loads((tmp_path / "report" / "runs.json").read_text())
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(slices) == 2 * (12 + 48)
+
+
+def test_compare_refuses_a_bad_record(tmp_path: Path) -> None:
+    """In one line, with exit code 2."""
+    data = Measurements(3, {}, (), (TIMES,), (made_run(),)).as_dict()
+    data["runs"][0]["src"] = [9] * 12
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    result = CliRunner().invoke(main, ["compare", str(tmp_path / "m.json"), "--network", "loopback"])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "m.json: runs[0]: src[0] 9: must be a whole number, from 0 to 2" in result.stderr
+
+
+def test_rows_of_both_sides_are_the_same_transfers() -> None:
+    """Whatever the order of the schedule's rows."""
+    both = compared(Collective.ALL_REDUCE, "halving_doubling", num_ranks=5, slower=3.0)
+    for name in ("step", "src", "dst", "chunk"):
+        assert np.array_equal(getattr(both.predicted, name), getattr(both.measured, name))
+        assert np.array_equal(getattr(both.measured, name), getattr(both.run, name))

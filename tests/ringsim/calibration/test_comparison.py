@@ -1,0 +1,216 @@
+"""`ringsim calibrate` and `ringsim compare`, as a user runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ringsim.algorithms.rings import gloo_ring_all_reduce
+from ringsim.calibration.cases import Cell
+from ringsim.calibration.comparison import SIZE_CLASSES, compare_measurements, percentile
+from ringsim.calibration.one_host import shift_s
+from ringsim.cli import main
+from ringsim.console.share import parse_share
+from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.native.rival import rival_schedule
+from ringsim.network.cluster import Cluster
+from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time
+from tests.ringsim.made_logs import nccl_log
+
+HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
+FIELDS = {"collective", "algorithm", "size_bytes", "num_ranks", "predicted_s", "measured_s", "error", "spread"}
+
+
+def run(*arguments: object) -> Result:
+    """A command line."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> tuple[Path, Path]:
+    """Two of a made cluster: all_gather on two hosts and all_reduce on four."""
+    paths = tmp_path / "all_gather-2.log", tmp_path / "all_reduce-4.log"
+    paths[0].write_text(nccl_log("all_gather", 8, 2, noise=0.01))
+    paths[1].write_text(nccl_log("all_reduce", 16, 4, noise=0.01))
+    return paths
+
+
+@pytest.fixture
+def measurements(tmp_path: Path) -> Path:
+    """Of a host that is known: probes, and the times of three competitors."""
+    num_ranks, sizes = 4, (64, 4096, 2**17, 2**21)
+    overhead = HOST.spec.processor.send_overhead_s * 2
+    blocks = (0.99, 1.0, 1.01)
+    probes = [Probe("shift", s, 1, tuple(shift_s(HOST, num_ranks, s) * b for b in blocks)) for s in sizes]
+    probes += [Probe("shift_cpu", s, 1, tuple((overhead + 2 * s / 4e9) * b for b in blocks)) for s in sizes]
+    probes += [Probe("reduce_cpu", s, 1, tuple(s / 9e9 * b for b in blocks)) for s in sizes]
+    size = 2**20
+    schedules = {
+        "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
+        "dist": rival_schedule(Collective.ALL_REDUCE, num_ranks, size),
+        "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
+    }
+    times = [
+        CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
+                        (predict_time(schedule, HOST, size),) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
+        for name, schedule in schedules.items()
+    ]  # fmt: skip
+    path = tmp_path / "measurements.json"
+    Measurements(num_ranks, {"cores": 2, "machine": "made"}, tuple(probes), tuple(times)).save(path)
+    return path
+
+
+def test_calibrate_then_compare_logs(logs: tuple[Path, Path], tmp_path: Path) -> None:
+    """The network file is all that compare needs, and other commands read it too."""
+    network = tmp_path / "net.toml"
+    told = run("calibrate", logs[0], "-o", network)
+    assert told.exit_code == 0
+    assert "host.nic.bandwidth" in told.stdout
+    assert "all_gather n=8 h=2" in told.stdout
+    assert "fitted to 11 timings" in told.stdout
+    result = run("compare", *logs, "--network", network, "--json")
+    assert result.exit_code == 0
+    data = json.loads(result.stdout)
+    assert set(data["cells"][0]) >= FIELDS | {"used_in_calibration"}
+    assert [cell["used_in_calibration"] for cell in data["cells"]] == [True] * 11 + [False] * 11
+    for cell in data["cells"]:
+        assert cell["error"] == pytest.approx(cell["predicted_s"] / cell["measured_s"] - 1)
+    assert {row["sizes"] for row in data["summary"]} == {name for name, _, _ in SIZE_CLASSES}
+    assert run("simulate", "--network", network, "--ranks", 16).exit_code == 0
+    assert run("networks", network).exit_code == 0
+
+
+def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Pictures, the table as printed, and the cells as CSV and JSON."""
+    run("calibrate", logs[0], "-o", tmp_path / "net.toml")
+    result = run("compare", *logs, "--network", tmp_path / "net.toml", "-o", tmp_path / "report")
+    assert result.exit_code == 0
+    written = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
+    assert sorted(written) == ["compare.csv", "compare.json", "compare.txt", "errors.png", "times.png"]
+    assert written["compare.txt"].decode() == result.stdout
+    assert written["compare.csv"].count(b"\n") == 23
+    assert all(written[name].startswith(b"\x89PNG") for name in ("errors.png", "times.png"))
+
+
+@pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 0)])
+def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path, share: str, exit_code: int) -> None:
+    """Without it any error is a result."""
+    run("calibrate", logs[0], "-o", tmp_path / "net.toml")
+    command = ("compare", logs[1], "--network", tmp_path / "net.toml")
+    assert run(*command).exit_code == 0
+    assert run(*command, "--fail-above", share).exit_code == exit_code
+
+
+def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path) -> None:
+    """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted."""
+    told = run("calibrate", measurements, "-o", tmp_path / "host.toml")
+    assert told.exit_code == 0
+    assert "bootstrap" in told.stdout
+    data = json.loads(run("compare", measurements, "--network", tmp_path / "host.toml", "--json").stdout)
+    errors = {cell["algorithm"]: cell["error"] for cell in data["cells"]}
+    assert abs(errors["ring"]) < 0.1
+    assert abs(errors["dist"]) < 0.1
+    assert errors["raw_sockets"] is None
+    text = run("compare", measurements, "--network", tmp_path / "host.toml").stdout
+    assert "not predicted: all_reduce raw_sockets, 1 cells: bare sockets have no schedule" in text
+
+
+def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], measurements: Path) -> None:
+    """And that is said; logs are."""
+    network = Path(__file__).parents[3] / "docs" / "networks" / "calibrated.toml"
+    told = f"{network}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs\n"
+    assert run("compare", measurements, "--network", network).stderr == told
+    assert run("compare", logs[0], "--network", network).stderr == ""
+
+
+def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
+    """In pieces of at most 1 MiB, whether it is our own or torch's."""
+    size = 16 * 2**20
+    cells = [Cell("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
+    times = [each.predicted_s for each in compare_measurements(cells, HOST).cells]
+    assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
+    assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
+
+
+def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:
+    """Its intervals are around what the probes were made of."""
+    data = json.loads(run("calibrate", measurements, "--json").stdout)
+    found = {each["name"]: each for each in data["parameters"]}
+    assert found["rank.reduce_bandwidth"]["low"] <= 9e9 <= found["rank.reduce_bandwidth"]["high"]
+    assert found["rank.copy_bandwidth"]["low"] <= 4e9 <= found["rank.copy_bandwidth"]["high"]
+
+
+def refused(*arguments: object) -> str:
+    """The one line in which a command refuses."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_measurements_that_cannot_be_read(measurements: Path) -> None:
+    """Cut off, or of another version."""
+    whole = measurements.read_text()
+    measurements.write_text(whole[: len(whole) // 2])
+    assert "is not whole JSON" in refused("calibrate", measurements)
+    measurements.write_text(whole.replace('"version": 3', '"version": 99'))
+    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
+        "calibrate", measurements
+    )
+    empty = {**json.loads(whole), "probes": []}
+    measurements.write_text(json.dumps(empty))
+    assert "too few shift, shift_cpu and reduce_cpu probes: measure again" in refused("calibrate", measurements)
+    measurements.write_text(json.dumps({**empty, "collectives": []}))
+    assert "there are no collectives" in refused("compare", measurements, "--network", "loopback")
+
+
+def test_a_network_with_too_few_ranks(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
+    """For logs and for measurements."""
+    small = tmp_path / "small.toml"
+    small.write_text(
+        '[host]\nranks = 1\ncount = 2\n[host.nic]\nbandwidth = "1GB/s"\n[host.link]\nbandwidth = "9GB/s"\n'
+    )
+    assert "its hosts have 2 ranks, but 16 were measured" in refused("compare", logs[1], "--network", small)
+    assert "its hosts have 2 ranks: 4 were asked for" in refused("compare", measurements, "--network", small)
+
+
+def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
+    """Each in one line that says what to do."""
+    assert "give either measurements or logs" in refused("calibrate", logs[0], measurements)
+    assert "no table of nccl-tests" in refused("calibrate", Path(__file__))
+    assert "No such file" in refused("calibrate", tmp_path / "absent.log")
+    assert "must end in .toml" in refused("calibrate", logs[0], "-o", tmp_path / "net.json")
+    assert "for several NICs as 4x200Gbit/s" in refused("calibrate", logs[0], "--nic", "four")
+    assert "16 by --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
+
+
+def test_shares() -> None:
+    """With and without a percent sign."""
+    assert (parse_share("10%"), parse_share("0.1"), parse_share("0")) == (0.1, 0.1, 0.0)
+    for text in ("ten", "-1%", "nan", "inf"):
+        with pytest.raises(ValueError, match="share"):
+            parse_share(text)
+
+
+def test_percentiles_are_of_the_values_themselves() -> None:
+    """The smallest that 95 of 100 do not exceed."""
+    assert percentile(range(1, 101), 0.95) == 95
+    assert percentile([7.0], 0.95) == 7.0
+
+
+def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
+    """They say nothing."""
+    saved = json.loads(measurements.read_text())
+    saved["collectives"][1]["wrong"] = 5
+    bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
+    bad.write_text(json.dumps(saved))
+    assert run("calibrate", measurements, "-o", network).exit_code == 0
+    result = run("compare", bad, "--network", network)
+    assert result.exit_code == 2
+    assert f"{bad}: collectives[1]: wrong is 5: its results were wrong, so its times say nothing" in result.stderr

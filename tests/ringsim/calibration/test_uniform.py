@@ -1,0 +1,169 @@
+"""From probes to a network, and their file."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Network
+from ringsim.calibration.uniform import calibrate
+from ringsim.cli import main
+from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.spread import tenths
+
+TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, send_overhead_s=12e-6)
+
+
+def probes_of(network: Network, noise: tuple[float, ...] = (1.0,)) -> list[Probe]:
+    """What probes would measure on `network`, each several times with the factors of `noise`."""
+    alpha = network.latency_s + network.send_overhead_s
+    times = [("shift", size, 1, alpha + size / network.bandwidth_bytes_per_s) for size in (64, 4096, 2**17, 2**20)]
+    times += [("shift", 64, 4, alpha + 64 / network.bandwidth_bytes_per_s + 3 * network.send_overhead_s)]
+    times += [("reduce", size, 1, size / network.reduce_bytes_per_s) for size in (4096, 2**20)]
+    return [Probe(kind, size, k, tuple(time * factor for factor in noise)) for kind, size, k, time in times]
+
+
+def measured(probes: list[Probe], num_ranks: int = 4) -> Measurements:
+    """The measurements that hold `probes`."""
+    return Measurements(num_ranks, {"machine": "made up"}, tuple(probes))
+
+
+@pytest.mark.parametrize("noise", [(1.0,), (0.9, 1.0, 1.1, 1.0, 30.0)], ids=["exact", "with outliers"])
+def test_calibration_finds_the_network(noise: tuple[float, ...]) -> None:
+    """All four parameters come back, also when one time in five is far off."""
+    network = calibrate(measured(probes_of(TRUE, noise)))
+    assert network.latency_s == pytest.approx(TRUE.latency_s, rel=1e-3)
+    assert network.send_overhead_s == pytest.approx(TRUE.send_overhead_s, rel=1e-3)
+    assert network.bandwidth_bytes_per_s == pytest.approx(TRUE.bandwidth_bytes_per_s, rel=1e-3)
+    assert network.reduce_bytes_per_s == pytest.approx(TRUE.reduce_bytes_per_s, rel=1e-3)
+
+
+def test_times_that_do_not_grow_give_no_bandwidth() -> None:
+    """Where noise hides the size, the bandwidth is infinite and the latency the median; never a negative rate."""
+    flat = [Probe("shift", size, 1, (time,)) for size, time in ((64, 3e-3), (4096, 2e-3), (2**20, 1e-3))]
+    burst = [Probe("shift", 64, 4, (1e-3,)), Probe("reduce", 64, 1, (1e-6,)), Probe("reduce", 4096, 1, (2e-6,))]
+    network = calibrate(measured(flat + burst))
+    assert (network.bandwidth_bytes_per_s, network.latency_s, network.send_overhead_s) == (math.inf, 2e-3, 0.0)
+
+
+def test_a_single_rank_has_a_free_network() -> None:
+    """It sends nothing."""
+    assert calibrate(measured([], num_ranks=1)).bandwidth_bytes_per_s == math.inf
+
+
+@pytest.mark.parametrize("kind", ["shift", "reduce"])
+def test_missing_probes_are_named(kind: str) -> None:
+    """The message says which, how many are needed, and what to do."""
+    probes = [probe for probe in probes_of(TRUE) if probe.kind != kind]
+    with pytest.raises(ValueError, match=f"too few {kind} probes.* sizes are needed; run the probe again"):
+        calibrate(measured(probes))
+
+
+def test_measurements_survive_their_file(tmp_path: Path) -> None:
+    """Written and read again they are equal."""
+    path = tmp_path / "measurements.json"
+    measurements = measured(probes_of(TRUE))
+    measurements.save(path)
+    assert Measurements.load(path) == measurements
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "not a ringsim-measurements file"),
+        (
+            '{"format": "ringsim-measurements", "version": 9}',
+            "version 9 of ringsim-measurements: .* reads versions up to 3",
+        ),
+        ('{"format": "ringsim-measurements", "version": 2}', "a field is missing or unknown: 'num_ranks'"),
+        ('{"format": ', "line 1, column 12: is not whole JSON: Expecting value"),
+    ],
+)
+def test_files_of_another_kind_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    """The message names the file and what is wrong with it."""
+    path = tmp_path / "measurements.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"measurements\.json: {message}"):
+        Measurements.load(path)
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
+    """JSON has no NaN: nothing is written, nothing is left over."""
+    path = tmp_path / "measurements.json"
+    measured(probes_of(TRUE)).save(path)
+    before = path.read_text()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Measurements(4, {"load": math.nan}).save(path)
+    assert path.read_text() == before
+    assert json.loads(before)["num_ranks"] == 4
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tenths() -> None:
+    """Of 0..10 a tenth lies up to 1 and a tenth from 9; a single time is both."""
+    assert tenths([float(value) for value in range(11)]) == (1.0, 9.0)
+    assert tenths([5.0]) == (5.0, 5.0)
+    with pytest.raises(ValueError, match="at least one"):
+        tenths([])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"times_s": [1e-3, math.nan]}, r"probes[0].times_s[1]: nan: must be a finite number"),
+        ({"times_s": [math.inf]}, r"probes[0].times_s[0]: inf: must be a finite number"),
+        ({"times_s": [1e-3, -1e-3]}, "probes[0]: times_s[1] -0.001: must be seconds, greater than 0"),
+        ({"times_s": [0]}, "probes[0]: times_s[0] 0: must be seconds, greater than 0"),
+        ({"times_s": [1e-300]}, "probes[0]: times_s[0] 1e-300: must be seconds, at least 1e-12"),
+        ({"times_s": [1e10]}, "probes[0]: times_s[0] 10000000000.0: must be seconds, greater than 0 and at most 1e+09"),
+        ({"times_s": [True]}, "probes[0]: times_s[0] True: must be seconds, greater than 0"),
+        ({"times_s": ["1"]}, "probes[0]: times_s[0] '1': must be seconds, greater than 0"),
+        ({"times_s": []}, "probes[0]: times_s: must hold at least one time"),
+        ({"times_s": 1}, "probes[0]: times_s 1: must be a list"),
+        ({"size_bytes": 0}, "probes[0]: size_bytes 0: must be a whole number, at least 1"),
+        ({"size_bytes": 1.5}, "probes[0]: size_bytes 1.5: must be a whole number, at least 1"),
+        (
+            {"size_bytes": 2**62},
+            "probes[0]: size_bytes 4611686018427387904: must be a whole number, from 1 to 10995116",
+        ),
+        ({"in_flight": True}, "probes[0]: in_flight True: must be a whole number, at least 1"),
+        ({"kind": 3}, "probes[0]: kind 3: must be text of one line"),
+        ({"kind": ""}, "probes[0]: kind '': must not be empty"),
+        ({"colour": 3}, "probes[0]: a field is missing or unknown: 'colour'"),
+    ],
+)
+def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """By the command, in one line with the place, the value and the rule; NaN made it loop for ever."""
+    data = measured(probes_of(TRUE)).as_dict()
+    data["probes"] = [data["probes"][0] | change]
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json"), "--model", "network"])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_ranks": 0}, "num_ranks 0: must be a whole number, at least 1"),
+        ({"num_ranks": True}, "num_ranks True: must be a whole number, at least 1"),
+        ({"num_ranks": 2**30}, "num_ranks 1073741824: must be a whole number, from 1 to 131072"),
+        ({"provenance": []}, "provenance []: must be an object"),
+        ({"provenance": {"machines": [0], "hosts": [0, 0, 0, 0]}}, "provenance.machines: 1 numbers for 4 ranks: must"),
+        ({"provenance": {"machines": [0] * 4, "hosts": [0, 9, 0, 0]}}, "provenance.hosts[1] 9: must be a whole number"),
+        ({"provenance": {"machines": 3, "hosts": [0] * 4}}, "provenance.machines 3: must be a list"),
+        ({"probes": {}}, "probes {}: must be a list"),
+        ({"probes": [3]}, "probes[0]: int: must be an object with a field for each quantity"),
+        ({"colour": 3}, "a field is missing or unknown: 'colour'"),
+        ({"version": True}, "version True of ringsim-measurements: this ringsim reads"),
+        ({"version": []}, "version [] of ringsim-measurements: this ringsim reads"),
+    ],
+)
+def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """Likewise."""
+    (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json")])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")

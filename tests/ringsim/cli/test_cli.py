@@ -1,0 +1,276 @@
+"""The command line, by click's runner."""
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Collective, Network, closed_form_s
+from ringsim.cli import main
+from ringsim.console.one_line import message_of
+from ringsim.schedule.schedule import ScheduleError
+
+
+def run(*arguments: str) -> str:
+    """What a command that succeeds prints."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_simulate_as_json() -> None:
+    """The object holds the simulated time, the closed form, the rates and what they belong to."""
+    command = "simulate --collective all_reduce --algorithm ring --ranks 8 --size 64MiB --latency 10us"
+    rates = "--bandwidth 1.25GB/s --reduce-bandwidth 10GB/s --json"
+    result = json.loads(run(*command.split(), *rates.split()))
+    expected = closed_form_s(Collective.ALL_REDUCE, "ring", 8, 2**26, Network(10e-6, 1.25e9, 10e9))
+    assert result["time_s"] == pytest.approx(expected)
+    assert result["closed_form_s"] == expected
+    assert (result["num_ranks"], result["num_transfers"], result["size_bytes"]) == (8, 112, 2**26)
+    assert result["algbw_bytes_per_s"] == pytest.approx(2**26 / result["time_s"])
+    assert result["busbw_bytes_per_s"] == pytest.approx(2 * 7 / 8 * 2**26 / result["time_s"])
+
+
+def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
+    """The time is that of the messages alone, and JSON has no infinity."""
+    result = json.loads(run("simulate", "--ranks", "4", "--size", "4MB", "--latency", "0us", "--json"))
+    assert result["time_s"] == pytest.approx(6 * 1e6 / 1.25e9)
+    assert result["network"]["reduce_bytes_per_s"] is None
+
+
+@pytest.mark.parametrize("command", ["simulate --json", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
+def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line on stderr, for each network that has it."""
+    monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
+    told = "calibrated.toml: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs"
+    for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
+        result = CliRunner().invoke(main, [*command.split(), "--network", network])
+        assert (result.exit_code, result.stderr) == (0, line)
+        assert "protocol" not in result.stdout or "--json" in command
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
+def test_busbw_of_the_halves(collective: str) -> None:
+    """With no latency a ring half uses its link all the time: busbw is the bandwidth."""
+    options = ["--collective", collective, "--latency", "0us", "--bandwidth", "1GB/s", "--size", "8MB"]
+    assert json.loads(run("simulate", *options, "--json"))["busbw_bytes_per_s"] == pytest.approx(1e9)
+
+
+def test_one_rank_takes_no_time_and_has_no_bandwidth() -> None:
+    """There is nothing to send, and nothing is divided by zero."""
+    result = json.loads(run("simulate", "--ranks", "1", "--json"))
+    assert (result["time_s"], result["num_transfers"], result["busbw_bytes_per_s"]) == (0.0, 0, None)
+
+
+def test_simulate_for_people() -> None:
+    """The table shows the time with its unit."""
+    output = run("simulate", "--ranks", "4", "--size", "4MB", "--latency", "0us", "--bandwidth", "1GB/s")
+    assert output.splitlines() == [
+        "all_reduce ring, 4 ranks, 3.815 MiB",
+        "  transfers      24 in 6 steps",
+        "  time           6 ms",
+        "  closed form    6 ms",
+        "  algbw          667 MB/s",
+        "  busbw          1 GB/s",
+        "  critical path  bandwidth 100.0 %",
+        "  busiest        all ranks alike, 100.0 % of the time: sending 100.0 %, applying 0.0 %",
+        "  slowest        all ranks alike, last active at 6 ms",
+        "  bottleneck     rank0 -> rank1, 100.0 % used, as are 3 more",
+    ]
+
+
+def test_simulate_says_where_the_time_goes() -> None:
+    """The seconds of the critical path add up to the time; the link that is used most has its name."""
+    result = json.loads(run("simulate", "--network", "loopback", "--ranks", "4", "--per-rank", "--json"))
+    path = result["explained"]["critical_path"]
+    assert sum(seconds for name, seconds in path.items() if name.endswith("_s")) == pytest.approx(result["time_s"])
+    assert result["explained"]["bottleneck"]["name"] == "host0.cores"
+    assert result["explained"]["bottleneck"]["utilisation"] == pytest.approx(1.0)
+    assert [rank["rank"] for rank in result["ranks"]] == [0, 1, 2, 3]
+    assert (result["stalled"], result["not_explained"]) == (None, None)
+
+
+def test_simulate_with_a_row_for_each_rank() -> None:
+    """Below the rest."""
+    lines = run("simulate", "--ranks", "3", "--per-rank").splitlines()
+    assert lines[-4].split() == ["rank", "busy", "sending", "applying", "waiting", "last", "active"]
+    assert [line.split()[0] for line in lines[-3:]] == ["0", "1", "2"]
+
+
+def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
+    """The short form, and why; options that need more are refused in one line."""
+    output = run("simulate", "--ranks", "1025")
+    assert "critical path" not in output
+    assert output.splitlines()[-1].startswith("  not explained: 2,099,200 transfers are more than")
+    assert json.loads(run("simulate", "--ranks", "1025", "--json"))["explained"] is None
+    for option in (["--per-rank"], ["--trace", "no.json"]):
+        result = CliRunner().invoke(main, ["simulate", "--ranks", "1025", *option])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert result.stderr.startswith(f"ringsim: {option[0]}: 2,099,200 transfers are more than")
+
+
+def test_simulate_writes_a_trace(tmp_path: Path) -> None:
+    """Two slices for each of the transfers."""
+    path = tmp_path / "trace.json"
+    run("simulate", "--ranks", "3", "--trace", str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 2 * 12
+
+
+def test_a_failure_is_a_result(tmp_path: Path) -> None:
+    """Who waits for what, with exit code 0 and no infinity in JSON; a sweep skips it, and a picture is refused."""
+    network, table = tmp_path / "failing.toml", str(tmp_path / "sweep.csv")
+    network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
+    options = ["--network", str(network), "--ranks", "4"]
+    output = run("simulate", *options)
+    assert "  time        never finishes\n" in output
+    assert "rank2 failed at 0 ns\n" in output
+    result = json.loads(run("simulate", *options, "--json"), parse_constant=pytest.fail)
+    assert (result["time_s"], result["busbw_bytes_per_s"], result["explained"]["critical_path"]) == (None, None, None)
+    assert result["stalled"]["num_unfinished"] > 0
+    sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
+    assert "ring on 4 ranks skipped: never finishes on " in run(*sweep, *options)
+    assert "never finishes" in run("sweep", "--from", table)
+    refused = CliRunner().invoke(main, ["plot", *options, "-o", str(tmp_path / "no.png")])
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "ringsim: all_reduce ring over 4 ranks never finishes, as something fails: ringsim simulate says what\n"
+    )
+
+
+def test_verify() -> None:
+    """It says what was proved and how much was looked at."""
+    options = ["--collective", "all_reduce", "--algorithm", "ring", "--ranks", "7"]
+    assert run("verify", *options) == "all_reduce ring over 7 ranks: correct (12 steps, 84 transfers)\n"
+
+
+def test_algorithms_are_listed_with_their_bounds() -> None:
+    """A ring of four sends 6 quarters in 6 steps, the least in bytes; two steps could do."""
+    lines = run("algorithms", "--ranks", "4", "--collective", "all_reduce").splitlines()
+    assert lines[0].split() == [
+        "collective",
+        "algorithm",
+        "chunks",
+        "steps",
+        "at",
+        "least",
+        "transfers",
+        "sent/size",
+        "at",
+        "least",
+    ]
+    assert ["all_reduce", "ring", "4", "6", "2", "24", "1.500", "1.500"] in [line.split() for line in lines]
+    assert {line.split()[0] for line in lines[1:]} == {"all_reduce"}
+    assert len({line.split()[0] for line in run("algorithms").splitlines()[1:]}) == 5
+
+
+def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
+    """Proved, simulated and drawn from its file."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ringsim import ring_all_reduce\n\n\ndef mine(n):\n    return ring_all_reduce(n, direction=-1)\n"
+    )
+    options = ["--algorithm", f"{path}:mine", "--ranks", "5"]
+    assert "correct (8 steps, 40 transfers)" in run("verify", *options)
+    assert json.loads(run("simulate", *options, "--json"))["num_transfers"] == 40
+    run("plot", *options, "-o", str(tmp_path / "mine.png"))
+
+
+def test_sweep_as_table_csv_picture_and_json(tmp_path: Path) -> None:
+    """One run gives them all; the picture can be drawn again from the CSV file alone."""
+    table, picture, again = tmp_path / "sweep.csv", tmp_path / "sweep.png", tmp_path / "again.png"
+    options = ["--algorithm", "ring,direct", "--algorithm", "torus", "--ranks", "2,4", "--sizes", "1KiB:4KiB"]
+    output = run("sweep", *options, "--csv", str(table), "-o", str(picture))
+    assert output.startswith("all_reduce, the fastest of 3 algorithms")
+    assert run("sweep", "--from", str(table), "-o", str(again)) == output
+    assert again.read_bytes() == picture.read_bytes()
+    cells = json.loads(run("sweep", *options, "--json"))["cells"]
+    assert len(cells) == 3 * 2 * 2
+    [time_s] = [c["time_s"] for c in cells if (c["algorithm"], c["num_ranks"], c["size_bytes"]) == ("ring", 4, 4096)]
+    assert time_s == json.loads(run("simulate", "--ranks", "4", "--size", "4KiB", "--json"))["time_s"]
+
+
+def test_sweep_takes_all_algorithms_of_a_collective() -> None:
+    """Unless some are named."""
+    cells = json.loads(run("sweep", "--collective", "broadcast", "--ranks", "3", "--sizes", "8", "--json"))["cells"]
+    assert [cell["algorithm"] for cell in cells] == ["ring", "binomial_tree", "double_binary_tree", "direct"]
+
+
+def test_plot_says_where(tmp_path: Path) -> None:
+    """The picture is written and its path printed."""
+    path = tmp_path / "ring.png"
+    assert run("plot", "--ranks", "3", "-o", str(path)) == f"{path}\n"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("simulate --ranks 0", "ringsim simulate: Invalid value for '--ranks': 0 is not in the range 1<=x<=131072."),
+        ("simulate --size -1", "ringsim simulate: Invalid value for '--size': '-1': a size must not be negative"),
+        (
+            "simulate --size big",
+            "ringsim simulate: Invalid value for '--size': 'big' is not a size: write bytes as 1500, 64KiB or 64MB",
+        ),
+        (
+            "simulate --bandwidth 0GB/s",
+            "ringsim simulate: Invalid value for '--bandwidth': '0GB/s': a rate must be greater than 0",
+        ),
+        (
+            "simulate --latency 10",
+            "ringsim simulate: Invalid value for '--latency': '10' is not a time: write it as 10us, 1.5ms or 2s",
+        ),
+        ("verify --algorithm tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
+        (
+            "sweep --ranks 1",
+            "ringsim sweep: Invalid value for '--ranks': '1' is not a number of ranks: write a whole number from 2 to",
+        ),
+        ("sweep --sizes 4:2", "ringsim sweep: Invalid value for '--sizes': '4:2' is not a range: write it as"),
+        ("sweep --algorithm ring,tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
+        ("sweep --from no.csv", "ringsim: no.csv: No such file or directory"),
+        ("sweep --from no.csv --latency 1us", "ringsim sweep: --latency has no effect together with --from"),
+        (
+            "plot --ranks 3 -o /proc/no/such.png",
+            "ringsim plot: Invalid value for '-o' / '--output': /proc/no/such.png: there is no directory /proc/no",
+        ),
+        (
+            "sweep --csv /no/such.csv",
+            "ringsim sweep: Invalid value for '--csv': /no/such.csv: there is no directory /no",
+        ),
+        (
+            "sweep -o sweep.txt",
+            "ringsim sweep: Invalid value for '-o' / '--output': sweep.txt: must end in .png, .pdf, .svg",
+        ),
+        ("simulat", "ringsim: No such command 'simulat'."),
+        ("export -o all.xml", "ringsim export: Missing option '--format'. Choose from: goal, msccl"),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
+    """Exit code 2, and one line that names the value and the rule."""
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_names_every_command() -> None:
+    """A reader finds out what there is."""
+    assert all(command in run("--help") for command in ("plot", "simulate", "sweep", "verify"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("a\nb \x1b[1m"), "a b \\x1b[1m"),
+        (FileNotFoundError(2, "No such file", "a\r\n\tb"), "a b: No such file"),
+        (click.UsageError("Choose from:\n\tone,\n\ttwo"), "Choose from: one, two"),
+        (ScheduleError("a fault\n0 1 2"), "a fault\n0 1 2"),
+        (ValueError(f"place: {'x' * 5000}: rule"), f"place: {'x' * 493} ... {'x' * 494}: rule"),
+    ],
+)
+def test_what_is_said_stays_in_one_line(error: Exception, message: str) -> None:
+    """Whatever a file or its name has in it; but for the grid that shows what is wrong with a schedule."""
+    assert message_of(error) == message

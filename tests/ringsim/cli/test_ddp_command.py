@@ -1,0 +1,240 @@
+"""`ringsim ddp`: its files, what it prints and draws, and one line for every mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+from ringsim.training_step.layers import load_layers, read_layers
+from ringsim.training_step.profile import Parameter, StepProfile
+
+DOCS = Path(__file__).parents[3] / "docs"
+LAYERS = """
+optimizer = "1ms"
+buffers = "1KiB"
+dtype = "bfloat16"
+[[layer]]
+name = "in"
+parameters = ["3x4", "4"]
+forward = "1ms"
+backward = "2ms"
+[[layer]]
+repeat = 2
+parameters = [5]
+forward = "2ms"
+backward = "4ms"
+dtype = "float32"
+"""
+PROFILE = StepProfile(
+    (Parameter("a", 3, 0.5), Parameter("b", 4, 0.25, "float16", "cuda:0")), 0.5, 1.0, 0.25, 8, {"by": "x"}
+)
+
+
+def run(*arguments: str) -> str:
+    """What it prints."""
+    result = CliRunner().invoke(main, ["ddp", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    """The one line that it says."""
+    result = CliRunner().invoke(main, ["ddp", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    return line.partition(": ")[2]
+
+
+def test_layers_become_a_profile() -> None:
+    """Registered as they are listed, ready in the reverse."""
+    profile = read_layers(LAYERS, "my.toml")
+    found = [(p.name, p.elements, round(p.ready_s * 1e3, 9), p.size_bytes) for p in profile.parameters]
+    assert found == [("in.0", 12, 10, 24), ("in.1", 4, 10, 8), ("layer10.0", 5, 8, 20), ("layer11.0", 5, 4, 20)]
+    assert (profile.forward_s, profile.backward_s) == (pytest.approx(5e-3), pytest.approx(10e-3))
+    assert (profile.optimizer_s, profile.buffer_bytes) == (1e-3, 1024)
+
+
+def test_the_documented_model_is_read() -> None:
+    """GPT-2 small has 124,439,808 parameters."""
+    profile = load_layers(DOCS / "models" / "transformer.toml")
+    assert sum(parameter.elements for parameter in profile.parameters) == 124_439_808
+
+
+LAYER = '[[layer]]\nparameters = ["3"]\nforward = "1ms"\nbackward = "1ms"\n'
+WRONG_LAYERS = [
+    ("layer = [\n", "my.toml: is not TOML: Invalid value (at end of document)"),
+    (LAYER, "my.toml: optimizer is missing"),
+    ('optimizer = "1ms"\n', "my.toml: layer is missing"),
+    ('optimizer = "1ms"\nlayer = []\n', "my.toml: parameters: there must be at least one"),
+    ("optimizer = 1\n" + LAYER, 'my.toml: optimizer = 1: must be text with a unit, such as "10us" or "1.5ms"'),
+    (
+        'optimizer = "1ms"\n' + LAYER.replace('"3"', '"3x"'),
+        'my.toml: layer[0].parameters = ["3x"]: must be a list of shapes, such as ["768x3072", "3072"]',
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER + 'dtype = "int8"\n',
+        'my.toml: layer[0].dtype = "int8": must be one of float64, float32, float16, bfloat16',
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER + "repeats = 2\n",
+        "my.toml: layer[0].repeats: unknown key; did you mean repeat? "
+        "known here are name, parameters, forward, backward, repeat, dtype",
+    ),
+    (
+        'optimizer = "1ms"\ndtype = []\n' + LAYER,
+        "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16",
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n",
+        "my.toml: layer: more than 100000 parameters in all",
+    ),
+    (
+        'optimizer = "1ms"\n' + LAYER.replace('"3"', '"9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"'),
+        'my.toml: layer[0].parameters = ["9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"]: must be a list of shapes, '
+        'such as ["768x3072", "3072"]',
+    ),
+    ('optimizer = "1ms"\nbuffers = 3\n' + LAYER, 'my.toml: buffers = 3: must be text with a unit, such as "64KiB"'),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_LAYERS)
+def test_mistakes_in_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    """File, place, value and rule."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.toml").write_text(text)
+    assert refused("--layers", "my.toml") == message
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """All of it."""
+    PROFILE.save(tmp_path / "p.json")
+    assert StepProfile.load(tmp_path / "p.json") == PROFILE
+
+
+WRONG_PROFILES = [
+    ({"format": "other"}, "p.json: not a ringsim-step-profile file; scripts/train_ring.py --profile writes one"),
+    ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
+    ({"parameters": []}, "p.json: parameters: there must be at least one"),
+    ({"parameters": 3}, "p.json: parameters 3: must be a list"),
+    ({"forward_s": -1}, "p.json: forward_s -1: must be a finite number of seconds, at least 0"),
+    ({"backward_s": "1"}, "p.json: backward_s '1': must be a finite number of seconds, at least 0"),
+    (
+        {"backward_s": 0.25},
+        "p.json: a: ready_s 0.5: must not be after the backward pass, which takes 0.25 s",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
+        "p.json: a: dtype 'int8': must be one of float64, float32, float16, bfloat16",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1.5, "ready_s": 0}]},
+        "p.json: a: elements 1.5: must be a whole number, at least 0",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": True, "ready_s": 0}]},
+        "p.json: a: elements True: must be a whole number, at least 0",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
+        f"p.json: a: elements {2**62}: must be a whole number, from 0 to {2**57}",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": []}]},
+        "p.json: a: dtype []: must be one of float64, float32, float16, bfloat16",
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "device": []}]},
+        "p.json: a: device []: must be text of one line",
+    ),
+    ({"parameters": [{"name": 3, "elements": 1, "ready_s": 0}]}, "p.json: name 3: must be text of one line"),
+    ({"parameters": [{"name": "a"}]}, "p.json: parameters[0]: a field is missing or unknown: 'elements'"),
+    ({"parameters": ["a"]}, "p.json: parameters[0]: str: must be an object with a field for each quantity"),
+    ({"provenance": 3}, "p.json: provenance 3: must be an object"),
+    ({"buffer_bytes": True}, "p.json: buffer_bytes True: must be a whole number, at least 0"),
+    ({"colour": 3}, "p.json: a field is missing or unknown: 'colour'"),
+    ({"version": []}, "p.json: version [] of ringsim-step-profile: this ringsim reads version 1"),
+    ({"version": True}, "p.json: version True of ringsim-step-profile: this ringsim reads version 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_PROFILES)
+def test_mistakes_in_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    """The file, and what is wrong with it."""
+    monkeypatch.chdir(tmp_path)
+    Path("p.json").write_text(json.dumps(PROFILE.as_dict() | change))
+    assert refused("--profile", "p.json") == message
+
+
+WRONG_OPTIONS = [
+    ((), "give either --profile or --layers: what a step of one process is"),
+    (("--layers", "no.toml"), "no.toml: No such file or directory"),
+    (
+        ("--bucket-cap-mb", "1e308"),
+        "Invalid value for '--bucket-cap-mb': '1e308' is not a cap: "
+        "write MiB as a number greater than 0, such as 25 or 0.5",
+    ),
+    (
+        ("--bucket-cap-mb", "0"),
+        "Invalid value for '--bucket-cap-mb': '0' is not a cap: "
+        "write MiB as a number greater than 0, such as 25 or 0.5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS)
+def test_mistakes_in_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
+) -> None:
+    """Which option, and what to write."""
+    monkeypatch.chdir(tmp_path)
+    assert refused(*options) == message
+
+
+def test_an_algorithm_that_there_is_not() -> None:
+    """As everywhere."""
+    model = str(DOCS / "models" / "transformer.toml")
+    assert refused("--layers", model, "--algorithm", "rings").startswith("algorithm 'rings': all_reduce has ring, gloo")
+
+
+def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:
+    """As JSON; torch's own caps are among them."""
+    (tmp_path / "my.toml").write_text(LAYERS)
+    options = ("--layers", str(tmp_path / "my.toml"), "--bucket-cap-mb", "0.00001:1", "--scaling", "2,4", "--json")
+    found = json.loads(run(*options))
+    assert found["step"]["step_s"] == pytest.approx(min(step["step_s"] for step in found["sweep"]), rel=1e-9)
+    assert (found["sweep"][-1]["first_cap_bytes"], found["sweep"][-1]["cap_bytes"]) == (2**20, 25 * 2**20)
+    assert [step["num_ranks"] for step in found["scaling"]] == [2, 4]
+    assert found["profile"]["step_s"] == pytest.approx(16e-3)
+
+
+def test_failing_networks(tmp_path: Path) -> None:
+    """A step that never ends is a result; there is no picture of it."""
+    (tmp_path / "my.toml").write_text(LAYERS)
+    network = '[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
+    (tmp_path / "failing.toml").write_text(network)
+    options = ("--layers", str(tmp_path / "my.toml"), "--network", str(tmp_path / "failing.toml"), "--ranks", "2")
+    assert "step        never" in run(*options)
+    assert json.loads(run(*options, "--json"))["step"]["step_s"] is None
+    assert "never ends" in refused_after_printing(*options, "-o", str(tmp_path / "x.png"))
+
+
+def refused_after_printing(*arguments: str) -> str:
+    """The last line on stderr."""
+    result = CliRunner().invoke(main, ["ddp", *arguments])
+    assert result.exit_code == 2
+    return result.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_the_picture(tmp_path: Path, workers: str) -> None:
+    """With and without curves below the lanes."""
+    (tmp_path / "my.toml").write_text(LAYERS)
+    options = ("--layers", str(tmp_path / "my.toml"), "--workers", workers, "--copy-bandwidth", "1GB/s")
+    for more in ((), ("--bucket-cap-mb", "0.00001:1"), ("--bucket-cap-mb", "0.00001:1", "--scaling", "2:4")):
+        path = tmp_path / "step.png"
+        run(*options, *more, "-o", str(path))
+        assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,120 @@
+"""torchrun on local ranks, with a small program in place of torchrun."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ringsim.console import local_ranks
+from ringsim.console.local_ranks import run_local_ranks
+from tests.processes import kill_all
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 60
+# Stand-ins for torchrun. They are given what torchrun would be, from the number of ranks on.
+TELLING = "import sys; print(sys.argv[1:], flush=True); print('it failed', file=sys.stderr)"
+WAITING = "import time; print('waiting', flush=True); time.sleep(600)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITING}"
+# A program that starts ranks, as a user would; what it finds at the end is whether a second signal got through.
+PROGRAM = """
+import sys
+from ringsim.console import local_ranks
+local_ranks.TORCHRUN, local_ranks.GRACE_S = (sys.executable, "-c", sys.argv[1]), float(sys.argv[2])
+try:
+    local_ranks.run_local_ranks(2, ["script.py"])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Take this for torchrun."""
+    monkeypatch.setattr(local_ranks, "TORCHRUN", (sys.executable, "-c", program))
+
+
+def start(torchrun: str, grace_s: float) -> subprocess.Popen[str]:
+    """The program, as soon as its torchrun waits."""
+    command = [sys.executable, "-c", PROGRAM, torchrun, str(grace_s)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    return process
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What it still says. All that hold its stdout must end first, its children too."""
+    with process:
+        try:
+            return process.communicate(timeout=TIMEOUT_S)[0]
+        finally:
+            if process.poll() is None:
+                kill_all(process.pid)
+
+
+def test_torchrun_gets_the_ranks_and_the_script(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And what it says is seen."""
+    stand_in(monkeypatch, TELLING)
+    run_local_ranks(3, ["-m", "some.module", "--size", "1 MiB"])
+    assert capfd.readouterr() == (
+        "['--nproc-per-node', '3', '-m', 'some.module', '--size', '1 MiB']\n", "it failed\n"
+    )  # fmt: skip
+
+
+def test_a_failure_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one would type it, and its exit code."""
+    stand_in(monkeypatch, f"{TELLING}; sys.exit(3)")
+    with pytest.raises(OSError, match="^torchrun ") as caught:
+        run_local_ranks(2, ["script.py", "--name", "a b"])
+    command = "torchrun --nproc-per-node 2 script.py --name 'a b'"
+    assert str(caught.value) == f"{command} ended with exit code 3; what it said is above"
+
+
+def test_what_is_kept_quiet_is_said_when_it_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Only then."""
+    stand_in(monkeypatch, TELLING)
+    run_local_ranks(2, ["script.py"], quiet=True)
+    stand_in(monkeypatch, f"{TELLING}; sys.exit(3)")
+    with pytest.raises(OSError, match="ended with exit code 3:\nit failed$"):
+        run_local_ranks(2, ["script.py"], quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_program_ends_torchrun(number: signal.Signals) -> None:
+    """Each signal as Ctrl-C does, and nothing is left that holds the program's stdout."""
+    process = start(WAITING, grace_s=TIMEOUT_S)
+    process.send_signal(number)
+    assert finish(process) == "interrupted\n"
+    assert process.returncode == 0
+
+
+def test_a_torchrun_that_does_not_end_is_killed() -> None:
+    """After its grace, even if signals keep coming."""
+    process = start(STUBBORN, grace_s=1.0)
+    again = threading.Timer(0.1, process.send_signal, [signal.SIGTERM])
+    process.send_signal(signal.SIGINT)
+    again.start()
+    assert finish(process) == "interrupted\n"
+    again.join()
+
+
+def test_the_program_has_its_own_signals_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that it ignores, which stay ignored meanwhile."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    stand_in(monkeypatch, f"import os, signal; os.kill({os.getpid()}, signal.SIGHUP)")
+    outside = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        before = [signal.getsignal(number) for number in numbers]
+        run_local_ranks(1, [])
+        assert [signal.getsignal(number) for number in numbers] == before
+    finally:
+        signal.signal(signal.SIGHUP, outside)

@@ -1,0 +1,123 @@
+"""Files of text, JSON and TOML: whatever is wrong with one is said in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+from ringsim.files.text_file import parse_json, parse_toml, read_bytes, read_json, read_text
+
+DEEP = {
+    "lists": "[" * 10**5,
+    "objects": '{"a":' * 10**5,
+    "whole": "[" * 500 + "]" * 500,
+}
+
+
+def shortened(value: object) -> str:
+    """The name of a test whose parameter is long."""
+    return repr(value)[:40]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty: must hold JSON"),
+        (" \n", "is empty: must hold JSON"),
+        ('{\n"a": ', "line 2, column 6: is not whole JSON: Expecting value; it was cut off or edited"),
+        ('{"a": [1, NaN]}', "a[1]: nan: must be a finite number"),
+        ('{"a b": -Infinity}', "'a b': -inf: must be a finite number"),
+        ("[1e400]", "[0]: inf: must be a finite number"),
+        ('{"a": 9223372036854775808}', "a: a whole number must fit 64 bits"),
+        (f'{{"a": {{"b": -1{"0" * 5000}}}}}', "a.b: a whole number must fit 64 bits"),
+        ('{"a": 1, "b": {"a": 1, "a": 1}}', "'a' is there twice in one object: must be there once"),
+        ('{"a": ["\\ud800"]}', "a[0]: is no text: it has half of a surrogate pair"),
+        ('{"\\udfff": 1}', "is no text: it has half of a surrogate pair"),
+        *((text, "is nested too deeply: at most 100 levels") for text in DEEP.values()),
+    ],
+    ids=shortened,
+)
+def test_what_is_not_json(text: str, message: str) -> None:
+    """The place and the rule; Python's own words say neither, or there are none."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+        parse_json(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = [", "is not TOML: Invalid value (at end of document)"),
+        (f"a = 1{'0' * 5000}", "is not TOML: a whole number of thousands of digits: must fit 64 bits"),
+        (f"[a]\nb = [0x{'f' * 5000}]", "a.b[0]: a whole number must fit 64 bits"),
+        (f"a = {'[' * 10**5}", "is nested too deeply: at most 100 levels"),
+        # tomllib would take gigabytes for these.
+        (f"{'a.' * 10**5}a = 1", "is nested too deeply: at most 100 levels"),
+        (f"[{'a . ' * 10**5}a]", "is nested too deeply: at most 100 levels"),
+        ("x = {" + '"a".' * 10**5 + "a = 1}", "is nested too deeply: at most 100 levels"),
+    ],
+    ids=shortened,
+)
+def test_what_is_not_toml(text: str, message: str) -> None:
+    """Likewise."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+        parse_toml(text)
+    assert str(caught.value) == message
+
+
+def test_what_is_right_is_read() -> None:
+    """As Python's own readers do; dots that are no keys are no depth."""
+    data = {"a": [1, -2.5, True, None, {"b c": "µ \U0001f600"}], "d": 2**63 - 1}
+    assert parse_json(json.dumps(data)) == parse_json(json.dumps(data, ensure_ascii=False)) == data
+    assert parse_json("[" * 100 + "]" * 100)
+    dots, key = "." * 999, ".".join("a" * 90)
+    assert parse_toml(f'# {dots}\nx = "{dots}"\ny = inf\n{key} = 1')["y"] == float("inf")
+
+
+def test_files(tmp_path: Path) -> None:
+    """The name of the file comes first; a mark at its beginning and Windows' line ends are nothing."""
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xef\xbb\xbf[\r\n1]")
+    assert (read_text(path), read_json(path)) == ("[\n1]", [1])
+    path.write_bytes(b"[\xff]")
+    with pytest.raises(ValueError, match=r"a\.json: is not UTF-8 text: invalid start byte at byte 1"):
+        read_json(path)
+    path.write_text("[")
+    with pytest.raises(ValueError, match=r"a\.json: line 1, column 2: is not whole JSON"):
+        read_json(path)
+    with pytest.raises(IsADirectoryError):
+        read_json(tmp_path)
+    with pytest.raises(ValueError, match=r"/dev/zero: must not have more than 3 bytes"):
+        read_bytes(Path("/dev/zero"), 3)
+
+
+COMMANDS = [
+    "calibrate FILE",
+    "compare --network gbe FILE",
+    "ddp --profile FILE",
+    "ddp --layers FILE",
+    "simulate --order FILE",
+    "sweep --from FILE",
+    "networks FILE.toml",
+    "import FILE",
+    "verify --algorithm FILE.py:ring",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "content", [*DEEP.values(), "", "{", "\0\xff", None], ids=[*DEEP, "empty", "cut", "binary", "/"]
+)
+def test_every_command_says_so_in_one_line(tmp_path: Path, command: str, content: str | None) -> None:
+    """What is nested deeply, empty, cut off, binary, or a directory."""
+    path = tmp_path / f"FILE{Path(command.partition('FILE')[2].partition(':')[0]).name}"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content.encode("latin-1"))
+    result = CliRunner().invoke(main, command.replace("FILE", str(tmp_path / "FILE")).split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert str(path) in result.stderr

@@ -1,0 +1,277 @@
+"""MSCCL XML: what is written reads back as the same, and published algorithms are proved."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+
+from ringsim import Collective, Schedule, ScheduleError, Transfer, build
+from ringsim.cli import main
+from ringsim.formats.msccl.reader import read_msccl
+from ringsim.formats.msccl.writer import msccl_lines
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule import replay, verify
+from tests.ringsim.strategies import schedules
+
+PUBLISHED = Path(__file__).parent / "msccl"
+
+
+def reread(schedule: Schedule, folder: Path) -> Schedule:
+    """What is read from what is written of it."""
+    path = folder / "written.xml"
+    path.write_text("".join(msccl_lines(schedule)))
+    return read_msccl(path)
+
+
+def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
+    """What each rank has after it, from numbers whose sum depends on the order of the additions."""
+    generator = np.random.default_rng(length)
+    buffers = [generator.standard_normal(length).astype(np.float32) for _ in range(schedule.num_ranks)]
+    replay(schedule, buffers)
+    return buffers
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
+def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """Proved, with as many transfers and no more steps, and the same bits in every buffer."""
+    schedule = build(collective, algorithm, num_ranks)
+    again = reread(schedule, tmp_path)
+    assert verify(again).num_transfers == schedule.num_transfers
+    assert again.num_steps <= schedule.num_steps
+    assert (again.collective, again.num_chunks) == (collective, schedule.num_chunks)
+    assert again.algorithm == f"msccl:{algorithm}"
+    assert all(map(np.array_equal, replayed(schedule), replayed(again)))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedules(max_ranks=5, max_steps=8))
+def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
+    """Exchanges, chunks overwritten unread and values that come back where they were: the same bits."""
+    again = reread(schedule, tmp_path)
+    assert again.num_transfers == schedule.num_transfers
+    assert all(map(np.array_equal, replayed(schedule), replayed(again)))
+
+
+@pytest.mark.parametrize(
+    ("file", "collective", "num_steps", "num_transfers"),
+    [
+        ("allpairs_4", Collective.ALL_REDUCE, 2, 96),
+        ("fused_ring_4", Collective.ALL_REDUCE, 6, 48),
+        ("hierarchical_all_gather_4", Collective.ALL_GATHER, 2, 12),
+    ],
+)
+def test_published_algorithms_are_proved(file: str, collective: Collective, num_steps: int, num_transfers: int) -> None:
+    """Through scratch with `re`, several chunks a step and `nop`s; fused; out of place with `cpy`."""
+    schedule = build(collective, str(PUBLISHED / f"{file}.xml"), 4)
+    assert verify(schedule) == (num_steps, num_transfers)
+
+
+def step(kind: str, src: str = "i 0", dst: str = "i 0", wait: tuple[int, int] = (-1, -1), signal: int = 1) -> str:
+    """One step of one chunk, without its number."""
+    ends = "".join(
+        f' {end}buf="{at.split()[0]}" {end}off="{at.split()[1]}"' for end, at in (("src", src), ("dst", dst))
+    )
+    return f'type="{kind}"{ends} cnt="1" depid="{wait[0]}" deps="{wait[1]}" hasdep="{signal}"'
+
+
+def program(*gpus: list[tuple[int, int, list[str]]], head: str = 'coll="allreduce" inplace="1"') -> str:
+    """A program of one chunk: for each gpu its thread blocks, as (send, recv, steps)."""
+    text = f'<algo name="small" nchunksperloop="1" ngpus="{len(gpus)}" {head}>'
+    for gpu, blocks in enumerate(gpus):
+        text += f'<gpu id="{gpu}" i_chunks="1" o_chunks="0" s_chunks="2">'
+        for number, (send, recv, steps) in enumerate(blocks):
+            lines = "".join(f'<step s="{index}" {line}/>' for index, line in enumerate(steps))
+            text += f'<tb id="{number}" send="{send}" recv="{recv}" chan="0">{lines}</tb>'
+        text += "</gpu>"
+    return text + "</algo>"
+
+
+def read(text: str, folder: Path) -> Schedule:
+    """The schedule in this text."""
+    path = folder / "p.xml"
+    path.write_text(text)
+    return read_msccl(path)
+
+
+EXCHANGE = program(
+    [(1, 1, [step("s", dst="s 0"), step("r", dst="s 0"), step("re", src="s 0")])],
+    [(0, 0, [step("s", dst="s 0"), step("r", dst="s 0"), step("re", src="s 0")])],
+)
+
+
+def test_an_exchange_through_scratch_is_one_step(tmp_path: Path) -> None:
+    """Both send before they add, however long the messages lie in scratch."""
+    schedule = read(EXCHANGE, tmp_path)
+    assert [list(rows) for rows in schedule.steps] == [[Transfer(1, 0, 0, True), Transfer(0, 1, 0, True)]]
+    assert verify(schedule) == (1, 2)
+
+
+def test_an_algorithm_that_is_wrong_is_read_and_not_proved(tmp_path: Path) -> None:
+    """Reading says what it does; the proof says that this is not an all-reduce."""
+    schedule = read(program([(1, -1, [step("s")])], [(-1, 0, [step("rrc")])]), tmp_path)
+    with pytest.raises(ScheduleError, match="rank 0: chunk 0 ends with rank 1 counted 0 times instead of 1"):
+        verify(schedule)
+
+
+S, R, RRC = step("s"), step("r"), step("rrc")
+SENDS_TWICE = [step("s"), step("s")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no", "not XML: syntax error: line 1, column 0"),
+        ("<algos/>", "its root is <algos>; MSCCL XML has <algo>"),
+        ("<algo/>", "algo: the attribute coll is missing"),
+        (EXCHANGE.replace("allreduce", "alltoall"), "algo: coll 'alltoall': must be one of allreduce, allgather, "),
+        (EXCHANGE.replace('ngpus="2"', f'ngpus="{"1" * 5000}"'), "algo: ngpus '1111111"),
+        (EXCHANGE.replace('ngpus="2"', 'ngpus="two"'), "algo: ngpus 'two': must be a number in 1..131072"),
+        (EXCHANGE.replace('ngpus="2"', 'ngpus="3"'), "algo: ngpus 3: there is no gpu 2"),
+        (EXCHANGE.replace('gpu id="1"', 'gpu id="0"'), "gpu 0: is there twice"),
+        (EXCHANGE.replace('send="1"', 'send="2"'), "gpu 0 tb 0: send '2': must be a number in -1..1"),
+        (EXCHANGE.replace('send="1"', 'send="0"'), "gpu 0 tb 0: send 0: must be another gpu"),
+        (EXCHANGE.replace('send="1"', 'send="-1"'), "gpu 0 tb 0 step 0: type 's': needs a gpu in the tb's send"),
+        (EXCHANGE.replace('"re"', '"ra"'), "gpu 0 tb 0 step 2: type 'ra': must be one of s, r, rcs, rrc, rrs, rrcs, "),
+        (EXCHANGE.replace(' cnt="1"', "", 1), "gpu 0 tb 0 step 0: the attribute cnt is missing"),
+        (EXCHANGE.replace('<step s="1"', '<step s="2"', 1), "gpu 0 tb 0 step 1: s '2': must be 1"),
+        (EXCHANGE.replace('srcbuf="i"', 'srcbuf="x"', 1), "gpu 0 tb 0 step 0: srcbuf 'x': must be i, o or s"),
+        (EXCHANGE.replace('dstoff="0"', 'dstoff="2"'), "gpu 0 tb 0 step 1: dstoff 2, cnt 1: buffer s has 2 chunks"),
+        (EXCHANGE.replace('i_chunks="1"', 'i_chunks="4"', 1), "gpu 0: i_chunks 4: must be 1, by nchunksperloop, or 0"),
+        (program([(1, -1, [S]), (1, -1, [S])], [(-1, 0, [R])]), "gpu 0 tb 1: send 1: tb 0 has that already"),
+        (
+            program([(1, -1, SENDS_TWICE)], [(-1, 0, [R])]),
+            "gpu 0 tb 0 step 1: sends to gpu 1 on chan 0, which has no r",
+        ),
+        (program([(1, -1, [])], [(-1, 0, [R])]), "gpu 1 tb 0 step 0: receives from gpu 0 on chan 0, which has no send"),
+        (
+            program([(1, 1, [R, S])], [(0, 0, [R, S])]),
+            "deadlock: gpu 0 tb 0 step 0 waits for gpu 1 tb 0 step 1, which waits for gpu 1 tb 0 step 0, which waits "
+            "for gpu 0 tb 0 step 1, which waits for gpu 0 tb 0 step 0",
+        ),
+        (
+            program([(1, -1, [step("s", wait=(4, 2))])], [(-1, 0, [RRC])]),
+            "gpu 0 tb 0 step 0: depid 4, deps 2: gpu 0 has no such step",
+        ),
+        (
+            program([(1, -1, [step("s", signal=0)]), (-1, 1, [step("r", wait=(0, 0))])], [(0, 0, [RRC, S])]),
+            "gpu 0 tb 1 step 0: depid 0, deps 0: neither it nor a later step has hasdep=1",
+        ),
+        (
+            program([(1, -1, [S]), (-1, 1, [RRC])], [(0, -1, [S]), (-1, 0, [step("r", dst="s 0"), step("nop")])]),
+            "gpu 0 tb 1 step 0: writes i 0, which gpu 0 tb 0 step 0 uses too, and neither waits for the other",
+        ),
+        (
+            program([(1, -1, [step("s", src="s 1")])], [(-1, 0, [RRC])]),
+            "gpu 0 tb 0 step 0: reads s 1, where nothing has been put yet",
+        ),
+        (
+            program([(1, -1, [S])], [(-1, 0, [step("r", dst="s 0")])]),
+            "gpu 1 tb 0 step 0: receives chunk 0, of which nothing is made",
+        ),
+        (
+            program([(-1, -1, [step("cpy", dst="s 0"), step("re", src="s 0")])], [(-1, -1, [])]),
+            "gpu 0 tb 0 step 1: adds two values of chunk 0 of which neither has just arrived",
+        ),
+        (
+            program([(-1, 1, [step("rrc", dst="s 0")])], [(0, -1, [S])]),
+            "gpu 0: o 0 ends with another sum of chunk 0 than the gpu made last",
+        ),
+        (
+            program(
+                [(1, -1, SENDS_TWICE)], [(2, 0, [step("r", dst="s 0"), step("s", src="s 0"), RRC])], [(-1, 1, [RRC])]
+            ),
+            "gpu 1 tb 0 step 2: adds to a value of chunk 0 that gpu 1 keeps beside another one of it",
+        ),
+        (
+            program(
+                [(1, -1, [S])],
+                [
+                    (
+                        2,
+                        0,
+                        [
+                            step("r", dst="s 0"),
+                            step("cpy", src="s 0", dst="s 1"),
+                            step("re", src="s 0"),
+                            step("s", src="s 1"),
+                        ],
+                    )
+                ],
+                [(-1, 1, [RRC])],
+            ),
+            "gpu 1 tb 0 step 3: sends a value of chunk 0 that gpu 1 keeps beside another one of it; a Schedule has one",
+        ),
+        (
+            program(
+                [(1, 2, [S, RRC, S])],
+                [(-1, 0, [step("r", dst="s 0"), RRC, step("re", src="s 0")])],
+                [(0, -1, [S])],
+            ),
+            "gpu 1 tb 0 step 1: takes what gpu 0 tb 0 step 1 makes of chunk 0, and must not be in a later step than it",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    """The file, the place, the value and the rule."""
+    with pytest.raises((ValueError, ScheduleError)) as error:
+        read(text, tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'p.xml'}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """The exit code of a command, and what it prints on either stream."""
+    result = CliRunner().invoke(main, arguments)
+    return result.exit_code, result.output
+
+
+def test_a_schedule_goes_out_and_comes_in_again(tmp_path: Path) -> None:
+    """Exported, imported, proved and simulated, by commands."""
+    path = tmp_path / "ring.xml"
+    assert run("export", "--format", "msccl", "--ranks", "4", "-o", str(path)) == (0, f"{path}\n")
+    code, output = run("import", str(path))
+    assert code == 0
+    assert output.splitlines() == [
+        "all_reduce msccl:ring over 4 ranks, 4 chunks: correct (6 steps, 24 transfers)",
+        f"use it with --collective all_reduce --algorithm {path} --ranks 4",
+    ]
+    code, output = run("simulate", "--algorithm", str(path), "--ranks", "4", "--size", "4MB", "--latency", "0us")
+    assert code == 0
+    assert "all_reduce msccl:ring, 4 ranks" in output
+
+
+def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
+    """With the size and the rate that were given."""
+    path = tmp_path / "ring.goal"
+    options = ["--ranks", "2", "--size", "2000", "--reduce-bandwidth", "1GB/s", "-o", str(path)]
+    assert run("export", "--format", "goal", *options) == (0, f"{path}\n")
+    assert path.read_text().splitlines()[:5] == [
+        "num_ranks 2",
+        "rank 0 {",
+        "s0: send 1000b to 1 tag 0",
+        "r1: recv 1000b from 1 tag 0",
+        "c1: calc 1000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ranks", "8"], "it is all_reduce over 4 ranks; asked for is all_reduce over 8"),
+        (["--ranks", "4", "--collective", "broadcast"], "it is all_reduce over 4 ranks; asked for is broadcast over 4"),
+    ],
+)
+def test_a_file_for_something_else_is_refused(options: list[str], message: str) -> None:
+    """Rather than to build what was not asked for."""
+    path = PUBLISHED / "allpairs_4.xml"
+    code, output = run("verify", "--algorithm", str(path), *options)
+    assert (code, output) == (2, f"ringsim: algorithm '{path}': {message}\n")
+
+
+def test_a_missing_file_is_said_to_be_missing() -> None:
+    """As an algorithm and to import."""
+    assert run("verify", "--algorithm", "no.xml") == (2, "ringsim: algorithm 'no.xml': there is no such file\n")
+    assert run("import", "no.xml")[0] == 2

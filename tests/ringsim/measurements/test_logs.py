@@ -1,0 +1,200 @@
+"""Reading what other people's benchmarks print."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements.logs.table import Table
+from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row
+
+RANKS = "".join(f"#   Rank  {rank} Pid 7 on      a0{rank // 2} device  {rank} [0x27] V100\n" for rank in range(4))
+HEADER = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+
+
+def read(tmp_path: Path, text: str, **shape: int) -> Table:
+    """The one table in a log with this text."""
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    (table,) = read_logs([path], **shape)
+    return table
+
+
+@pytest.mark.parametrize("test", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_table_of_nccl_tests(tmp_path: Path, test: str) -> None:
+    """The test, which is not named, follows from the columns and bandwidths; sizes are of the whole tensor."""
+    table = read(tmp_path, nccl_log(test, 8, 2))
+    assert (table.benchmark, table.test, table.num_ranks, table.num_nodes) == ("nccl-tests", test, 8, 2)
+    assert tuple(row.size_bytes for row in table.rows) == SIZES
+    assert all(
+        len(row.times_s) == 2 and row.times_s[0] == pytest.approx(row.times_s[1], rel=0.01) for row in table.rows
+    )
+    assert table.devices == ("NVIDIA A100",)
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", " 0:  ", "[STAT]:", "\x1b[32m"])
+def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: str) -> None:
+    """Of all lines."""
+    text = "".join(f"{prefix}{line}\n" for line in nccl_log("all_reduce", 4).splitlines())
+    assert len(read(tmp_path, text).rows) == len(SIZES)
+
+
+def test_lines_of_nccl_and_of_the_shell_between_rows(tmp_path: Path) -> None:
+    """They may stand anywhere; what was forced is kept."""
+    noise = (
+        "node0:12:34 [0] NCCL INFO NCCL_ALGO set by environment to Ring\nnode0:12:34 [0] NCCL INFO comm rank 0 of 8\n"
+    )
+    text = "+ mpirun -np 4 ./build/all_reduce_perf -b 8 -e 1G\n" + nccl_log("all_reduce", 4).replace("\n", f"\n{noise}")
+    table = read(tmp_path, text)
+    assert (len(table.rows), table.num_ranks, table.environment["nccl_algo"]) == (len(SIZES), 4, "Ring")
+
+
+def test_an_old_table_without_root_and_with_errors(tmp_path: Path) -> None:
+    """The column before #wrong held the largest difference, which is not a number of elements."""
+    row = "     1048576        262144   float     sum    100.0   10.49   15.73  5e-07    100.0   10.49   15.73  5e-07\n"
+    table = read(tmp_path, RANKS + HEADER + row)
+    assert (table.test, table.num_ranks, table.num_nodes) == ("all_reduce", 4, 2)
+    assert table.rows[0].times_s == pytest.approx((1e-4, 1e-4))
+
+
+def test_version_1_prints_milliseconds(tmp_path: Path) -> None:
+    """It shows in the bandwidth."""
+    header = (
+        "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res\n"
+    )
+    row = "   104857600      26214400   float     sum   10.000  10.49  15.73    1e-05   10.000  10.49  15.73    1e-05\n"
+    assert read(tmp_path, RANKS + header + row).rows[0].times_s == pytest.approx((0.01, 0.01))
+
+
+def test_a_size_printed_for_one_rank(tmp_path: Path) -> None:
+    """Becomes that of the whole tensor, which the bandwidth is of."""
+    header = "#       size         count    type     time   algbw   busbw  error\n"
+    row = "      262144         65536   float    100.0   10.49    7.86    N/A\n"
+    table = read(tmp_path, RANKS + header + row)
+    assert (table.test, table.rows[0].size_bytes) == ("all_gather", 2**20)
+
+
+def test_several_tables_in_one_file(tmp_path: Path) -> None:
+    """Each with its own ranks."""
+    path = tmp_path / "both.log"
+    path.write_text(nccl_log("all_gather", 8) + nccl_log("all_reduce", 4, 2))
+    found = [(table.test, table.num_ranks, table.num_nodes) for table in read_logs([path])]
+    assert found == [("all_gather", 8, 1), ("all_reduce", 4, 2)]
+
+
+def test_rows_without_bytes_are_left_out(tmp_path: Path) -> None:
+    """all_gather prints size 0 where not every rank gets an element."""
+    empty = "           0             0     float    none      -1     7.59  0.00  0.00  0  7.52  0.00  0.00  0\n"
+    text = nccl_log("all_gather", 4)
+    first = text.index("        1024 ")
+    assert len(read(tmp_path, text[:first] + empty + text[first:]).rows) == len(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("title", "column", "test", "time_s"),
+    [
+        ("# OSU MPI Latency Test v5.7", "Latency (us)", "pt2pt_latency", 8e-6),
+        ("# OSU MPI-CUDA Bandwidth Test v5.9", "Bandwidth (MB/s)", "pt2pt_bandwidth", 4096 / 8e6),
+        ("# OSU MPI Multi Latency Test v7.3", "Latency (us)", "pt2pt_latency", 8e-6),
+    ],
+)
+def test_osu_between_two_ranks(tmp_path: Path, title: str, column: str, test: str, time_s: float) -> None:
+    """On two hosts, if the log does not say otherwise."""
+    table = read(tmp_path, f"{title}\n# Datatype: MPI_CHAR.\n# Size      {column}\n0    1.0\n4096      8.00\n")
+    assert (table.test, table.num_ranks, table.num_nodes) == (test, 2, 2)
+    assert [(row.size_bytes, row.times_s) for row in table.rows] == [(4096, (pytest.approx(time_s),))]
+
+
+@pytest.mark.parametrize(("name", "test", "whole"), [("Allreduce", "all_reduce", 1), ("Allgather", "all_gather", 8)])
+def test_osu_collectives(tmp_path: Path, name: str, test: str, whole: int) -> None:
+    """Their ranks are the user's to tell; allgather prints the size of one rank's part."""
+    text = f"\n# OSU MPI {name} Latency Test v5.7\n# Size       Avg Latency(us)   Min\n1024     9.00   8.00\n"
+    table = read(tmp_path, text, num_nodes=2, ranks_per_node=4)
+    assert (table.test, table.num_ranks, table.num_nodes) == (test, 8, 2)
+    assert table.rows[0].size_bytes == 1024 * whole
+
+
+def test_gloo(tmp_path: Path) -> None:
+    """Elements are of 4 bytes; the spread is between the fastest and the 99th percentile."""
+    text = (
+        "Algorithm:   allreduce_ring_chunked\nOptions:     processes=4, inputs=1, threads=1\n\n"
+        "   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples\n"
+        "       1000        200        267        330        380       3344\n"
+    )
+    table = read(tmp_path, text, num_nodes=4)
+    (row,) = table.rows
+    assert (table.test, table.num_ranks, row.size_bytes) == ("all_reduce", 4, 4000)
+    assert (row.low_s, *row.times_s, row.high_s) == pytest.approx((200e-6, 267e-6, 330e-6))
+
+
+def with_row(row: str) -> str:
+    """A log whose last row is this one."""
+    text = nccl_log("all_reduce", 4)
+    return text[: text.index("# Out of bounds")] + row + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello\n", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
+        ("", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
+        (with_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")), "line 20: #wrong 12: its results were wrong"),
+        (with_row("     1048576        262144     float     sum      -1    100.0"), "line 20: 6 values under"),
+        (
+            with_row("     1048576        262144     float     sum      -1    100.0   20.49   30.73      0"),
+            "line 20: 1048576 bytes in 0.0001 s are 10.5 GB/s, but the row says 20.49: it contradicts itself",
+        ),
+        (nccl_log("all_reduce", 4).replace("0 OK", "3 FAILED"), "its results were wrong"),
+        ("# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n", "line 3: the log does not tell how many"),
+        (
+            "mpirun -np 4 osu_allreduce\n# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n",
+            "line 4: the log does not tell on how many hosts its 4 ranks were: give --nodes and --ranks-per-node",
+        ),
+        (nccl_log("all_reduce", 4) + nccl_log("all_reduce", 4, device="NVIDIA H100"), "logs of different machines"),
+        (with_row(f"{'9' * 5000} 1 float sum -1 1.0 1.0 1.0 0"), "line 20: '99999999"),
+        (f"mpirun -np {'9' * 5000} osu_latency\n# OSU MPI Latency Test\n8 1.0\n", "line 1: '99999999"),
+        ("# OSU MPI Latency Test v5.7\n8   1e300\n", "line 2: time 1e+294: must be seconds, greater than 0 and at"),
+        ("# OSU MPI Latency Test v5.7\n8   1e-300\n", "line 2: time 1e-306: must be seconds, at least 1e-12"),
+        (
+            f"Algorithm: allreduce_ring\n   elements   min (us)   p50 (us)\n{'9' * 500}  1  2\n",
+            "line 3: '99999999",
+        ),
+        ("# OSU MPI Latency Test v5.7\n8   1-2\n", "line 2: could not convert string to float: '1-2'"),
+        ("# OSU MPI Latency Test v5.7\n# pairs: 99999999\n8   1\n", "line 3: ranks 199999998: must be a whole"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """With file, line, what is wrong, and what to do."""
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/a.log: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_picture_is_no_log(tmp_path: Path) -> None:
+    """Nor any other file that is not text."""
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\0\0")
+    with pytest.raises(ValueError, match="is not text"):
+        read_logs([tmp_path / "a.png"])
+
+
+UNUSABLE = {"abci-a100-p2pBandwidthLatency": "no table of", "coreweave-a100-sendrecv-n4": "#wrong 96"}
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.txt")) or [None], ids=lambda path: path.stem if path else "none")
+def test_public_logs(path: Path | None) -> None:
+    """Each is read as what its name says, or refused for what is wrong with it."""
+    if path is None:
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    if path.stem in UNUSABLE:
+        with pytest.raises(ValueError, match=re.escape(UNUSABLE[path.stem])):
+            read_logs([path])
+        return
+    (table,) = read_logs([path])
+    name = path.stem.replace("osu_allreduce", "all_reduce").replace("allreduce_ring", "all_reduce")
+    assert table.test.removesuffix("_bandwidth").removesuffix("_latency") in name.replace("osu_latency", "pt2pt")
+    for sign, value in (("n", table.num_ranks), ("N", table.num_nodes)):
+        told = re.search(rf"-{sign}(\d+)\b", path.stem)
+        assert told is None or int(told[1]) == value
+    assert len(table.rows) >= 3

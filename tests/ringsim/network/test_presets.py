@@ -1,0 +1,136 @@
+"""The networks that come with the package."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ringsim import load_network
+from ringsim.cli import main
+from ringsim.network.loading import preset_names
+
+LABELS = ("vendor figure", "NCCL's own model", "measured")
+
+
+def run(*arguments: str) -> str:
+    """What a command that succeeds prints."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("num_ranks", [1, 2, 8, 16])
+def test_presets_make_machines(name: str, num_ranks: int) -> None:
+    """Within their limits; every pair has a path of a finite rate."""
+    preset = load_network(name)
+    if preset.spec.max_ranks is not None and num_ranks > preset.spec.max_ranks:
+        pytest.skip("it has fewer ranks")
+    of = preset.machine(num_ranks)
+    src, dst = np.divmod(np.arange(num_ranks**2), num_ranks)
+    paths = of.paths(src[src != dst], dst[src != dst])
+    assert np.isfinite(paths.alone_bytes_per_s(of.resources)).all()
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_say_where_their_numbers_come_from(name: str) -> None:
+    """A label of three, and a reference; and the file says what is left out."""
+    preset = load_network(name)
+    assert preset.name == name
+    assert preset.source.startswith(LABELS)
+    assert preset.description
+    assert "Left out:" in (Path(__file__).parents[3] / preset.file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "within", "across"),
+    [
+        ("dgx-a100", (3.4e-6, 12 * 20e9), (14e-6, 200_000 / 8000 * 1e9)),
+        ("dgx-h100-cluster", (3.4e-6, 18 * 20.6e9), (14e-6, 400_000 / 8000 * 1e9)),
+    ],
+)
+def test_nccls_figures(name: str, within: tuple[float, float], across: tuple[float, float]) -> None:
+    """Links times rate of a link, and a hop of protocol Simple."""
+    of = load_network(name).machine(16)
+    paths = of.paths(np.array([0, 7]), np.array([1, 8]))
+    assert paths.latency_s == pytest.approx([within[0], across[0]])
+    assert paths.alone_bytes_per_s(of.resources) == pytest.approx([within[1], across[1]])
+
+
+def test_two_cores_of_the_loopback_move_4_gigabytes_a_second() -> None:
+    """Core-seconds of a byte at both ends, and of adding every second one, as in a ring all_reduce."""
+    of = load_network("loopback").machine(4)
+    use = of.paths(np.array([0]), np.array([1])).use_per_byte[0, 0]
+    core_s_per_byte = use + 0.5 / of.processors.reduce_bytes_per_s[0]
+    assert of.resources.capacity[0] / core_s_per_byte == pytest.approx(4.0e9)
+
+
+def test_networks_lists_the_presets() -> None:
+    """Each with its name, what it is, and its source."""
+    output = run("networks")
+    for name in preset_names():
+        assert name in output
+        assert load_network(name).source in output
+    listed = json.loads(run("networks", "--json"))
+    assert [row["name"] for row in listed] == preset_names()
+    assert next(row for row in listed if row["name"] == "dgx-h100")["max_ranks"] == 8
+
+
+def test_networks_shows_what_is_in_one() -> None:
+    """Resources that are alike share a line; paths are shown within a host and across."""
+    lines = run("networks", "dgx-a100", "--ranks", "16").splitlines()
+    assert lines[3:] == [
+        "resource                          number  capacity",
+        "rank0.out .. rank15.out           16      240 GB/s",
+        "rank0.in .. rank15.in             16      240 GB/s",
+        "host0.nic0.out .. host1.nic7.out  16      25 GB/s",
+        "host0.nic0.in .. host1.nic7.in    16      25 GB/s",
+        "",
+        "path    latency  alone     uses for a byte",
+        "0 to 1  3.4 us   240 GB/s  rank0.out, rank1.in",
+        "0 to 8  14 us    25 GB/s   host0.nic0.out, host1.nic0.in",
+    ]
+
+
+def test_paths_that_use_more_are_shown_too() -> None:
+    """From rack to rack a message uses the uplinks, though alone it is as fast as within one."""
+    lines = run("networks", "gbe-racks", "--ranks", "41").splitlines()
+    assert lines[-2:] == [
+        "0 to 1   21 us    125 MB/s  host0.nic0.out, host1.nic0.in",
+        "0 to 40  21 us    125 MB/s  host0.nic0.out, host40.nic0.in, leaf0.up, leaf1.down",
+    ]
+
+
+def test_networks_as_json() -> None:
+    """All resources and the kinds of paths, with units in their names."""
+    found = json.loads(run("networks", "loopback", "--ranks", "3", "--json"))
+    assert found["resources"] == [{"name": "host0.cores", "capacity": 2.0, "fails_at_s": None}]
+    assert found["paths"][0]["uses_per_byte"] == {"host0.cores": pytest.approx(2 / 4.5e9)}
+    assert (found["num_ranks"], found["name"]) == (3, "loopback")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("networks dgx-h100 --ranks 9", "ringsim: ringsim/network/presets/dgx-h100.toml: its hosts have 8 ranks: "),
+        ("networks dgx-h1000", "ringsim: network 'dgx-h1000': did you mean dgx-h100? presets are dgx-a100, "),
+        ("networks no/such.toml", "ringsim: no/such.toml: No such file or directory"),
+        (
+            "simulate --network gbe --latency 1us",
+            "ringsim simulate: --network and --latency exclude each other",
+        ),
+        (
+            "simulate --network gbe --reduce-bandwidth 1GB/s",
+            "ringsim simulate: --network and --reduce-bandwidth exclude each other",
+        ),
+        ("simulate --network gbee", "ringsim: network 'gbee': did you mean gbe? presets are "),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:
+    """Exit code 2, and one line that names the value and the rule."""
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 2
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,116 @@
+"""A user's own algorithm, by file and function."""
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from ringsim import Collective, build
+from ringsim.schedule import verify
+
+EXCHANGE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from ringsim import Collective, Schedule, Transfer
+
+@dataclass
+class Pair:
+    first: int
+    second: int
+
+def exchange(num_ranks):
+    pair = Pair(0, 1)
+    there, back = Transfer(pair.first, pair.second, 0, True), Transfer(pair.second, pair.first, 0, True)
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "exchange", num_ranks, 1, [[there, back]])
+"""
+
+
+def in_file(folder: Path, text: str) -> Path:
+    """A user's file; its folder is not where Python looks for modules."""
+    path = folder / "my.py"
+    path.write_text(text)
+    return path
+
+
+def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
+    """What the function returns is named after its file, and can be proved."""
+    schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
+    assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
+    assert verify(schedule) == (1, 2)
+
+
+def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `--algorithm my.py:exchange`."""
+    in_file(tmp_path, EXCHANGE)
+    monkeypatch.chdir(tmp_path)
+    assert build(Collective.ALL_REDUCE, "my.py:exchange", 2).algorithm == "my.py:exchange"
+
+
+def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
+    """The file is read anew, even within the second and with as many bytes, so no stale bytecode is used."""
+    path = in_file(tmp_path, EXCHANGE)
+    before = path.stat()
+    build(Collective.ALL_REDUCE, f"{path}:exchange", 2)
+    path.write_text(EXCHANGE.replace("num_ranks, 1, [[", "num_ranks, 7, [["))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert build(Collective.ALL_REDUCE, f"{path}:exchange", 2).num_chunks == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def other(n): pass", "there is no function 'mine' in '{path}'"),
+        ("mine = 3", "there is no function 'mine' in '{path}'"),
+        ("def mine(n)", "it raised SyntaxError: expected ':' (my.py, line 1)"),
+        ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def mine(n): return 1 / (n - 2)", "it raised ZeroDivisionError: division by zero"),
+        ("def mine(n): raise RuntimeError('two\\n  lines')", "it raised RuntimeError: two lines"),
+        ("def mine(n): raise RuntimeError", "it raised RuntimeError"),
+        ("raise SystemExit(0)", "it raised SystemExit: 0"),
+        ("def mine(n): raise SystemExit", "it raised SystemExit"),
+        ("def mine(): pass", "it raised TypeError: mine() takes 0 positional arguments but 1 was given"),
+        ("def mine(n): return [n]", "it returned list, not a Schedule"),
+        ("def mine(n): pass", "it returned NoneType, not a Schedule"),
+        (
+            "from ringsim import ring_all_gather as mine",
+            "it returned all_gather ring over 2 ranks; needed is all_reduce over 2 ranks",
+        ),
+        (
+            "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
+            "collective 10: must be of Collective",
+        ),
+        (
+            "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
+            "steps []: must be of Steps",
+        ),
+        (
+            "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",
+            "it returned all_reduce ring over 4 ranks; needed is all_reduce over 2 ranks",
+        ),
+    ],
+)
+def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    """The message names the file, the function and the fault."""
+    path = in_file(tmp_path, text)
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        build(Collective.ALL_REDUCE, f"{path}:mine", 2)
+    assert str(error.value) == f"algorithm '{path}:mine': " + message.format(path=path)
+
+
+@pytest.mark.parametrize(("name", "file"), [("no/such.py:mine", "no/such.py"), (".:mine", "."), (":mine", ".")])
+def test_a_missing_file_is_said_to_be_missing(name: str, file: str) -> None:
+    """A folder is no file either."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        build(Collective.ALL_REDUCE, name, 2)
+    assert str(error.value) == f"algorithm {name!r}: there is no file {file!r}"
+
+
+def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:
+    """What Python finds suspicious in the file ends in the error, or is none."""
+    file = tmp_path / "mine.py"
+    file.write_text("def ring(num_ranks):\n    return [[]](num_ranks)\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="it raised TypeError: 'list' object is not callable"):
+            build(Collective.ALL_REDUCE, f"{file}:ring", 2)

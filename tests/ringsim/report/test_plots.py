@@ -1,0 +1,166 @@
+"""Tests of `ringsim.report.plots`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ringsim.analysis.overview import Overview, make_overview
+from ringsim.network.network import Network
+from ringsim.registry.algorithms import build
+from ringsim.report.plots.chunk_grid import contributor_colours, shaded_image, striped_image
+from ringsim.report.plots.lane_layout import LaneLayout, pack_sends
+from ringsim.report.plots.lanes import draw_lanes
+from ringsim.report.plots.overview_figure import draw_overview, save_overview
+from ringsim.schedule.collective import Collective
+
+NETWORK = Network(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)
+
+
+def overview_of(num_ranks: int, collective: str = "all_reduce", algorithm: str = "ring") -> Overview:
+    """The overview of a built-in algorithm, each chunk 8 bytes (4 for gloo_ring)."""
+    return make_overview(build(Collective(collective), algorithm, num_ranks), NETWORK, 8 * num_ranks)
+
+
+def drawn_intervals(axes: Axes, label: str) -> list[tuple[int, float, float]]:
+    """Rank, begin and end of the bars with this label, in order."""
+    [bars] = [collection for collection in axes.collections if collection.get_label() == label]
+    boxes = [path.get_extents() for path in bars.get_paths()]
+    return sorted((round((box.y0 + box.y1) / 2), box.x0, box.x1) for box in boxes)
+
+
+def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
+    """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
+    overview = overview_of(3)
+    axes = Figure().subplots()
+    draw_lanes(axes, overview, LaneLayout.of(overview.timeline))
+    timeline = overview.timeline
+    for label, rank, begin, end, rows in (
+        ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
+        ("sends to overwrite", timeline.src, timeline.start_s, timeline.left_s, ~timeline.reduce),
+        ("reduces", timeline.dst, timeline.apply_s, timeline.applied_s, timeline.reduce),
+    ):
+        wanted = sorted(zip(rank[rows].tolist(), begin[rows].tolist(), end[rows].tolist(), strict=True))
+        assert len(wanted) == 6
+        np.testing.assert_allclose(drawn_intervals(axes, label), wanted, err_msg=label)
+    gaps = [(rank, *gap) for rank, gaps in enumerate(overview.waiting_s) for gap in gaps.tolist()]
+    np.testing.assert_allclose(drawn_intervals(axes, "waits"), sorted(gaps))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_ranks", "most"),
+    [("ring", 5, 1), ("direct", 4, 3), ("parameter_server", 8, 7), ("double_binary_tree", 8, 4), ("torus", 9, 2)],
+)
+def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: int, most: int) -> None:
+    """In a row of a lane no two sendings overlap, and there are no more rows than are sent at any one time."""
+    timeline = overview_of(num_ranks, algorithm=algorithm).timeline
+    row = pack_sends(timeline)
+    assert row.max() + 1 == most
+    for rank in range(num_ranks):
+        mine = timeline.src == rank
+        start, left = timeline.start_s[mine], timeline.left_s[mine]
+        at_once = ((start <= start[:, None]) & (left > start[:, None])).sum(axis=1)
+        assert row[mine].max() + 1 == at_once.max()
+        for number in range(most):
+            order = np.argsort(start[row[mine] == number])
+            assert (start[row[mine] == number][order][1:] >= left[row[mine] == number][order][:-1]).all()
+
+
+def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
+    """What a tree's rank sends to one neighbour is easier to follow in one row than in two."""
+    timeline = overview_of(8, algorithm="double_binary_tree").timeline
+    row, leaf = pack_sends(timeline), timeline.src == 1  # sends to 2 and 7 all the time
+    assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]
+
+
+def test_lanes_with_rows_do_not_overlap() -> None:
+    """A lane is as high as its rows need; one with a single row is as high as in a ring."""
+    layout = LaneLayout.of(overview_of(8, algorithm="parameter_server").timeline)
+    assert layout.extra[0] > 1.5
+    assert not layout.extra[1:].any()
+    ranks = np.arange(8)
+    top, bottom = (layout.origin + edge for edge in layout.lane(ranks))
+    np.testing.assert_allclose(top[1:] - bottom[:-1], 0.2)
+    np.testing.assert_allclose(layout.height, bottom[-1] + 0.6)
+
+
+def test_a_stripe_is_filled_where_its_rank_contributes() -> None:
+    """In every state, cell and stripe the colour is the contributor's, or white if its share is missing."""
+    overview = overview_of(4, algorithm="gloo_ring")
+    colours = contributor_colours(4)
+    for state, held in enumerate(overview.holdings):
+        image = striped_image(overview, state, with_counts=True).reshape(4, 2, 8, 4, 3)
+        assert (image[:, 0] == 1).all()  # the strip behind the count
+        assert (image[:, 1] == np.where(held[..., None] > 0, colours, 1.0)).all()
+
+
+def test_contributors_differ_in_lightness() -> None:
+    """Printed in grey, a later contributor's stripe is lighter than an earlier one's, and none is white."""
+    lightness = contributor_colours(8) @ np.array([0.299, 0.587, 0.114])
+    assert (np.diff(lightness) > 0.03).all()
+    assert lightness[-1] < 0.85
+
+
+def test_shading_tells_nothing_part_and_all() -> None:
+    """Without room for stripes: white holds nothing, more shares are darker, finished is black."""
+    overview = overview_of(4)
+    assert (shaded_image(overview, -1) == 0).all()
+    lightness = shaded_image(overview, 3).mean(axis=-1)  # reduce-scatter done: every number of shares occurs
+    by_share = [lightness[overview.holdings[3].sum(axis=-1) == count] for count in (4, 3, 2, 1)]
+    means = [float(shades.mean()) for shades in by_share]
+    assert means == sorted(means)
+    assert means[0] == 0
+    gathering = overview_of(4, "all_gather")
+    assert (shaded_image(gathering, 0) == np.where(np.eye(4, dtype=bool), 0.0, 1.0)[..., None]).all()
+
+
+def test_the_crossover_is_marked_where_it_lies() -> None:
+    """The line between the two regimes stands at the overview's crossover."""
+    overview = overview_of(4)
+    axes = draw_overview(overview).axes[-1]
+    [mark] = [line for line in axes.get_lines() if line.get_label() == "crossover"]
+    assert np.asarray(mark.get_path().vertices)[:, 0].tolist() == [overview.crossover_bytes] * 2
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "collective", "algorithm"),
+    [
+        (1, "all_reduce", "ring"),
+        (3, "reduce_scatter", "ring"),
+        (4, "all_reduce", "gloo_ring"),
+        (20, "all_gather", "ring"),
+    ],
+)
+def test_a_page_is_written(tmp_path: Path, num_ranks: int, collective: str, algorithm: str) -> None:
+    """Any number of ranks gives a PNG about 2000 pixels wide, and no other file."""
+    path = tmp_path / "page.png"
+    save_overview(overview_of(num_ranks, collective, algorithm), path)
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        assert 1900 < picture.width < 2100
+        assert picture.height > 1000
+        assert np.unique(np.asarray(picture.convert("L"))).size > 50  # not a blank page
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
+    """`.svg` gives an SVG; a suffix that is no picture's is refused and leaves nothing behind."""
+    overview = overview_of(2)
+    save_overview(overview, tmp_path / "page.svg")
+    assert "<svg" in (tmp_path / "page.svg").read_text()
+    with pytest.raises(ValueError, match="xyz"):
+        save_overview(overview, tmp_path / "page.xyz")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.svg"]
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A path that cannot be written raises OSError, before or after the temporary file is there."""
+    overview = overview_of(1)
+    (tmp_path / "taken").mkdir()
+    for path in (tmp_path / "taken", tmp_path / "missing" / "page.png"):
+        with pytest.raises(OSError, match=path.name):
+            save_overview(overview, path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["taken"]

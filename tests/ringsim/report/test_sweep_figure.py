@@ -1,0 +1,96 @@
+"""Tests of the pictures of a sweep."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ringsim.analysis.sweep import Sweep, run_sweep
+from ringsim.network.network import Network
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.report.plots.algorithm_styles import styles_of
+from ringsim.report.plots.sweep_figure import draw_sweep, panel_ranks, save_sweep
+from ringsim.report.plots.winner_map import draw_winner_map, size_edges, winning_names
+from ringsim.schedule.collective import Collective
+
+NETWORKS = {"one": Network(1e-5, 1e9), "two": Network(1e-3, 1e9)}
+NAMES = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+
+
+def sweep_of(names: list[str], ranks: list[int], sizes: list[int], num_networks: int = 1) -> Sweep:
+    """A sweep in which whatever has more than 10,000 transfers is skipped, if it has more than 256 ranks."""
+    networks = dict(list(NETWORKS.items())[:num_networks])
+    return run_sweep(Collective.ALL_REDUCE, names, ranks, sizes, networks, max_transfers=1e4)
+
+
+def test_a_cell_has_the_colour_of_its_winner() -> None:
+    """Each area is made of the cells that its algorithm wins, at their sizes and ranks; what nobody wins is hatched."""
+    sweep = sweep_of(["ring", "recursive_doubling"], [4, 8, 64], [1 << 10, 1 << 14, 1 << 24])
+    axes = Figure().subplots()
+    legend = draw_winner_map(axes, sweep, "one", styles_of(sweep.algorithms))
+    assert [patch.get_label() for patch in legend] == ["ring", "recursive_doubling"]
+    edges = size_edges(sweep.sizes_bytes)
+    for area in axes.collections[:2]:
+        found = {(round((box.y0 + box.y1) / 2), box.x0, box.x1) for box in (p.get_extents() for p in area.get_paths())}
+        won = np.argwhere(winning_names(sweep, "one") == area.get_label()).tolist()
+        assert found == {(row, edges[column], edges[column + 1]) for row, column in won}
+    alone = sweep_of(["direct"], [4, 1000], [8])
+    assert winning_names(alone, "one").tolist() == [["direct"], [""]]
+    labels = [patch.get_label() for patch in draw_winner_map(axes, alone, "one", styles_of(["direct"]))]
+    assert labels == ["direct", "all skipped"]
+
+
+def test_lines_are_the_times_of_the_cells() -> None:
+    """One line an algorithm in each panel."""
+    sweep = sweep_of(["ring", "direct"], [4], [1 << 10, 1 << 20])
+    panel = draw_sweep(sweep).axes[1]
+    drawn = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in panel.get_lines()}
+    for name in ("ring", "direct"):
+        assert drawn[name] == [[cell.size_bytes, cell.time_s] for cell in sweep.cells if cell.algorithm == name]
+
+
+def test_cells_meet_half_way_on_the_logarithmic_axis() -> None:
+    """Whatever the sizes; a single one has a cell too."""
+    np.testing.assert_allclose(size_edges([4, 16, 256]), [2, 8, 64, 1024])
+    assert size_edges([8]).tolist() == [4, 16]
+
+
+def test_panels_for_the_least_the_middle_and_the_largest_number_of_ranks() -> None:
+    """At most three, none twice."""
+    assert panel_ranks([2, 4, 8, 16, 32]) == [2, 8, 32]
+    assert panel_ranks([2, 4]) == [2, 4]
+    assert panel_ranks([7]) == [7]
+
+
+def test_every_algorithm_has_a_look_of_its_own() -> None:
+    """Alone or among all, built-in ones look the same; users' own differ from them and from one another."""
+    styles = styles_of([*NAMES, "a.py:f", "b.py:g"])
+    assert len(set(styles.values())) == len(NAMES) + 2
+    assert styles_of(["direct"])["direct"] == styles["direct"]
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks", "sizes", "num_networks"),
+    [(NAMES, [2, 4, 8, 1000], [1 << 10, 1 << 15, 1 << 20], 2), (["direct"], [3], [100], 1)],
+)
+def test_the_page_needs_nothing_but_the_saved_sweep(
+    tmp_path: Path, names: list[str], ranks: list[int], sizes: list[int], num_networks: int
+) -> None:
+    """Drawn from the CSV file it is the same to the last pixel."""
+    sweep = sweep_of(names, ranks, sizes, num_networks)
+    sweep.to_csv(tmp_path / "sweep.csv")
+    save_sweep(sweep, tmp_path / "page.png")
+    save_sweep(Sweep.from_csv(tmp_path / "sweep.csv"), tmp_path / "again.png")
+    assert (tmp_path / "page.png").read_bytes() == (tmp_path / "again.png").read_bytes()
+    with Image.open(tmp_path / "page.png") as picture:
+        assert 1900 < picture.width < 2100
+        assert np.unique(np.asarray(picture.convert("L"))).size > 50  # not a blank page
+
+
+def test_a_suffix_that_is_no_pictures_is_refused(tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    with pytest.raises(ValueError, match="xyz"):
+        save_sweep(sweep_of(["ring"], [2], [8]), tmp_path / "page.xyz")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,227 @@
+"""Each combinator against doing the same by hand to the transfers written out."""
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringsim import (
+    Collective,
+    Schedule,
+    ScheduleError,
+    Transfer,
+    build,
+    merge,
+    on_groups,
+    pipeline,
+    relabel,
+    split,
+    then,
+)
+from ringsim.schedule.collective import owners
+from tests.ringsim.strategies import schedules
+
+Rows = list[list[Transfer]]
+
+
+class Shape(NamedTuple):
+    """What `Schedule.from_transfers` wants beside the transfers."""
+
+    collective: Collective
+    algorithm: str
+    num_ranks: int
+    num_chunks: int
+
+
+def written_out(schedule: Schedule) -> Rows:
+    """The transfers as lists."""
+    return [list(step) for step in schedule.steps]
+
+
+def assert_same(made: Schedule, rows: Rows) -> None:
+    """All that an executor reads is what a table works out for `rows`; the lookback may be too large."""
+    shape = Shape(made.collective, made.algorithm, made.num_ranks, made.num_chunks)
+    table = Schedule.from_transfers(*shape, rows)
+    for a, b in zip(made.steps, table.steps, strict=True):
+        for name in ("src", "dst", "chunk", "reduce", "ready_after", "free_after"):
+            assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
+    rank, chunk = (grid.ravel() for grid in np.indices((made.num_ranks, made.num_chunks)))
+    assert made.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
+    assert made.steps.last_send(rank, chunk).tolist() == table.steps.last_send(rank, chunk).tolist()
+    assert made.steps.lookback >= table.steps.lookback
+
+
+def piece(transfer: Transfer, pieces: int, j: int) -> Transfer:
+    """The transfer of piece j of the chunk."""
+    return transfer._replace(chunk=transfer.chunk * pieces + j)
+
+
+@given(schedules(), st.integers(0, 6))
+def test_then_is_the_same_as_writing_both_out(schedule: Schedule, cut: int) -> None:
+    """Cutting a schedule in two and joining the parts with `then` changes no column."""
+    rows = written_out(schedule)
+    shape = Shape(Collective.ALL_REDUCE, "part", schedule.num_ranks, schedule.num_chunks)
+    first, second = (Schedule.from_transfers(*shape, part) for part in (rows[:cut], rows[cut:]))
+    joined = then(first, second, Collective.ALL_REDUCE, "joined")
+    assert_same(joined, rows)
+    assert joined.steps.lookback == schedule.steps.lookback
+
+
+def test_then_needs_the_same_chunks() -> None:
+    """Two schedules that cut the tensor differently cannot follow one another."""
+    first, second = build(Collective.ALL_REDUCE, "ring", 3), build(Collective.ALL_REDUCE, "direct", 3)
+    with pytest.raises(ScheduleError, match="has 3 chunks, .* has 1; both must agree"):
+        then(first, second, Collective.ALL_REDUCE, "both")
+
+
+@given(schedules(), st.integers(1, 4))
+def test_split_sends_piece_after_piece(schedule: Schedule, pieces: int) -> None:
+    """Every step becomes one for each piece, and nothing else changes."""
+    made = split(schedule, pieces)
+    assert_same(made, [[piece(t, pieces, j) for t in row] for row in written_out(schedule) for j in range(pieces)])
+    assert made.steps.lookback == schedule.steps.lookback * pieces
+
+
+@given(schedules(), st.integers(1, 4))
+def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, pieces: int) -> None:
+    """In step t piece j does what the whole did in step t - j."""
+    rows = written_out(schedule)
+    waves: Rows = [[] for _ in range(len(rows) + pieces - 1 if rows else 0)]
+    for index, row in enumerate(rows):
+        for j in range(pieces):
+            waves[index + j] += [piece(t, pieces, j) for t in row]
+    made = pipeline(schedule, pieces)
+    assert_same(made, waves)
+    assert made.steps.lookback == schedule.steps.lookback
+
+
+@pytest.mark.parametrize("combinator", [split, pipeline])
+def test_no_pieces_are_refused(combinator: Callable[[Schedule, int], Schedule]) -> None:
+    """The message names the value."""
+    with pytest.raises(ValueError, match="^pieces 0: must be at least 1$"):
+        combinator(build(Collective.ALL_REDUCE, "ring", 3), 0)
+
+
+@given(schedules(max_steps=9), st.lists(st.integers(0, 9), min_size=1, max_size=3).map(sorted))
+def test_merge_takes_turns(schedule: Schedule, cuts: list[int]) -> None:
+    """Chunks and steps are interleaved; whoever has more steps goes on alone."""
+    rows = written_out(schedule)
+    parts = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    shape = Shape(Collective.ALL_REDUCE, "part", schedule.num_ranks, schedule.num_chunks)
+    made = merge(*(Schedule.from_transfers(*shape, part) for part in parts), algorithm="merged")
+    by_turns = zip_longest(*([[piece(t, len(parts), i) for t in row] for row in p] for i, p in enumerate(parts)))
+    assert_same(made, [row for turn in by_turns for row in turn if row is not None])
+    assert made.algorithm == "merged"
+
+
+@given(schedules(), st.integers(1, 3))
+def test_merge_of_equally_long_ones_knows_its_lookback(schedule: Schedule, copies: int) -> None:
+    """It is no larger than needed there, so that an executor keeps no more than it must."""
+    assert merge(*[schedule] * copies).steps.lookback == schedule.steps.lookback * copies
+
+
+def test_merge_needs_the_same_collective_ranks_and_chunks() -> None:
+    """The message names both schedules."""
+    ring = build(Collective.ALL_REDUCE, "ring", 3)
+    for other in (
+        build(Collective.ALL_REDUCE, "ring", 4),
+        build(Collective.ALL_GATHER, "ring", 3),
+        build(Collective.ALL_REDUCE, "direct", 3),
+    ):
+        with pytest.raises(ScheduleError) as error:
+            merge(ring, other)
+        assert str(error.value) == (
+            f"merge: all_reduce ring over 3 ranks has 3 chunks, {other} has {other.num_chunks}; "
+            "collective, ranks and chunks must agree"
+        )
+
+
+@given(schedules(), st.sampled_from(Collective), st.data())
+def test_relabel_moves_ranks_and_the_chunks_they_own(
+    schedule: Schedule, collective: Collective, data: st.DataObject
+) -> None:
+    """Rank order[i] does what rank i did; a chunk goes with its owner, where it has one, to the same place."""
+    num_ranks, per_rank = schedule.num_ranks, schedule.num_chunks
+    rooted = collective in (Collective.BROADCAST, Collective.REDUCE)
+    order = data.draw(st.permutations(range(num_ranks)).filter(lambda order: order[0] == 0 or not rooted))
+    owned = collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    # Chunks of every owner, not only of the first.
+    rows = [[t._replace(chunk=t.src * per_rank + t.chunk) for t in row] for row in written_out(schedule)]
+    plain = Schedule.from_transfers(collective, "plain", num_ranks, num_ranks * per_rank, rows)
+    owner = owners(num_ranks, num_ranks * per_rank).tolist()
+
+    def moved(t: Transfer) -> Transfer:
+        chunk = order[owner[t.chunk]] * per_rank + t.chunk % per_rank if owned else t.chunk
+        return Transfer(order[t.src], order[t.dst], chunk, t.reduce)
+
+    made = relabel(plain, order)
+    assert_same(made, [[moved(t) for t in row] for row in rows])
+    assert made.steps.lookback == plain.steps.lookback
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [1, 2, 3], [0, 1, 2, 3]])
+def test_relabel_needs_a_permutation(order: list[int]) -> None:
+    """Each rank has to be somewhere, once."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        relabel(build(Collective.ALL_REDUCE, "ring", 3), order)
+    assert str(error.value) == f"order {order}: must have each rank 0..2 once"
+
+
+def test_relabel_leaves_the_root() -> None:
+    """A broadcast from another rank would not be the broadcast of the contract."""
+    with pytest.raises(ValueError, match=r"^order \[1, 0, 2\]: must begin with rank 0, the root of broadcast$"):
+        relabel(build(Collective.BROADCAST, "ring", 3), [1, 0, 2])
+
+
+def test_relabel_needs_shares_of_equal_size() -> None:
+    """Where one rank owns more chunks than another their chunks cannot be exchanged."""
+    uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
+    with pytest.raises(ScheduleError, match="has 3 chunks; must be a multiple of its ranks$"):
+        relabel(uneven, [1, 0])
+
+
+@given(schedules(), st.integers(1, 3), st.integers(0, 2), st.data())
+def test_on_groups_does_the_same_everywhere(
+    schedule: Schedule, num_groups: int, spare: int, data: st.DataObject
+) -> None:
+    """Each group's i-th rank does what rank i did, on the group's run of chunks; the other ranks do nothing."""
+    num_ranks, num_chunks = num_groups * schedule.num_ranks + spare, schedule.num_chunks + 2
+    everyone = data.draw(st.permutations(range(num_ranks)))
+    groups = np.array(everyone[: num_groups * schedule.num_ranks]).reshape(num_groups, -1).tolist()
+    start = data.draw(st.lists(st.integers(0, 2), min_size=num_groups, max_size=num_groups))
+    rows = [
+        [
+            Transfer(group[t.src], group[t.dst], first + t.chunk, t.reduce)
+            for group, first in zip(groups, start, strict=True)
+            for t in row
+        ]
+        for row in written_out(schedule)
+    ]
+    made = on_groups(schedule, groups, num_ranks, num_chunks, Collective.ALL_REDUCE, start)
+    assert_same(made, rows)
+    assert made.steps.lookback == schedule.steps.lookback
+
+
+@pytest.mark.parametrize(
+    ("groups", "first_chunk", "message"),
+    [
+        ([[0, 1]], None, "each group must have 3 ranks of its own"),
+        ([[0, 1, 2], [2, 3, 4]], None, "each group must have 3 ranks of its own"),
+        ([[0, 1, 2], [3, 4, 5]], [0], "each group must have 3 ranks of its own"),
+        ([[0, 1, 7]], None, "not within 7 ranks and 5 chunks"),
+        ([[0, 1, -1]], None, "not within 7 ranks and 5 chunks"),
+        ([[0, 1, 2]], [3], "not within 7 ranks and 5 chunks"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(
+    groups: list[list[int]], first_chunk: list[int] | None, message: str
+) -> None:
+    """Overlapping groups would couple what is to be independent."""
+    ring = build(Collective.ALL_REDUCE, "ring", 3)
+    with pytest.raises(ScheduleError) as error:
+        on_groups(ring, groups, 7, 5, Collective.ALL_REDUCE, first_chunk)
+    assert str(error.value) == f"on_groups: all_reduce ring over 3 ranks: {message}"

@@ -1,0 +1,98 @@
+"""The arrows between transfers: whoever follows them, and nothing else, gets the simulator's times."""
+
+from functools import cache
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringsim import Network, Schedule, ring_all_reduce
+from ringsim.schedule import partition
+from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, NONE, Dependencies, dependencies
+from ringsim.simulation import simulate
+from tests.ringsim.strategies import built_in_schedules, networks, schedules
+
+
+class Followed:
+    """The times of single transfers, each asking the ones that it waits for."""
+
+    def __init__(self, schedule: Schedule, network: Network, size: int) -> None:
+        self._network, self._arrows = network, dependencies(schedule)
+        self._bytes = np.diff(partition(size, schedule.num_chunks))[self._arrows.chunk]
+        # A row asks only rows before it, or sends of its own step: so going in order no question goes deep.
+        self.start, self.left, self.all_left, self.applied = map(
+            cache, (self._start, self._left, self._all_left, self._applied)
+        )
+
+    def times(self) -> list[tuple[float, float, float, float]]:
+        """Of every transfer when it starts, has left, is being applied and has been."""
+        rows = range(len(self._arrows))
+        return [(self.start(row), self.left(row), self._apply(row), self.applied(row)) for row in rows]
+
+    def _start(self, row: int) -> float:
+        ready, before = self._arrows.ready[row], self._arrows.before_on_link[row]
+        return max(0.0 if ready == NONE else self.applied(ready), 0.0 if before == NONE else self.left(before))
+
+    def _left(self, row: int) -> float:
+        network = self._network
+        return self.start(row) + float(network.send_overhead_s + self._bytes[row] / network.bandwidth_bytes_per_s)
+
+    def _all_left(self, row: int) -> float:
+        before = self._arrows.before_at_src[row]
+        return max(self.left(row), 0.0 if before == NONE else self.all_left(before))
+
+    def _apply(self, row: int) -> float:
+        free, before = self._arrows.free[row], self._arrows.before_at_dst[row]
+        arrived = self.left(row) + self._network.latency_s
+        free_at = 0.0 if free == NONE else self.all_left(free)
+        return max(arrived, free_at, 0.0 if before == NONE else self.applied(before))
+
+    def _applied(self, row: int) -> float:
+        network = self._network
+        adding = self._bytes[row] / network.reduce_bytes_per_s if self._arrows.reduce[row] else 0.0
+        return self._apply(row) + float(network.receive_overhead_s + adding)
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedules() | built_in_schedules(max_ranks=7), st.integers(0, 200), networks())
+def test_following_the_arrows_gives_the_simulated_times(schedule: Schedule, size: int, network: Network) -> None:
+    """One transfer at a time, from the arrows and the costs alone: the same to the last bit."""
+    timeline = simulate(schedule, network, size)
+    columns = (timeline.start_s, timeline.left_s, timeline.apply_s, timeline.applied_s)
+    assert Followed(schedule, network, size).times() == list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+@given(schedules())
+def test_the_rows_are_those_of_a_timeline(schedule: Schedule) -> None:
+    """The same transfers in the same order."""
+    arrows, timeline = dependencies(schedule), simulate(schedule, Network(0.0, 1.0), 100)
+    for name in ("step", "src", "dst", "chunk", "reduce"):
+        assert getattr(arrows, name).tolist() == getattr(timeline, name).tolist(), name
+
+
+def arrows_of(arrows: Dependencies, name: str) -> list[int]:
+    """One column as a list."""
+    column: list[int] = getattr(arrows, name).tolist()
+    return column
+
+
+def test_the_arrows_of_a_ring_of_two() -> None:
+    """Row by row: ranks 0 and 1 exchange a chunk to add, then the sums."""
+    arrows = dependencies(ring_all_reduce(2))
+    assert arrows_of(arrows, "ready") == [NONE, NONE, 1, 0]
+    assert arrows_of(arrows, "before_on_link") == [NONE, NONE, 0, 1]
+    assert arrows_of(arrows, "before_at_dst") == [NONE, NONE, 0, 1]
+    assert arrows_of(arrows, "before_at_src") == [NONE, NONE, 0, 1]
+    assert arrows_of(arrows, "free") == [NONE] * 4
+
+
+def test_the_size_of_a_row_is_as_stated() -> None:
+    """What an engine needs to foresee how much memory it will take."""
+    arrows = dependencies(ring_all_reduce(5))
+    columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
+    assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)
+
+
+def test_no_transfers_have_no_arrows() -> None:
+    """A single rank."""
+    assert len(dependencies(ring_all_reduce(1))) == 0

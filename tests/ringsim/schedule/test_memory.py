@@ -1,0 +1,104 @@
+"""What is too large is refused before it begins; free memory is made small here, and nothing large allocated."""
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Collective, Network, Schedule, build, predict_time
+from ringsim.cli import main
+from ringsim.schedule import memory, verify
+from ringsim.schedule.memory import require_memory
+
+LITTLE = 2**20
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 1 MiB of free memory."""
+    monkeypatch.setattr(memory, "free_bytes", lambda: LITTLE)
+
+
+@pytest.mark.usefixtures("little")
+def test_the_message_says_what_it_takes_what_there_is_and_what_to_do() -> None:
+    """And what fits goes through."""
+    require_memory("it", LITTLE)
+    message = r"^it: would take 2 MiB of memory; 1 MiB is free: take fewer ranks$"
+    with pytest.raises(ValueError, match=message):
+        require_memory("it", 2 * LITTLE)
+
+
+def test_this_machine_has_some_memory() -> None:
+    """Otherwise nothing could be run here."""
+    assert memory.free_bytes() > LITTLE
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "num_ranks", "message"),
+    [
+        ("all_reduce", "direct", 128, "all 16,256 pairs of 128 ranks: would take 1.798 MiB"),
+        ("all_gather", "direct", 128, "all 16,256 pairs of 128 ranks"),
+        ("all_reduce", "halving_doubling", 128, "halving_doubling of 128 ranks in 128 chunks"),
+        ("reduce_scatter", "halving_doubling", 255, "halving_doubling of 255 ranks in 255 chunks"),
+        ("all_gather", "recursive_doubling", 512 - 1, "the other chunks of 255 folded ranks"),
+    ],
+)
+def test_listed_algorithms_are_refused(collective: str, algorithm: str, num_ranks: int, message: str) -> None:
+    """Before their columns are made."""
+    with pytest.raises(ValueError, match=message):
+        build(Collective(collective), algorithm, num_ranks)
+
+
+@pytest.mark.usefixtures("little")
+def test_tables_and_steps_of_a_users_own_schedule_are_refused() -> None:
+    """Whoever lists steps: by the table of ranks and chunks, and by each large step."""
+    with pytest.raises(ValueError, match="a list of who sends what: 300 ranks x 300 chunks: would take 1.373 MiB"):
+        Schedule.from_columns(Collective.ALL_REDUCE, "own", 300, 300, [])
+    row = [0] * (2**16 + 1)
+    with pytest.raises(ValueError, match="a step of 65,537 transfers: would take 6.25 MiB"):
+        Schedule.from_columns(Collective.ALL_REDUCE, "own", 2, 1, [(row, 1, 0, True)])
+
+
+def test_proofs_and_histories_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` by its counts; the step engine by the steps that it looks back."""
+    ring, hierarchical = build(Collective.ALL_REDUCE, "ring", 64), build(Collective.ALL_REDUCE, "hierarchical", 1024)
+    monkeypatch.setattr(memory, "free_bytes", lambda: LITTLE)
+    with pytest.raises(ValueError, match="all_reduce ring over 64 ranks: its proof: would take 4 MiB"):
+        verify(ring)
+    with pytest.raises(ValueError, match="its last 256 steps: would take 4 MiB"):
+        predict_time(hierarchical, Network(1e-6, 1e9), 2**20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "simulate --ranks 131072 --algorithm direct",
+            "ringsim: all 17,179,738,112 pairs of 131,072 ranks: would take",
+        ),
+        (
+            "export --ranks 65536 --format goal -o x",
+            "ringsim: all_reduce ring over 65536 ranks in GOAL text: would take",
+        ),
+        (
+            "export --ranks 65536 --format msccl -o x",
+            "ringsim: all_reduce ring over 65536 ranks as MSCCL XML: would take",
+        ),
+        ("verify --ranks 100000", "ringsim: all_reduce ring over 100000 ranks: its proof needs 7450581 GiB"),
+        ("plot --ranks 1000000", "ringsim plot: Invalid value for '--ranks': 1000000 is not in the range"),
+        ("plot --ranks 131072", "ringsim: num_ranks 131072: a picture shows at most 128 ranks"),
+    ],
+)
+def test_a_huge_request_gets_one_line(arguments: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, at once, on a machine with 64 GiB."""
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2**36)
+    result = CliRunner().invoke(main, arguments.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_algorithms_lists_what_can_be_counted() -> None:
+    """The others are named below the table, with the reason."""
+    result = CliRunner().invoke(main, ["algorithms", "--ranks", "100000", "--collective", "all_gather"])
+    assert result.exit_code == 0
+    assert "all_gather ring skipped: 1e10 transfers, above 1e8; take fewer ranks" in result.stdout.splitlines()

@@ -1,0 +1,39 @@
+"""How a tensor is cut."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringsim.schedule import partition
+
+
+@given(st.integers(0, 10**6), st.integers(1, 300))
+def test_chunks_cover_everything_and_differ_by_one(num_elements: int, num_chunks: int) -> None:
+    """Chunks follow one another without a gap, and no two differ by more than one element."""
+    bounds = partition(num_elements, num_chunks)
+    sizes = np.diff(bounds)
+    assert (bounds[0], bounds[-1], len(sizes)) == (0, num_elements, num_chunks)
+    assert sizes.min() >= 0
+    assert sizes.max() - sizes.min() <= 1
+
+
+@given(st.integers(0, 10**6), st.integers(1, 50), st.integers(1, 8))
+def test_cutting_finer_keeps_the_old_bounds(num_elements: int, num_chunks: int, pieces: int) -> None:
+    """Every chunk can be cut into k without moving the share of any rank."""
+    coarse, fine = partition(num_elements, num_chunks), partition(num_elements, num_chunks * pieces)
+    assert (fine[::pieces] == coarse).all()
+
+
+@pytest.mark.parametrize(
+    ("num_elements", "num_chunks", "message"),
+    [
+        (-1, 2, "num_elements -1: must not be negative"),
+        (4, 0, "num_chunks 0: must be at least 1"),
+        (2**62, 4, f"num_elements {2**62} in 4 chunks: too many for 64-bit arithmetic"),
+    ],
+)
+def test_impossible_cuts_are_refused(num_elements: int, num_chunks: int, message: str) -> None:
+    """The message names the value and the rule."""
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        partition(num_elements, num_chunks)

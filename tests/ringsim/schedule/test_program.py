@@ -1,0 +1,64 @@
+"""The part of one rank."""
+
+import pytest
+from hypothesis import given
+
+from ringsim import NEVER, Collective, Schedule, Transfer, build, ring_all_reduce
+from ringsim.schedule.program import rank_program
+from tests.ringsim.strategies import schedules
+
+
+@given(schedules())
+def test_programs_hold_every_transfer_twice(schedule: Schedule) -> None:
+    """Each transfer is one rank's send and another's receive, and nothing else is in any program."""
+    sent, received = [], []
+    for rank in range(schedule.num_ranks):
+        program = rank_program(schedule, rank)
+        sent += [(send.step, rank, send.peer, send.chunk) for send in program.sends]
+        received += [(receive.step, receive.peer, rank, receive.chunk) for receive in program.receives]
+    transfers = [(index, t.src, t.dst, t.chunk) for index, step in enumerate(schedule.steps) for t in step]
+    assert sorted(sent) == sorted(received) == sorted(transfers)
+
+
+@given(schedules())
+def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
+    """A send waits for the write it needs (rule 1) and for the send ahead of it to the same peer (rule 2), only."""
+    for rank in range(schedule.num_ranks):
+        program = rank_program(schedule, rank)
+        steps = [receive.step for receive in program.receives]
+        groups = [program.first_sends, *(receive.then_send for receive in program.receives)]
+        latest: dict[int, int] = {}
+        for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
+            needed = sum(step <= send.ready_after for step in steps)
+            assert group >= needed
+            latest[send.peer] = max(latest.get(send.peer, 0), needed)
+            assert group == latest[send.peer]
+
+
+def test_a_rank_of_the_ring() -> None:
+    """Rank 1 of three: it sends chunk 0 at once, and passes on what it receives."""
+    program = rank_program(ring_all_reduce(3), 1)
+    assert [(send.step, send.peer, send.chunk) for send in program.first_sends] == [(0, 2, 0)]
+    assert [(r.step, r.peer, r.chunk, r.reduce) for r in program.receives] == [
+        (0, 0, 2, True),
+        (1, 0, 1, True),
+        (2, 0, 0, False),
+        (3, 0, 2, False),
+    ]
+    assert [[send.chunk for send in r.then_send] for r in program.receives] == [[2], [1], [0], []]
+
+
+def test_a_chunk_still_being_sent_is_marked() -> None:
+    """In an exchange the arrival must not land in the chunk; in a ring's all-gather it may, once the sum has left."""
+    rows = [[Transfer(0, 1, 0, False), Transfer(1, 0, 0, False)]]
+    exchange = Schedule.from_transfers(Collective.ALL_REDUCE, "exchange", 2, 1, rows)
+    (receive,) = rank_program(exchange, 0).receives
+    assert (receive.lands_apart, receive.free_after) == (True, 0)
+    last = rank_program(ring_all_reduce(3), 1).receives[-1]
+    assert (last.lands_apart, last.sent_in, last.last_user, last.free_after) == (False, 1, 1, NEVER)
+
+
+def test_a_rank_that_is_not_there_is_refused() -> None:
+    """The message names the ranks there are."""
+    with pytest.raises(ValueError, match=r"^rank 3: all_gather ring over 3 ranks has ranks 0..2$"):
+        rank_program(build(Collective.ALL_GATHER, "ring", 3), 3)

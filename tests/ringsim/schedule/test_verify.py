@@ -1,0 +1,258 @@
+"""What the proof accepts and, above all, what it does not."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ringsim import Collective, Schedule, ScheduleError, Step, Transfer, build
+from ringsim.schedule import replay, verify
+from ringsim.schedule.combinators.then import ThenSteps
+from ringsim.schedule.schedule import Steps
+
+Rows = list[list[Transfer]]
+
+
+def ring_rows(collective: Collective = Collective.ALL_REDUCE, num_ranks: int = 4) -> Rows:
+    """The ring as lists that a test can damage."""
+    return [list(step) for step in build(collective, "ring", num_ranks).steps]
+
+
+def rebuilt(rows: Rows, collective: Collective = Collective.ALL_REDUCE, num_ranks: int = 4) -> Schedule:
+    """A schedule of the damaged lists."""
+    return Schedule.from_transfers(collective, "mutant", num_ranks, num_ranks, rows)
+
+
+def fault_of(schedule: Schedule) -> str:
+    """The first line of the error that the schedule must give."""
+    with pytest.raises(ScheduleError) as error:
+        verify(schedule)
+    return str(error.value).splitlines()[0]
+
+
+def test_a_dropped_transfer_is_a_missing_contribution() -> None:
+    """Without rank 1's first send, chunk 0 lacks its share."""
+    rows = ring_rows()
+    del rows[0][1]
+    assert re.search(r"chunk 0 ends with rank 1 counted 0 times instead of 1", fault_of(rebuilt(rows)))
+
+
+def test_a_doubled_transfer_is_counted_twice() -> None:
+    """A set of contributors could not see this."""
+    rows = ring_rows()
+    rows[0].append(rows[0][1])
+    assert re.search(r"step 0, rank 2: chunk 0 ends with rank 1 counted 2 times instead of 1", fault_of(rebuilt(rows)))
+
+
+def test_two_wrongs_of_equal_number_are_seen() -> None:
+    """One rank counted twice in place of another: the number of contributions is right, the counts are not."""
+    rows = [[Transfer(0, 2, 0, True)], [Transfer(0, 2, 0, True)]]  # rank 1's share never comes
+    schedule = Schedule.from_transfers(
+        Collective.REDUCE, "mutant", 3, 1, [[t._replace(dst=0, src=2) for t in row] for row in rows]
+    )
+    assert "rank 1 counted 0 times instead of 1, rank 2 counted 2 times instead of 1" in fault_of(schedule)
+
+
+def test_a_redirected_transfer_is_refused() -> None:
+    """Sent back to where it came from, a partial sum is missing further on."""
+    rows = ring_rows()
+    rows[1][2] = rows[1][2]._replace(dst=1)
+    assert "rank 1 counted 0 times instead of 1, rank 2 counted 0 times instead of 1" in fault_of(rebuilt(rows))
+
+
+def test_a_detour_that_loses_nothing_is_accepted() -> None:
+    """The proof looks at what arrives, not at whether it is a ring: here a sum goes straight to its owner."""
+    rows = ring_rows()
+    rows[1][2] = rows[1][2]._replace(dst=0)
+    verify(rebuilt(rows))
+
+
+def test_reordered_steps_are_refused() -> None:
+    """A chunk sent on before it has come lacks what it should have brought."""
+    rows = ring_rows()
+    rows[0], rows[1] = rows[1], rows[0]
+    fault_of(rebuilt(rows))
+
+
+def test_a_copy_in_place_of_a_sum_loses_contributions() -> None:
+    """The flag is part of what is proved."""
+    rows = ring_rows()
+    rows[1][0] = rows[1][0]._replace(reduce=False)
+    fault_of(rebuilt(rows))
+
+
+def test_sending_what_one_does_not_hold_is_refused() -> None:
+    """In an all-gather a rank has nothing but its own chunk at first."""
+    rows = ring_rows(Collective.ALL_GATHER)
+    rows[0][2] = rows[0][2]._replace(chunk=0)
+    fault = fault_of(rebuilt(rows, Collective.ALL_GATHER))
+    assert fault.endswith("step 0, rank 2: chunk 0 is sent to rank 3, but the rank does not hold it")
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> Schedule:
+    """A ring all-reduce with one random change to one transfer, or two steps or transfers exchanged."""
+    num_ranks = draw(st.integers(2, 6))
+    rows = ring_rows(num_ranks=num_ranks)
+    step = draw(st.integers(0, len(rows) - 1))
+    row = draw(st.integers(0, num_ranks - 1))
+    other = draw(st.integers(0, num_ranks - 1))
+    transfer = rows[step][row]
+    change: Callable[[], object] = draw(
+        st.sampled_from(
+            [
+                lambda: rows[step].pop(row),
+                lambda: rows[step].append(transfer),
+                lambda: rows.append([transfer]),
+                lambda: rows[step].__setitem__(row, transfer._replace(dst=other)),
+                lambda: rows[step].__setitem__(row, transfer._replace(src=other)),
+                lambda: rows[step].__setitem__(row, transfer._replace(chunk=other)),
+                lambda: rows[step].__setitem__(row, transfer._replace(reduce=not transfer.reduce)),
+                lambda: rows.insert(0, rows.pop(step)),
+            ]
+        )
+    )
+    change()
+    assume(all(t.src != t.dst for r in rows for t in r))
+    return rebuilt(rows, num_ranks=num_ranks)
+
+
+@given(mutants())
+def test_the_proof_agrees_with_numbers(schedule: Schedule) -> None:
+    """A mutant is refused if and only if it gives a wrong sum of data that tells every rank and place apart."""
+    num_ranks = schedule.num_ranks
+    # Base num_transfers + 1 digits: the sum shows how often each rank was counted, as the digits of a number.
+    base = 2 ** (schedule.num_transfers + 1)
+    buffers = [np.array([base**rank] * num_ranks, dtype=object) for rank in range(num_ranks)]
+    replay(schedule, buffers)
+    right = all(value == sum(base**rank for rank in range(num_ranks)) for buffer in buffers for value in buffer)
+    try:
+        verify(schedule)
+    except ScheduleError:
+        assert not right
+    else:
+        assert right
+
+
+class _Altered(Steps):
+    """Steps with one column replaced, as a generator that computes it wrongly would give."""
+
+    def __init__(self, steps: Steps, lookback: int | None = None, **columns: int) -> None:
+        self._steps, self._lookback, self._columns = steps, lookback, columns
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def lookback(self) -> int:
+        return self._steps.lookback if self._lookback is None else self._lookback
+
+    def last_write(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+        return self._steps.last_write(rank, chunk)
+
+    def last_send(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+        return self._steps.last_send(rank, chunk)
+
+    def step(self, index: int) -> Step:
+        step = self._steps.step(index)
+        return replace(step, **{name: np.full(len(step), value) for name, value in self._columns.items()})
+
+
+def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> Schedule:
+    """`schedule` with a column or the lookback falsified."""
+    return replace(schedule, steps=_Altered(schedule.steps, lookback, **columns))
+
+
+def test_a_false_ready_after_is_refused() -> None:
+    """An executor trusts the column, so the proof must not."""
+    ring = build(Collective.ALL_REDUCE, "ring", 4)
+    fault = fault_of(altered(ring, ready_after=-1))
+    assert fault.endswith("step 1, rank 0: chunk 2 was last written in step 0, but ready_after says -1")
+
+
+def test_a_false_lookback_is_refused() -> None:
+    """An executor keeps no more steps than the schedule declares."""
+    ring = build(Collective.ALL_REDUCE, "ring", 4)
+    assert "further back than the declared lookback 0" in fault_of(altered(ring, lookback=0))
+
+
+def test_an_exchange_must_let_the_old_value_leave() -> None:
+    """Two ranks that swap sums: without `free_after` the write could overtake the send."""
+    exchange = Schedule.from_transfers(
+        Collective.ALL_REDUCE, "exchange", 2, 1, [[Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)]]
+    )
+    verify(exchange)
+    fault = fault_of(altered(exchange, free_after=-1))
+    assert "may be overwritten before it has left for rank 0" in fault
+
+
+def test_a_send_that_must_have_arrived_needs_no_wait() -> None:
+    """Up a chain and down again: what comes down contains what went up, so that has left for certain."""
+    up = [[Transfer(2, 1, 0, True)], [Transfer(1, 0, 0, True)]]
+    down = [[Transfer(0, 1, 0, False)], [Transfer(1, 2, 0, False)]]
+    chain = Schedule.from_transfers(Collective.ALL_REDUCE, "chain", 3, 1, [*up, *down])
+    assert verify(altered(chain, free_after=-1)).num_transfers == 4
+
+
+def test_the_grid_marks_the_fault() -> None:
+    """The error shows steps downwards, ranks across, and the fault in its place."""
+    rows = ring_rows(num_ranks=3)
+    rows[0].append(rows[0][0])
+    with pytest.raises(ScheduleError) as error:
+        verify(rebuilt(rows, num_ranks=3))
+    assert str(error.value).splitlines()[1:4] == [
+        "step  rank 0  rank 1        rank 2",
+        "0      c1+r2  >c2+r0 c2+r0   c0+r1",
+        "1      c0+r2   c1+r0         c2+r1",
+    ]
+
+
+def test_a_proof_too_large_for_memory_is_refused_before_it_starts() -> None:
+    """The message says how much it would take."""
+    with pytest.raises(ValueError, match="its proof needs .* GiB of counts"):
+        verify(build(Collective.ALL_REDUCE, "ring", 4096))
+
+
+def test_then_steps_keep_last_send() -> None:
+    """What follows an all-reduce must wait for the sends of its all-gather."""
+    steps = build(Collective.ALL_REDUCE, "ring", 3).steps
+    assert isinstance(steps, ThenSteps)
+    rank, chunk = np.array([0, 0, 0]), np.array([0, 1, 2])
+    assert steps.last_send(rank, chunk).tolist() == [2, -1, 3]
+
+
+def test_counts_do_not_wrap_round() -> None:
+    """Doubled 31 times and added to twice, a count of 32 bits would come out right again."""
+    doubling = [[Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]] * 31
+    rows = [[Transfer(0, 1, 0, False)], *doubling, [Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]]
+    schedule = Schedule.from_transfers(Collective.BROADCAST, "wrapping", 3, 1, rows)
+    assert "instead of 1" in fault_of(schedule)
+
+
+def test_a_wait_for_a_later_step_is_refused() -> None:
+    """An executor would look for a step that has not been."""
+    fault = fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), free_after=5))
+    assert "was last sent in step -1, but free_after says 5" in fault
+
+
+def test_adding_to_nothing_is_refused() -> None:
+    """In an all-gather a rank holds nothing of another's chunk that could be added to."""
+    rows = ring_rows(Collective.ALL_GATHER)
+    rows[0][0] = rows[0][0]._replace(reduce=True)
+    assert "is added to, but the rank does not hold it" in fault_of(rebuilt(rows, Collective.ALL_GATHER))
+
+
+def test_chunks_must_be_shared_out_equally() -> None:
+    """Where each chunk belongs to a rank, every rank must have as many."""
+    uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
+    assert "3 chunks cannot be shared out equally" in fault_of(uneven)
+
+
+@pytest.mark.parametrize(("column", "value"), [("src", 4), ("dst", -1), ("chunk", 9)])
+def test_lazy_steps_out_of_range_are_refused(column: str, value: int) -> None:
+    """What a table would have refused when it was listed, the proof refuses."""
+    assert "not in 0..3" in fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), **{column: value}))

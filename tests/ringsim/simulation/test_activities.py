@@ -1,0 +1,175 @@
+"""Work that shares resources in virtual time, worked out by hand."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from ringsim.network.topology import Resources
+from ringsim.simulation.engines.activities import Activities
+
+INF = math.inf
+
+
+def activities(uses: Sequence[Mapping[int, float]], most: Sequence[float], capacity: Sequence[float],
+               fails_at_s: Mapping[int, float] | None = None) -> Activities:  # fmt: skip
+    """Slots with these uses, of resources with these capacities."""
+    resource, use = np.zeros((3, len(uses)), dtype=np.int64), np.zeros((3, len(uses)))
+    for slot, used in enumerate(uses):
+        for row, (number, per_unit) in enumerate(used.items()):
+            resource[row, slot], use[row, slot] = number, per_unit
+    fails = np.full(len(capacity), INF)
+    fails[list(fails_at_s or {})] = list((fails_at_s or {}).values())
+    names = tuple(f"link{number}" for number in range(len(capacity)))
+    resources = Resources(names, np.array(capacity, dtype=np.float64), fails)
+    return Activities(resource, use, np.array(most, dtype=np.float64), resources)
+
+
+def begin(work: Activities, *rows: tuple[int, float, float, float]) -> None:
+    """Slot, from when, lead, and amount of each."""
+    slot, at_s, lead_s, amount = (np.array(column) for column in zip(*rows, strict=True))
+    work.begin(slot, at_s, lead_s, amount.astype(np.float64))
+
+
+def ends(work: Activities) -> list[tuple[int, float]]:
+    """All slots that end, with their times, in the order in which they are told."""
+    found = []
+    while True:
+        slot, ends_s = work.next_ended()
+        if not len(slot):
+            return found
+        found += list(zip(slot.tolist(), ends_s.tolist(), strict=True))
+
+
+def test_one_ends_and_the_other_speeds_up() -> None:
+    """2 a second between two: 3 each is done at 3 s; what is left of 9, 6, takes 3 s more at full speed."""
+    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
+    begin(work, (0, 0, 0, 3), (1, 0, 0, 9))
+    assert ends(work) == [(0, 3), (1, 6)]
+
+
+def test_one_begins_and_the_other_slows_down() -> None:
+    """Alone until 1 s it does 2, then at 1 a second 3 more by 4 s; by then 1 of the other is left, at 2 a second."""
+    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
+    begin(work, (0, 0, 0, 5), (1, 1, 0, 4))
+    assert ends(work) == [(0, 4), (1, 4.5)]
+
+
+def test_work_may_be_begun_whenever_some_has_ended() -> None:
+    """The slot is free again; the new work shares from then on."""
+    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
+    begin(work, (0, 0, 0, 1), (1, 0, 0, 4))
+    assert [column.tolist() for column in work.next_ended()] == [[0], [1]]
+    begin(work, (0, 1, 0, 2))
+    assert ends(work) == [(0, 3), (1, 3.5)]
+
+
+def test_a_lead_takes_nothing_from_others() -> None:
+    """The second needs 2 s before it comes to the link; by then the first has done 4 of 6."""
+    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
+    begin(work, (0, 0, 0, 6), (1, 0, 2, 6))
+    assert ends(work) == [(0, 4), (1, 6)]
+
+
+def test_a_limit_of_its_own_leaves_the_rest_to_others() -> None:
+    """1 a second of 5 is all that the first can take."""
+    work = activities([{0: 1}, {0: 1}], [1, 99], [5])
+    begin(work, (0, 0, 0, 4), (1, 0, 0, 8))
+    assert ends(work) == [(1, 2), (0, 4)]
+
+
+def test_a_change_is_felt_by_those_who_do_not_share_with_it() -> None:
+    """0 ends and frees 1, which then takes more from 2: 2 goes at 3 a second for 1 s, then at 2."""
+    work = activities([{0: 1}, {0: 1, 1: 1}, {1: 1}], [99, 99, 99], [2, 4])
+    begin(work, (0, 0, 0, 1), (1, 0, 0, 7), (2, 0, 0, 9))
+    assert ends(work) == [(0, 1), (1, 4), (2, 4)]
+
+
+def test_those_who_share_nothing_are_left_alone() -> None:
+    """Their ends are one sum and one quotient, whatever begins and ends elsewhere."""
+    work = activities([{0: 1}, {1: 1}, {1: 1}], [0.7, 99, 99], [3, 1])
+    begin(work, (0, 0.1, 0.2, 1.3), (1, 0, 0, 1), (2, 0, 0.25, 1))
+    assert dict(ends(work))[0] == 0.1 + (0.2 + 1.3 / 0.7)
+
+
+def test_no_amount_takes_no_time() -> None:
+    """But its lead does."""
+    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
+    begin(work, (0, 1, 0.5, 0), (1, 0, 0, 6))
+    assert ends(work) == [(0, 1.5), (1, 3)]
+
+
+def test_many_at_the_same_moment() -> None:
+    """A thousand share 10 links: 100 each of the rate of 100, at once; told all together."""
+    work = activities([{slot % 10: 1} for slot in range(1000)], [99] * 1000, [100] * 10)
+    begin(work, *((slot, 2, 0, 3 if slot < 500 else 4) for slot in range(1000)))
+    slot, ends_s = work.next_ended()
+    assert (slot.tolist(), set(ends_s)) == (list(range(500)), {5.0})
+    assert ends(work) == [(slot, 5.5) for slot in range(500, 1000)]
+
+
+def test_moments_that_differ_by_rounding_are_one() -> None:
+    """And each keeps its own last bit."""
+    work = activities([{0: 1}, {1: 1}], [99, 99], [1, 1])
+    begin(work, (0, 0.1 + 0.2, 0, 1), (1, 0.3, 0, 1))
+    slot, ends_s = work.next_ended()
+    assert (slot.tolist(), ends_s.tolist()) == ([0, 1], [0.1 + 0.2 + 1, 1.3])
+
+
+def test_a_slot_that_uses_nothing() -> None:
+    """It goes as fast as it can, also while others come and go."""
+    work = activities([{}, {0: 1}, {0: 1}, {}], [2, 99, 99, 4], [2])
+    begin(work, (0, 0, 0, 6), (1, 0, 0, 2), (2, 1, 0, 2))
+    assert dict(ends(work)) == {0: 3, 1: 1, 2: 2}
+    begin(work, (3, 5, 1, 8), (1, 5, 0, 2), (2, 5, 0, 2))
+    assert dict(ends(work)) == {3: 8, 1: 7, 2: 7}
+
+
+@pytest.mark.parametrize("fails_at_s", [0.0, 1.0])
+def test_what_has_failed_lets_nothing_pass(fails_at_s: float) -> None:
+    """Not even work of no amount, from the very moment on; who goes another way has more from then on."""
+    work = activities([{0: 1, 1: 1}, {1: 1}, {0: 1}], [99] * 3, [2, 2], {0: fails_at_s})
+    begin(work, (0, 0, 0, 6), (1, 0, 0, 3), (2, fails_at_s, 0, 0))
+    assert ends(work) == [(1, 1.5 + fails_at_s / 2)]
+
+
+def test_what_ends_before_a_failure_is_as_without_it() -> None:
+    """To the last bit; and who begins at that moment waits for ever."""
+    with_and_without = []
+    for fails in ({0: 1.5}, {}):
+        work = activities([{0: 1}, {0: 3}, {1: 1}], [99] * 3, [3, 1], fails)
+        begin(work, (0, 0.1, 0.2, 0.7), (1, 0.3, 0, 0.1), (2, 0, 0, 2))
+        before = [(slot.tolist(), ends_s.tolist()) for slot, ends_s in (work.next_ended(), work.next_ended())]
+        begin(work, (1, 1.5, 0, 0))
+        with_and_without.append((before, ends(work)))
+    (before, after), (same, without) = with_and_without
+    assert before == same
+    assert (after, without) == ([(2, 2)], [(1, 1.5), (2, 2)])
+
+
+def test_nothing_begun_is_nothing_ended() -> None:
+    """Also where there are no slots, no resources, or only failures."""
+    assert ends(activities([], [], [])) == []
+    assert ends(activities([{0: 1}], [1], [1], {0: 5})) == []
+
+
+@pytest.mark.parametrize("row", [(0, math.nan, 0, 1), (0, -1.0, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, math.nan)])
+@pytest.mark.timeout(60)
+def test_work_that_could_never_end_is_refused(row: tuple[int, float, float, float]) -> None:
+    """With a time that is NaN or negative the clock would be asked for the next moment for ever."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    with pytest.raises(
+        ValueError, match=r"work in slot 0, on link0: begins at .* none of these may be negative or NaN"
+    ):
+        begin(work, row, (1, 0, 0, 1))
+
+
+@pytest.mark.timeout(60)
+def test_a_clock_that_stands_still_is_noticed() -> None:
+    """Whatever made the times so; the message names what does not go on."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    begin(work, (0, 0, 0, 1), (1, 0, 0, 2))
+    work._joins_s[1] = math.nan
+    with pytest.raises(ValueError, match=r"work in slot 1, on link0: begins at nan s: the clock is at 0.0 s already"):
+        ends(work)

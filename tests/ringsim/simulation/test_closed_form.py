@@ -1,0 +1,127 @@
+"""The formulas: what they say, that the simulator agrees, and which schedules they are not for."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringsim import Collective, Network, Schedule, build, closed_form_s, predict_time, split
+from ringsim.algorithms.chain import ring_broadcast
+from ringsim.algorithms.hierarchical import hierarchical_all_reduce
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.simulation.closed_form import closed_form_of
+from tests.ringsim.strategies import build_key, networks
+
+Key = tuple[Collective, str]
+DOUBLE_TREES = [key for key in ALGORITHMS if key[1] == "double_binary_tree"]  # have none
+FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
+FOR_POWERS_OF_TWO.append((Collective.ALL_GATHER, "recursive_doubling"))
+FOR_ANY = [key for key in ALGORITHMS if key not in DOUBLE_TREES + FOR_POWERS_OF_TWO]
+
+
+def ranks_for(key: Key) -> st.SearchStrategy[int]:
+    """Numbers of ranks for which there is a formula."""
+    return st.sampled_from([1, 2, 4, 8, 16, 32]) if key in FOR_POWERS_OF_TWO else st.integers(1, 24)
+
+
+def cases() -> st.SearchStrategy[tuple[Key, int]]:
+    """An algorithm, and a number of ranks for which there is a formula."""
+    return st.sampled_from(FOR_ANY + FOR_POWERS_OF_TWO).flatmap(lambda key: st.tuples(st.just(key), ranks_for(key)))
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, id=f"{key[0].value}-{key[1]}") for key in FOR_ANY + FOR_POWERS_OF_TWO]
+)
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(0, 20), networks())
+def test_the_simulator_takes_what_the_formula_says(
+    key: Key, data: st.DataObject, chunk_bytes: int, network: Network
+) -> None:
+    """For every n that there is a formula for, every S that the chunks divide, and every uniform network."""
+    schedule = build_key(key, data.draw(ranks_for(key)))
+    size = schedule.num_chunks * chunk_bytes
+    expected = closed_form_s(*key, schedule.num_ranks, size, network)
+    assert expected is not None
+    assert predict_time(schedule, network, size) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.integers(0, 500), networks())
+def test_other_sizes_lie_between_those_that_the_chunks_divide(
+    case: tuple[Key, int], size: int, network: Network
+) -> None:
+    """All chunks are at least as large as at the one, and at most as large as at the other."""
+    schedule = build_key(*case)
+    below = size // schedule.num_chunks * schedule.num_chunks
+    above = -(-size // schedule.num_chunks) * schedule.num_chunks
+    low, high = (closed_form_s(*case[0], case[1], whole, network) for whole in (below, above))
+    assert low is not None
+    assert high is not None
+    assert low * (1 - 1e-12) <= predict_time(schedule, network, size) <= high * (1 + 1e-12)
+
+
+TEXTBOOK = [  # rounds of latency, and sendings of the whole data one after another, where reducing is free
+    ("all_reduce", "ring", 4, 6, 6 / 4),
+    ("reduce_scatter", "ring", 4, 3, 3 / 4),
+    ("all_gather", "ring", 4, 3, 3 / 4),
+    ("all_reduce", "recursive_doubling", 8, 3, 3),
+    ("all_reduce", "halving_doubling", 8, 6, 14 / 8),
+    ("reduce_scatter", "halving_doubling", 8, 3, 7 / 8),
+    ("all_gather", "recursive_doubling", 8, 3, 7 / 8),
+    ("broadcast", "binomial_tree", 8, 3, 3),
+    ("reduce", "binomial_tree", 8, 3, 3),
+    ("broadcast", "ring", 4, 3, 1 + 2 / 16),
+    ("all_reduce", "naive_ring", 4, 6, 6),
+    ("all_reduce", "parameter_server", 5, 2, 2),
+    ("all_reduce", "two_shot", 5, 2, 2 / 5),
+]
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "num_ranks", "rounds", "sendings"), TEXTBOOK)
+def test_the_formulas_are_those_of_the_textbooks(
+    collective: str, algorithm: str, num_ranks: int, rounds: int, sendings: float
+) -> None:
+    """Latency and bandwidth alone, counted by hand: 10 us a round, and 1 ms for all the data."""
+    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, Network(10e-6, 1e9))
+    assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3)
+
+
+def test_a_ring_adds_once() -> None:
+    """2(n-1)(alpha + S/(nB)) + (n-1)(S/n)/R for 4 ranks and 4 MB, overheads being part of alpha."""
+    network = Network(10e-6, 1e9, reduce_bytes_per_s=4e9, send_overhead_s=3e-6, receive_overhead_s=2e-6)
+    time = closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, network)
+    assert time == pytest.approx(6 * (15e-6 + 1e-3) + 3 * 0.25e-3)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "num_ranks"),
+    [
+        (Collective.ALL_REDUCE, "double_binary_tree", 8),
+        (Collective.BROADCAST, "double_binary_tree", 1),
+        (Collective.ALL_REDUCE, "halving_doubling", 6),
+        (Collective.ALL_GATHER, "recursive_doubling", 9),
+        (Collective.ALL_REDUCE, "my_file.py:ring", 8),
+    ],
+)
+def test_some_have_no_formula(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """Double trees, folded gathering, and what nobody here has made."""
+    assert closed_form_s(collective, algorithm, num_ranks, 1e6, Network(1e-6, 1e9)) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ring_broadcast(4, pieces=2),
+        lambda: split(build(Collective.ALL_REDUCE, "ring", 4), 2),
+        lambda: hierarchical_all_reduce(24, ranks_per_host=4),
+        lambda: Schedule.from_transfers(Collective.ALL_REDUCE, "ring", 4, 4, []),
+    ],
+)
+def test_a_name_alone_makes_no_formula(make: Callable[[], Schedule]) -> None:
+    """The schedule must be as `build` makes it, or the formula would be another one's."""
+    schedule = make()
+    network = Network(1e-6, 1e9)
+    built = build(schedule.collective, schedule.algorithm, schedule.num_ranks)
+    assert closed_form_of(built, network, 1e6) is not None
+    assert closed_form_of(schedule, network, 1e6) is None

@@ -1,0 +1,138 @@
+"""Both engines against each other, and the event engine against a plain simulator of one transfer at a time."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringsim import Cluster, Network, Schedule, Timeline, build, predict_time
+from ringsim.network.spec import Host, Link, Spec
+from ringsim.network.topology import Machine
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule import partition
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.schedule import Ints
+from ringsim.simulation import simulate
+from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.by_step import run_steps, time_steps
+from tests.ringsim.machines import private_machines, shared_machines
+from tests.ringsim.plain_events import COLUMNS, PlainRun
+from tests.ringsim.strategies import networks, schedules
+
+MAX_RANKS = 4
+
+
+def chunk_bytes(schedule: Schedule, size: int) -> Ints:
+    """As `simulate` cuts them."""
+    return np.diff(partition(size, schedule.num_chunks))
+
+
+def times(timeline: Timeline) -> np.ndarray:
+    """(5, num_transfers)."""
+    return np.array([getattr(timeline, name) for name in COLUMNS])
+
+
+def assert_engines_agree(schedule: Schedule, machine: Machine, size: int) -> None:
+    """To the last bit, in all columns."""
+    by_step, by_event = (run(schedule, machine, chunk_bytes(schedule, size)) for run in (run_steps, run_events))
+    for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
+        assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
+    assert time_steps(schedule, machine, chunk_bytes(schedule, size)) == by_event.time_s
+
+
+@given(schedules(), networks(), st.integers(0, 10**6))
+def test_engines_agree_on_uniform_networks(schedule: Schedule, network: Network, size: int) -> None:
+    """For any schedule."""
+    assert_engines_agree(schedule, network.machine(schedule.num_ranks), size)
+
+
+@given(schedules(), private_machines(MAX_RANKS), st.integers(0, 10**6))
+def test_engines_agree_where_every_pair_is_different(schedule: Schedule, machine: Machine, size: int) -> None:
+    """With slow ranks, costs by pair, and jitter."""
+    assert_engines_agree(schedule, machine, size)
+
+
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
+@pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
+def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num_ranks: int) -> None:
+    """On a uniform network, and where every pair is different."""
+    schedule = build(collective, name, num_ranks)
+    assert_engines_agree(schedule, Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).machine(num_ranks), 10**6 + 7)
+
+
+def assert_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+    """All columns, within rounding."""
+    plain = np.array(PlainRun(schedule, machine, chunk_bytes(schedule, size)).times()).reshape(-1, 5).T
+    found = times(run_events(schedule, machine, chunk_bytes(schedule, size)))
+    np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=250, deadline=None)
+@given(schedules(), shared_machines(MAX_RANKS), st.integers(0, 10**5))
+def test_sharing_is_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+    """Anything may be shared: links, a memory that counts twice, cores."""
+    assert_as_in_plain_python(schedule, machine, size)
+
+
+@settings(max_examples=250, deadline=None)
+@given(schedules(), shared_machines(MAX_RANKS, failures=True), st.integers(0, 10**5))
+def test_failures_are_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+    """What fails may do so from the start, or in the middle of messages."""
+    assert_as_in_plain_python(schedule, machine, size)
+
+
+NAN = float("nan")
+IMPOSSIBLE = [
+    ({"send_overhead_s": NAN}, "send_overhead_s of rank 0 is nan: must be finite and not negative"),
+    ({"receive_overhead_s": -1.0}, "receive_overhead_s of rank 0 is -1.0: must be finite and not negative"),
+    ({"reduce_bytes_per_s": 0.0}, "reduce_bytes_per_s of rank 0 is 0.0: must be greater than 0"),
+    ({"copy_bytes_per_s": NAN}, "copy_bytes_per_s of rank 0 is nan: must be greater than 0"),
+    ({"capacity": NAN}, "capacity of rank0.out is nan: must be greater than 0"),
+    ({"fails_at_s": NAN}, "fails_at_s of rank0.out is nan: must be not negative"),
+    ({"latency_s": NAN}, "latency_s of path 0 is nan: must be finite and not negative"),
+    ({"use_per_byte": -1.0}, "use_per_byte of path 0 is -1.0: must be finite and not negative"),
+    ({"bytes_per_s": 0.0}, "bytes_per_s of path 0 is 0.0: must be greater than 0"),
+]
+
+
+class Altered:
+    """A network on whose machine a column has another value."""
+
+    def __init__(self, cluster: Cluster, column: str, value: float) -> None:
+        self._cluster, self._column, self._value = cluster, column, value
+
+    def machine(self, num_ranks: int) -> Machine:
+        machine = self._cluster.machine(num_ranks)
+        paths = machine.paths
+        machine.paths = lambda src, dst: self._altered(paths(src, dst))  # type: ignore[method-assign]
+        machine.processors = self._altered(machine.processors)
+        machine.resources = self._altered(machine.resources)
+        return machine
+
+    def _altered(self, columns: Any) -> Any:
+        """Of this object, if it has the column."""
+        old = getattr(columns, self._column, None)
+        return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
+
+    def call_s(self, torchs: bool) -> float:
+        return self._cluster.call_s(torchs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._cluster.as_dict()
+
+
+@pytest.mark.parametrize("cores", [None, 2], ids=["by step", "by event"])
+@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE)
+@pytest.mark.timeout(60)
+def test_costs_with_which_time_cannot_go_on(change: dict[str, float], message: str, cores: int | None) -> None:
+    """They are named; the event engine would never come to an end."""
+    host = Host(cores=cores, link=Link(1e-6, 1e9))
+    ((column, value),) = change.items()
+    network = Altered(Cluster("made up", Spec(host=host)), column, value)
+    for run in (simulate, predict_time):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+            run(build(Collective.ALL_REDUCE, "ring", 4), network, 1000)
+        assert str(caught.value) == message

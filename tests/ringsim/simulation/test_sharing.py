@@ -1,0 +1,102 @@
+"""Which engine is taken, and that there is memory for what it keeps."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ringsim import Cluster, Collective, Network, Schedule, build, predict_time, ring_all_reduce
+from ringsim.network.file_reader import read_network
+from ringsim.schedule import memory as memory_module
+from ringsim.simulation import simulate
+from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.by_step import run_steps
+from ringsim.simulation.engines.sharing import shares, used_links
+from ringsim.simulation.simulate import BYTES_RECORDED
+from tests.ringsim.simulation.test_engines import assert_engines_agree, chunk_bytes
+
+PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
+ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
+
+
+def cluster(text: str) -> Cluster:
+    """Of a network file with this text."""
+    return read_network(text, "my.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithm", "expected"),
+    [
+        (PRIVATE, "ring", False),
+        (PRIVATE, "recursive_doubling", True),  # each rank has two peers on the other hosts
+        (PRIVATE, "bidirectional_ring", False),  # the two neighbours: one on the host, one not
+        (ONE_NIC, "ring", False),  # one rank of each host sends, one receives
+        (ONE_NIC, "recursive_doubling", True),  # both ranks of a host do
+        ('[host]\nranks = 1\nnic = { bandwidth = "1GB/s", duplex = "half" }\n', "ring", True),
+        ("[host]\nranks = 2\ncores = 64\n", "ring", True),
+        ('[host]\n[[failure]]\nlink = "host0.nic0.out"\nat = "1s"\n', "ring", False),  # all are on one host
+        ('[host]\nranks = 2\n[[failure]]\nlink = "host0.nic0.out"\nat = "1s"\n', "ring", True),
+        ("[host]\nranks = 2\n", "direct", False),
+    ],
+)
+def test_what_is_shared(text: str, algorithm: str, expected: bool) -> None:
+    """It depends on who sends to whom, not only on the machine."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 8)
+    assert shares(schedule, cluster(text).machine(8)) is expected
+
+
+@pytest.mark.parametrize("num_ranks", [2, 5, 8])
+def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> None:
+    """To the last bit; `simulate` and `predict_time` take the faster one."""
+    schedule, machine = ring_all_reduce(num_ranks), cluster(PRIVATE).machine(num_ranks)
+    assert not shares(schedule, machine)
+    assert_engines_agree(schedule, machine, 10**6 + 7)
+    assert predict_time(schedule, cluster(PRIVATE), 10**6 + 7) == simulate(schedule, cluster(PRIVATE), 10**6 + 7).time_s
+
+
+def test_links_that_are_used() -> None:
+    """Each once, in order; also of steps that are made one by one."""
+    assert [column.tolist() for column in used_links(ring_all_reduce(3))] == [[0, 1, 2], [1, 2, 0]]
+    rows = [([2, 0], [0, 1], [0, 0], False)] * 600
+    listed = Schedule.from_columns(Collective.ALL_REDUCE, "x", 3, 1, rows)
+    assert [column.tolist() for column in used_links(listed)] == [[0, 2], [1, 0]]
+    assert [column.tolist() for column in used_links(ring_all_reduce(1))] == [[], []]
+
+
+def peak_bytes(engine: object, schedule: Schedule, machine: object) -> float:
+    """A transfer, at most at any time while it is recorded; the schedule itself is there before."""
+    assert callable(engine)
+    for step in schedule.steps:
+        len(step)
+    chunks = chunk_bytes(schedule, schedule.num_chunks * 1000)
+    tracemalloc.start()
+    try:
+        engine(schedule, machine, chunks)
+        return tracemalloc.get_traced_memory()[1] / schedule.num_transfers
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_of_the_step_engine() -> None:
+    """520,000 transfers in the room that `simulate` asks for."""
+    assert peak_bytes(run_steps, ring_all_reduce(512), Network(1e-5, 1e9).machine(512)) <= BYTES_RECORDED
+
+
+def test_memory_of_the_event_engine() -> None:
+    """524,000 transfers on hosts with one NIC."""
+    schedule = build(Collective.ALL_REDUCE, "hierarchical", 512)
+    machine = cluster('[host]\nranks = 8\nlink.bandwidth = "9GB/s"\nnic.bandwidth = "1GB/s"\n').machine(512)
+    assert shares(schedule, machine)
+    assert peak_bytes(run_events, schedule, machine) <= BYTES_RECORDED
+
+
+def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, with what it would take; without a timeline the step engine needs none."""
+    monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
+    message = r"^the times of 130,560 transfers: would take .* of memory; .* is free: take fewer ranks$"
+    with pytest.raises(ValueError, match=message):
+        simulate(ring_all_reduce(256), Network(1e-5, 1e9), 1000)
+    assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
+    with pytest.raises(ValueError, match=message):
+        predict_time(ring_all_reduce(256), cluster("[host]\nranks = 2\ncores = 1\n"), 1000)
+    assert np.isfinite(predict_time(ring_all_reduce(8), cluster("[host]\nranks = 2\ncores = 1\n"), 1000))

@@ -1,0 +1,279 @@
+"""The testbed for real: namespaces, shaped links, torchrun on each host; and what is left of it, which is nothing."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netns_testbed.leftovers import NETNS, clean
+from netns_testbed.plan import owner
+from netns_testbed.testbed import Testbed, why_not
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "testbed.py"
+LINK_RATE = ROOT / "scripts" / "link_rate.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+TIMEOUT_S = 120
+
+ALL_REDUCE = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+held = torch.tensor([10.0 ** dist.get_rank()])
+dist.all_reduce(held)
+# Text and newline in one write: torchrun's ranks are not buffered, and print writes them apart.
+sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {held.item():.0f}\\n")
+dist.destroy_process_group()
+"""
+# Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
+WAIT = """
+import os, pathlib, sys, time
+folder, failing = pathlib.Path(sys.argv[1]), sys.argv[2]
+(folder / f"rank{os.environ['RANK']}.tmp").write_text(str(os.getpid()))
+(folder / f"rank{os.environ['RANK']}.tmp").rename(folder / f"rank{os.environ['RANK']}")
+while len(list(folder.glob("rank?"))) < 2:
+    time.sleep(0.02)
+if os.environ["RANK"] == failing:
+    sys.exit(7)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def _possible() -> None:
+    """Skips, with the reason, where no testbed can be made."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def _nothing_left(_possible: None) -> Iterator[None]:
+    """The namespaces are the same after the test, and so are the interfaces around us."""
+    before = around_us()
+    yield
+    assert around_us() == before
+
+
+needs_testbed = pytest.mark.usefixtures("_nothing_left")
+
+
+def around_us() -> tuple[list[str], str]:
+    """Namespaces, but for those of other living processes, and interfaces outside of them."""
+    ours = [name for name in namespaces() if owner(name) is None or not alive_elsewhere(name)]
+    return ours, subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+
+
+def alive_elsewhere(name: str) -> bool:
+    """Whether it is of another process that lives: another testbed on this machine is none of our business."""
+    pid = owner(name)
+    return pid is not None and pid != os.getpid() and Path(f"/proc/{pid}").exists()
+
+
+def namespaces() -> list[str]:
+    """Their names."""
+    return sorted(os.listdir(NETNS)) if NETNS.exists() else []
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The script, started."""
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**ENVIRONMENT, **environment},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its exit code, and what it wrote."""
+    with process:
+        try:
+            out, errors = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            process.terminate()  # it takes its testbed with it
+            raise
+    return process.returncode, out, errors
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """The processes of both waiting ranks, when they are there."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(found := [int(path.read_text()) for path in folder.glob("rank?")]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def mentioning(word: str) -> list[str]:
+    """The command lines of all processes with the word in it: torchruns too, not only ranks."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_text())
+        except OSError:  # ended meanwhile
+            continue
+    return [line for line in lines if word in line]
+
+
+@needs_testbed
+def test_all_reduce_on_hosts_with_one_rank_each(tmp_path: Path) -> None:
+    """Gloo connects the hosts through their links; arguments arrive as they were given."""
+    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
+    command = ["--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "all_reduce.py"), "--steps", "a b"]
+    code, out, errors = finish(start(*command))
+    assert code == 0, errors
+    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 11" for rank in range(2)]
+    assert not mentioning(str(tmp_path))
+
+
+@needs_testbed
+def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same from a program, as a context manager."""
+    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
+    with Testbed(2, "1gbit") as bed:
+        assert bed.run([str(tmp_path / "all_reduce.py")], ranks_per_host=2).exit_code == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == [f"[] rank {rank}: 1111" for rank in range(4)]
+
+
+@needs_testbed
+def test_a_slow_host_is_slow_both_ways() -> None:
+    """Against a pair of the common rate: what one TCP connection gets, and never more than the rate."""
+    with Testbed(3, "200mbit", {2: "50mbit"}) as bed:
+        common, slow = link_rates(bed, 0, 1), link_rates(bed, 1, 2)
+    assert len(common) == len(slow) == 4
+    for way in range(4):
+        assert common[way] < 200 * 1.05
+        assert slow[way] < 50 * 1.05
+    # Each way on its own; both at once depend more on who gets the cores.
+    assert max(slow[:2]) < 0.5 * min(common[:2])
+
+
+def link_rates(bed: Testbed, first: int, second: int) -> list[float]:
+    """Between two hosts in Mbit/s: from first, from second, and both of both at once."""
+    started = []
+    for rank, host in enumerate((first, second)):
+        inside = ["ip", "netns", "exec", bed.plan.namespace(host), sys.executable, str(LINK_RATE), "--size", "4MiB"]
+        where = {"RANK": str(rank), "MASTER_ADDR": f"10.0.0.{first + 1}"}
+        started.append(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True, env={**ENVIRONMENT, **where}))
+    lines = []
+    for process in started:
+        with process:
+            lines += process.communicate(timeout=TIMEOUT_S)[0].splitlines()
+        assert process.returncode == 0
+    found = {line.partition(":")[0]: float(line.split()[-2]) for line in lines}
+    return [found[way] for way in ("0 -> 1", "1 -> 0", "0 -> 1, both at once", "1 -> 0, both at once")]
+
+
+@needs_testbed
+def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
+    """Its exit code is the testbed's, and the last line says which it was."""
+    (tmp_path / "wait.py").write_text(WAIT)
+    code, _, errors = finish(start("--hosts", "2", "--", str(tmp_path / "wait.py"), str(tmp_path), "1"))
+    assert code == 1  # torchrun's, whatever the rank's
+    assert errors.splitlines()[-1] == "testbed: host 1 failed first, exit code 1"
+    assert not mentioning(str(tmp_path))
+
+
+@needs_testbed
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Neither ranks, nor torchruns, nor namespaces, however often it comes."""
+    (tmp_path / "wait.py").write_text(WAIT)
+    process = start("--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "wait.py"), str(tmp_path), "")
+    ranks = ranks_in(tmp_path)
+    assert len([name for name in namespaces() if owner(name) == process.pid]) == 3
+    process.send_signal(number)
+    process.send_signal(number)
+    code, _, errors = finish(process)
+    assert code == 128 + number, errors
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert not mentioning(str(tmp_path))
+
+
+@needs_testbed
+def test_clean_removes_what_a_killed_testbed_left() -> None:
+    """With what runs in it; what belongs to a living process stays."""
+    program = "; ".join([
+        "import os, subprocess, sys",
+        "from netns_testbed import Testbed",
+        "bed = Testbed(1).__enter__()",
+        "subprocess.Popen(['ip', 'netns', 'exec', bed.plan.namespace(0), 'sleep', '600'])",
+        "sys.stdin.read()",
+        "os.kill(os.getpid(), 9)",
+    ])  # fmt: skip
+    with Testbed(1) as bed:
+        done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, env=ENVIRONMENT, check=False)
+        assert done.returncode == -signal.SIGKILL
+        removed = clean()
+        assert len({owner(name) for name in removed}) == 1
+        assert [re.sub(r"\d+-\d+", "N", name) for name in removed] == ["ringsim-N-host0", "ringsim-N-switch"]
+        assert bed.plan.switch in namespaces()
+    assert finish(start("--clean"))[:2] == (0, "nothing left behind\n")
+
+
+@needs_testbed
+def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path) -> None:
+    """A kernel without tbf: one line says what is missing, in whose words, and by which command."""
+    (tmp_path / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
+    (tmp_path / "tc").chmod(0o755)
+    arguments = ("--hosts", "1", "--rate", "1gbit", "--", "never.py")
+    code, out, errors = finish(start(*arguments, PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        r"testbed: cannot make a rate limit \(tbf\) here: Error: Specified qdisc kind is unknown. "
+        r"\(tc -n ringsim-\d+-0-host0 qdisc add dev eth0 root tbf rate .*\)\n",
+        errors,
+    )
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And makes nothing."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert why_not() == "a testbed makes network namespaces, which only root may: run it with sudo"
+
+
+def test_without_iproute2_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And what to install."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert why_not() == "ip is not on the PATH: a testbed needs iproute2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--hosts 0 -- x.py", "0 hosts: there must be from 1 to 250"),
+        ("--host-rate 2=1gbit -- x.py", "rate of host 2: of 2 hosts, counted from 0, the last is 1"),
+        (
+            "--host-rate 1gbit -- x.py",
+            "--host-rate 1gbit: write it as HOST=RATE, such as 2=250mbit; hosts count from 0",
+        ),
+        (
+            "--host-rate 1=1gbit --host-rate 01=2gbit -- x.py",
+            "--host-rate 01=2gbit: host 1 has a rate already; give it one",
+        ),
+        ("--rate 1x -- x.py", "'1x' is not a rate: write it as tc does, 1gbit or 250mbit"),
+        ("--hosts 3", "no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5"),
+    ],
+)
+def test_mistakes_are_refused_in_one_line(arguments: str, message: str) -> None:
+    """Before anything is made, and whether or not this is root."""
+    code, out, errors = finish(start(*arguments.split()))
+    assert (code, out) == (2, "")
+    assert errors == f"testbed: {message}\n"
+
+
+def test_the_network_file_alone_needs_no_root(tmp_path: Path) -> None:
+    """And no COMMAND: it is for the simulator."""
+    file = tmp_path / "testbed.toml"
+    code, out, errors = finish(start("--hosts", "4", "--rate", "1gbit", "--network", str(file)))
+    assert (code, out, errors) == (0, "", "")
+    assert 'bandwidth = "1Gbit/s"' in file.read_text()

@@ -1,0 +1,133 @@
+"""The testbed as data: names, rates, commands, and the network file."""
+
+import sys
+
+import pytest
+
+from netns_testbed.description import network_text
+from netns_testbed.plan import owner, plan
+from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
+from ringsim.network.file_reader import read_network
+
+
+@pytest.mark.parametrize(
+    ("text", "bit_per_s"),
+    [
+        ("1gbit", 10**9),
+        ("250Mbit", 250 * 10**6),
+        ("2.5gbit", 2_500_000_000),
+        ("1mibit", 2**20),
+        ("125mbps", 10**9),  # tc's bps are bytes
+        ("64000", 64_000),
+    ],
+)
+def test_rates_are_read_as_tc_reads_them(text: str, bit_per_s: int) -> None:
+    """In any case of letters; 1000s and 1024s; bits, and bytes as bps."""
+    assert parse_tc_rate(text) == bit_per_s
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1g", "-1gbit", "1gbit/s", "1e3mbit", "1 2mbit", "gbit"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    """With what it should look like."""
+    with pytest.raises(ValueError, match=f"^{text!r} is not a rate: write it as tc does, 1gbit or 250mbit$"):
+        parse_tc_rate(text)
+
+
+@pytest.mark.parametrize("text", ["0", "1kbit", "101gbit", "9" * 18 + "tbit"])
+def test_rates_beyond_the_shaper_are_refused(text: str) -> None:
+    """The counters of tbf overflow at a few kbit/s; no core copies 100 Gbit/s."""
+    with pytest.raises(ValueError, match="^'.*': a rate must be from 64kbit to 100gbit$"):
+        parse_tc_rate(text)
+
+
+def test_the_burst_has_room_for_two_packets_and_a_late_timer() -> None:
+    """Below two of the largest segments a single stream does not reach the rate."""
+    assert burst_bytes(64_000) == burst_bytes(10**9) == 128 * 1024
+    assert burst_bytes(10**10) == 1_250_000
+    assert (queue_bytes(10**6), queue_bytes(10**9)) == (2**20, 6_250_000)
+
+
+def test_the_commands_of_a_testbed() -> None:
+    """Every interface is made in a namespace of the testbed; the rate is set at both ends of a link."""
+    lines = [" ".join(command.arguments) for command in plan("ringsim-7-0", 2, None, {1: "1gbit"}).make()]
+    shape = "rate 1000000000bit burst 131072 limit 6250000"
+    assert lines == [
+        "ip netns add ringsim-7-0-switch",
+        "ip -n ringsim-7-0-switch link add bridge0 type bridge",
+        "ip -n ringsim-7-0-switch link set bridge0 up",
+        "ip netns add ringsim-7-0-host0",
+        "ip -n ringsim-7-0-switch link add port0 type veth peer name eth0 netns ringsim-7-0-host0",
+        "ip -n ringsim-7-0-switch link set port0 master bridge0 up",
+        "ip -n ringsim-7-0-host0 link set lo up",
+        "ip -n ringsim-7-0-host0 addr add 10.0.0.1/24 dev eth0",
+        "ip -n ringsim-7-0-host0 link set eth0 up",
+        "ip netns add ringsim-7-0-host1",
+        "ip -n ringsim-7-0-switch link add port1 type veth peer name eth0 netns ringsim-7-0-host1",
+        "ip -n ringsim-7-0-switch link set port1 master bridge0 up",
+        "ip -n ringsim-7-0-host1 link set lo up",
+        "ip -n ringsim-7-0-host1 addr add 10.0.0.2/24 dev eth0",
+        "ip -n ringsim-7-0-host1 link set eth0 up",
+        f"tc -n ringsim-7-0-host1 qdisc add dev eth0 root tbf {shape}",
+        f"tc -n ringsim-7-0-switch qdisc add dev port1 root tbf {shape}",
+    ]
+
+
+def test_one_torchrun_for_each_host() -> None:
+    """Which differ in the host alone; arguments are passed on as they are."""
+    first, second = plan("ringsim-7-0", 2).run(["my script.py", "--steps", "5"], ranks_per_host=3)
+    assert second == [
+        *("ip", "netns", "exec", "ringsim-7-0-host1", sys.executable, "-m", "torch.distributed.run"),
+        *("--rdzv-backend", "static", "--master-addr", "10.0.0.1", "--master-port", "29500"),
+        *("--nnodes", "2", "--nproc-per-node", "3", "--node-rank", "1", "--local-addr", "10.0.0.2"),
+        *("my script.py", "--steps", "5"),
+    ]
+    differ = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
+    assert differ == [("ringsim-7-0-host0", "ringsim-7-0-host1"), ("0", "1"), ("10.0.0.1", "10.0.0.2")]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host_rates", "message"),
+    [
+        (0, {}, "0 hosts: there must be from 1 to 250"),
+        (251, {}, "251 hosts: there must be from 1 to 250"),
+        (4, {4: "1gbit"}, "rate of host 4: of 4 hosts, counted from 0, the last is 3"),
+        (4, {1: "quick"}, "'quick' is not a rate: write it as tc does, 1gbit or 250mbit"),
+    ],
+)
+def test_testbeds_that_cannot_be(hosts: int, host_rates: dict[int, str], message: str) -> None:
+    """Refused before anything is made."""
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        plan("ringsim-7-0", hosts, "1gbit", host_rates)
+
+
+def test_names_carry_the_process_that_made_them() -> None:
+    """What is not named so is not ours."""
+    made = plan("ringsim-4711-2", 12)
+    assert owner(made.switch) == owner(made.namespace(11)) == 4711
+    assert [owner(name) for name in ("ringsim-4711", "ringsim-4711-2-host", "xringsim-1-2-host3", "blue")] == [None] * 4
+
+
+def capacities(text: str, num_ranks: int) -> dict[str, float]:
+    """What the network that the text describes can carry, by resource."""
+    of = read_network(text, "testbed.toml").machine(num_ranks).resources
+    return dict(zip(of.names, of.capacity.tolist(), strict=True))
+
+
+def test_the_network_file_of_hosts_alike() -> None:
+    """As many hosts as there are, each with one link for all its ranks."""
+    text = network_text(plan("ringsim-7-0", 3, "250mbit"), 2)
+    assert read_network(text, "testbed.toml").spec.max_ranks == 6
+    assert capacities(text, 6) == {f"host{host}.nic0.{way}": 31.25e6 for host in range(3) for way in ("out", "in")}
+
+
+def test_the_network_file_of_uneven_hosts() -> None:
+    """Each host with its own rate; one without is not limited."""
+    text = network_text(plan("ringsim-7-0", 3, None, {0: "1gbit", 2: "64001"}), 2)
+    found = capacities(text, 6)
+    assert found == {"host0.nic0.out": 1.25e8, "host0.nic0.in": 1.25e8, "host2.nic0.out": 8000.125,
+                     "host2.nic0.in": 8000.125}  # fmt: skip
+
+
+def test_hosts_without_a_rate_have_free_links() -> None:
+    """Nothing is shared then."""
+    assert capacities(network_text(plan("ringsim-7-0", 2)), 2) == {}

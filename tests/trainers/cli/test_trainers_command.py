@@ -1,0 +1,328 @@
+"""`python -m trainers`, as a user starts it."""
+
+import json
+import os
+import pty
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.processes import below
+from tests.ranks import RankPool
+from tests.trainers.sessions import config, run
+from trainers.cli.group import main
+from trainers.loop.step_log import read_log
+from trainers.strategy_names import STRATEGY_NAMES
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 240
+POINTS = ["--task", "tests.trainers.sessions:make_points", "--seed", "3", "--log-every", "1"]
+
+
+def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
+    """The command line, under torchrun if there are options for that."""
+    started_by = ["-m", "torch.distributed.run", "--standalone", *torchrun] if torchrun else []
+    return [sys.executable, *started_by, "-m", "trainers", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Ours, with this code and the tests' own to be imported, and without what a launcher of the tests may have set."""
+    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
+        "PYTHONPATH": str(ROOT)
+    }
+
+
+def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        command(*arguments, torchrun=torchrun),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--task nope", "trainers: task 'nope': is not one of lm, mlp, wine; or give your own as MODULE:FUNCTION"),
+        ("--strategy rung", f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}"),
+        ("--steps 0", "trainers: --steps 0: must be at least 1"),
+        ("--keep 0", "trainers: --keep 0: must be at least 1"),
+        ("--check-every -1", "trainers: --check-every -1: must be at least 0, which is never"),
+        ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
+        ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
+        ("--ranks 4 --batch-size 3", "trainers: --batch-size 3: must be at least 4, one sample for each rank"),
+        (
+            "--task tests.trainers.sessions:make_points --ranks 30",
+            "trainers: 25 training samples: must be at least 30, one for each rank",
+        ),
+        ("--d-model abc", "trainers: --d-model abc: must be a whole number"),
+        ("--set heads=3", "trainers: --d-model 128: must be divisible by --heads 3"),
+        ("--set heads=4 --heads 4", "trainers: --heads is given twice"),
+        ("--set heads", "trainers: --set heads: must be NAME=VALUE, such as d-model=64"),
+        ("--task mlp --heads 4", "trainers: --heads: the task mlp has no such option; it has --learning-rate"),
+        ("--heads", "trainers train: --heads: is no option of ours, and as one of the task needs a value"),
+        ("train extra", "trainers train: extra: is no option; those of the task are --NAME VALUE"),
+        ("lm", "trainers: No such command 'lm'."),
+        (
+            "--timeout 0",
+            "trainers train: Invalid value for '--timeout': 0.0: must be greater than 0 and at most 86400",
+        ),
+        ("--output /proc/run", "trainers train: --output /proc/run: cannot be written: "),
+        ("--profile /proc/trace.json", "trainers train: --profile /proc/trace.json: cannot be written: "),
+    ],
+)
+def test_mistakes_are_told_in_a_line(tmp_path: Path, arguments: str, message: str) -> None:
+    """Exit code 2, and nothing is written; all that before torch is needed."""
+    output = [] if "--output" in arguments else ["--output", str(tmp_path / "run")]
+    first, *rest = arguments.split()
+    done = CliRunner().invoke(main, [first, *rest, *output] if first != "lm" else ["lm"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
+    """Its checkpoint is named, and what to do."""
+    (tmp_path / "checkpoint-30.pt").write_text("")
+    done = CliRunner().invoke(main, ["--output", str(tmp_path)])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"trainers train: --output {tmp_path}: there is checkpoint-30.pt of a run already: "
+        f"--resume goes on with it; or give another --output\n"
+    )
+
+
+def test_mistakes_cost_no_torch() -> None:
+    """Nor does help, which tells the commands and the options."""
+    code = (
+        "import sys; from click.testing import CliRunner; from trainers.cli.group import main\n"
+        "results = [CliRunner().invoke(main, line.split()) for line in ('--help', 'train --help', '--heads 3')]\n"
+        "assert [result.exit_code for result in results] == [0, 0, 2], results\n"
+        "assert 'train ' in results[0].output and '--strategy' in results[1].output\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment())
+
+
+def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
+    """It learns, tells so in a few lines, goes on with a text, and leaves a log, a result and a checkpoint."""
+    output = tmp_path / "new" / "run"
+    sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
+    done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in output.iterdir()) == [
+        "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json"
+    ]  # fmt: skip
+    lines = read_log(output / "log.jsonl")
+    assert [line["step"] for line in lines] == [10, 20, 30, 40]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert all(line["tokens_per_s"] == pytest.approx(32 * line["samples_per_s"], rel=0.01) for line in lines)
+    result = json.loads((output / "result.json").read_text())
+    assert result["training"]["num_ranks"] == 2
+    assert result["evaluation"]["loss"] < lines[0]["loss"] - 0.5
+    assert "the model goes on:\n" in done.stdout
+    assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
+    assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
+
+
+def test_a_loss_that_is_no_number_ends_the_command(tmp_path: Path) -> None:
+    """With one line and exit code 1."""
+    done = start(*POINTS, "--bad", "5", "--ranks", "2", "--output", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("trainers: training step ")
+    assert done.stderr.endswith(" is nan; a smaller --learning-rate may help, or --on-nan skip\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ranks_that_begin_apart_end_the_command(tmp_path: Path) -> None:
+    """With one line and exit code 2, though both ranks know of it."""
+    done = start(*POINTS, "--spread", "0.5", "--ranks", "2", "--output", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("trainers: parameter middle.weight differs between rank 0 and rank 1, by up to 0.5; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
+    """In one line, with exit code 2, naming the process that has it; which goes on."""
+    arguments = command(*POINTS, *f"--ranks 2 --epochs 100000 --output {tmp_path}".split())
+    with subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL) as first:
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while len(read_log(tmp_path / "log.jsonl")) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            second = start(*POINTS, "--ranks", "2", "--resume", "--output", str(tmp_path))
+            holders = below(first.pid)
+            before = len(read_log(tmp_path / "log.jsonl"))
+            while len(read_log(tmp_path / "log.jsonl")) <= before:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            first.terminate()
+    assert (second.returncode, second.stdout) == (2, "")
+    said = re.fullmatch(
+        r"trainers: --output (.*): process (\d+) on host .* is using it: wait until .*\n", second.stderr
+    )
+    assert said is not None, second.stderr
+    assert said[1] == str(tmp_path)
+    assert int(said[2]) in holders
+
+
+def kill_when_logged(arguments: list[str], log: Path, num_lines: int, delay_s: float) -> None:
+    """Start the command, and kill all its processes some time after so many steps."""
+    with subprocess.Popen(arguments, start_new_session=True, env=environment(), stderr=subprocess.DEVNULL) as job:
+        deadline = time.monotonic() + TIMEOUT_S
+        while job.poll() is None and len(read_log(log)) < num_lines:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(delay_s)
+        os.killpg(job.pid, signal.SIGKILL)
+    while group_lives(job.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process of that group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def result_of(output: Path) -> dict[str, Any]:
+    """What the run left."""
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return result
+
+
+def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[tuple[int, float]], steps: int) -> None:
+    """Kill a run at each of the moments, start it again each time, and compare with a run that nobody disturbed.
+
+    moments: after how many steps and seconds.
+    """
+    long = {"save_every": 7, "epochs": 1000, "steps": steps, "strategy": strategy}
+    expected = ranks.run(run, config(tmp_path / "whole", **long), num_ranks=2)[0]
+    output = tmp_path / "killed"
+    arguments = command(
+        *POINTS, *f"--ranks 2 --epochs 1000 --steps {steps} --save-every 7 --resume".split(),
+        "--strategy", strategy, "--output", str(output),
+    )  # fmt: skip
+    for num_lines, delay_s in moments:
+        kill_when_logged(arguments, output / "log.jsonl", num_lines, delay_s)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    losses = [line["loss"] for line in read_log(output / "log.jsonl")]
+    assert len(losses) == steps
+    assert losses == expected.losses
+    assert result_of(output)["last_loss"] == expected.losses[-1]
+    assert sorted(path.suffix for path in output.iterdir()) == [".json", ".jsonl", ".pt", ".pt"]
+
+
+def test_a_killed_run_goes_on_bit_for_bit(ranks: RankPool, tmp_path: Path) -> None:
+    """All ranks killed at some moment in the middle; the curve is that of an uninterrupted run."""
+    check_killed(ranks, tmp_path, "ring", [(random.randrange(1, 90), random.random() / 50)], steps=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring", "ddp", "zero1", "bucketed"])
+def test_a_run_that_is_killed_again_and_again(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
+    """Before the first step too, and while a checkpoint is written."""
+    moments = [(0, 2.0 * random.random()), *((number, random.random() / 20) for number in (1, 50, 90, 170, 250))]
+    check_killed(ranks, tmp_path, strategy, moments, steps=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring", "ddp_on_ring"])
+def test_torchrun_starts_it_again(tmp_path: Path, strategy: str) -> None:
+    """When a rank is killed: the others end by themselves, all go on from the last checkpoint, to the same end."""
+    arguments = [*POINTS, "--epochs", "5", "--save-every", "3", "--resume", "--strategy", strategy, "--output"]
+    whole = start(*arguments, str(tmp_path / "whole"), "--ranks", "3")
+    assert whole.returncode == 0, whole.stderr
+    torchrun = ("--nproc-per-node", "3", "--max-restarts", "2")
+    died = start(*arguments, str(tmp_path / "died"), "--dies-at", "11", torchrun=torchrun)
+    assert died.returncode == 0, died.stderr
+    assert f"resumed from {tmp_path / 'died' / 'checkpoint-9.pt'}: 9 of 20 steps are done" in died.stderr
+    assert "rank 0: training step 11, strategy " in died.stderr
+    assert "Traceback" not in died.stderr
+    first, second = (read_log(tmp_path / name / "log.jsonl") for name in ("whole", "died"))
+    assert [line["loss"] for line in first] == [line["loss"] for line in second]
+    assert result_of(tmp_path / "whole")["fingerprint"] == result_of(tmp_path / "died")["fingerprint"]
+
+
+@pytest.mark.slow
+def test_mistakes_under_torchrun_are_told_once(tmp_path: Path) -> None:
+    """By rank 0."""
+    done = start("--heads", "3", "--output", str(tmp_path), torchrun=("--nproc-per-node", "2"))
+    assert done.returncode != 0
+    assert done.stderr.count("trainers: --d-model 128: must be divisible by --heads 3") == 1
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
+    """In one line: steps, loss, samples a second, and the share of time spent synchronising."""
+    terminal, stderr = pty.openpty()
+    arguments = command(*POINTS, "--output", str(tmp_path))
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=stderr, env=environment()) as job:
+        os.close(stderr)
+        seen = b""
+        while select.select([terminal], [], [], TIMEOUT_S)[0]:
+            try:
+                seen += os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+    os.close(terminal)
+    assert job.returncode == 0
+    assert b"training" in seen
+    last = [part for part in seen.decode().split("\r") if "12/12" in part][-1]
+    assert "loss " in last
+    assert " samples/s, " in last
+    assert "% synchronising" in last
+
+
+def rank_by_hand(rank: int, port: int, output: Path) -> subprocess.Popen[str]:
+    """One of two ranks, started as torchrun would, but without torchrun's own patience with those that stall."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    variables = {name: str(value) for name, value in world.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    arguments = command(*POINTS, *f"--epochs 100000 --timeout 3 --output {output}".split())
+    return subprocess.Popen(
+        arguments, env=environment() | variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.slow
+def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path: Path) -> None:
+    """With the step, in one line; exit code 1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [rank_by_hand(rank, port, tmp_path) for rank in (0, 1)]
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(read_log(tmp_path / "log.jsonl")) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ranks[1].send_signal(signal.SIGSTOP)
+        _, said = ranks[0].communicate(timeout=TIMEOUT_S)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert ranks[0].returncode == 1
+    assert re.fullmatch(r"rank 0: training step \d+, strategy bucketed: .* rank 1 failed: .*\n", said)

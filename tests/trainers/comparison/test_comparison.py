@@ -1,0 +1,82 @@
+"""One process beside several."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from click.testing import CliRunner
+
+from tests.ranks import RankPool
+from trainers.cli.group import main
+from trainers.comparison.gradient_check import largest_difference
+from trainers.comparison.runs import compare, format_comparison, run_of_log
+from trainers.tasks import load_task
+
+
+def lines(losses: list[float], samples_per_s: float) -> list[dict[str, float]]:
+    """Of a log."""
+    return [{"loss": loss, "samples_per_s": samples_per_s, "sync_share": 0.25} for loss in losses]
+
+
+def test_figures_of_a_comparison() -> None:
+    """Twice as fast on four ranks is half of what they could do; the first, slow step does not count."""
+    one = run_of_log("one process", 1, [*lines([9.0], 1.0), *lines([3.0, 2.0] * 5, 10.0)], 20, None)
+    four = run_of_log("ring", 4, lines([9.0, 3.0, 2.5, *[3.0, 2.0] * 4], 20.0), 20, 1e-7)
+    alone, together = compare([one, four])
+    assert (alone.speed_up, alone.efficiency, alone.loss_difference) == (1.0, 1.0, 0.0)
+    assert (together.speed_up, together.efficiency, together.loss_difference) == (2.0, 0.5, 0.5)
+    assert format_comparison([alone, together]).splitlines()[2].split() == [
+        "ring", "4", "1000.0", "2.00", "50%", "25%", "5.0e-01", "1.0e-07",
+    ]  # fmt: skip
+
+
+def gradient_difference(group: dist.ProcessGroup, strategy: str) -> float:
+    """In the mlp's first step."""
+    return largest_difference(load_task("mlp", 0), strategy, 0, 62, group)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "ring", "bucketed", "ddp"])
+def test_gradients_are_those_of_the_whole_batch(ranks: RankPool, strategy: str) -> None:
+    """On three ranks, with shares of 21, 21 and 20 samples, to rounding."""
+    assert max(ranks.run(gradient_difference, strategy, num_ranks=3)) < 1e-5
+
+
+def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
+    """The check can fail."""
+    assert min(ranks.run(gradient_difference, "none", num_ranks=2)) > 0.1
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """It trains alone and together, prints a table, and leaves figures and a picture."""
+    arguments = ["compare", "--task", "mlp", "--strategy", "ring", "--ranks", "2", "--steps", "20", "-o", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers", *arguments], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:3]] == ["one process", "ring"]
+    alone, ring = json.loads((tmp_path / "comparison.json").read_text())["runs"]
+    assert len(alone["run"]["losses"]) == 20
+    assert ring["loss_difference"] < 1e-5
+    assert ring["run"]["gradient_difference"] < 1e-5
+    assert (tmp_path / "comparison.png").stat().st_size > 10000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["comparison.json", "comparison.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--strategy rung", "'rung' is not one of none, allreduce"),
+        ("--batch-size 3 --ranks 4", "--batch-size 3: must be at least --ranks 4, so that every rank has a sample"),
+        ("--output /proc/x", "--output /proc/x: cannot be written: "),
+        ("--depth 3", "--depth: the task mlp has no such option; it has --learning-rate"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: str, message: str) -> None:
+    """Before anything is trained; exit code 2."""
+    done = CliRunner().invoke(main, ["compare", *arguments.split()], prog_name="trainers")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,219 @@
+"""Where a rank is, by environments given as dicts; what is missing or contradictory is said in one line."""
+
+import os
+
+import pytest
+
+from trainers.launch.where import Where, device, join, place, where
+
+# Rank 5 of 2 nodes with 4 and 3 ranks.
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "7",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "3",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}
+# Rank 5 of 7 tasks on node[01-03]: 2, 2 and 3.
+SRUN = {
+    "SLURM_JOB_ID": "71",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "7",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NODELIST": "node[01-03]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
+}
+
+
+def without(environment: dict[str, str], *names: str) -> dict[str, str]:
+    """A copy that lacks them."""
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def test_under_torchrun() -> None:
+    """Nodes with different numbers of ranks are told apart by GROUP_RANK."""
+    assert place(TORCHRUN) == Where(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=1)
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "node"), [(0, 0, 0), (2, 2, 0), (3, 0, 1), (8, 2, 2)])
+def test_set_by_hand_without_group_rank(rank: int, local_rank: int, node: int) -> None:
+    """If all nodes have as many ranks, the node is counted from them."""
+    by_hand = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": "9", "LOCAL_WORLD_SIZE": "3"}
+    found = place({**without(TORCHRUN, "GROUP_RANK"), **by_hand})
+    assert found == Where(rank, 9, local_rank, 3, node)
+
+
+def test_under_srun() -> None:
+    """By what Slurm says of the step."""
+    assert place(SRUN) == Where(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=2)
+
+
+def test_a_step_smaller_than_its_job() -> None:
+    """`srun -n 2` in a job of 7 tasks: two ranks, whatever is said of the job."""
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    assert place({**SRUN, **step, "SLURM_TASKS_PER_NODE": "2(x2),3"}) == Where(1, 2, 1, 2, 0)
+
+
+def test_torchrun_in_a_job_comes_first() -> None:
+    """A torchrun on each node is started by srun, the ranks by torchrun."""
+    assert place({**SRUN, **TORCHRUN}) == place(TORCHRUN)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK": "", "SLURM_NTASKS": "4"},
+        {"SLURM_JOB_ID": "71", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
+        {"SLURM_JOB_ID": "71", "MASTER_ADDR": "node01"},
+    ],
+)
+def test_one_process(environment: dict[str, str]) -> None:
+    """Nothing is set, or a job's shell that has one task; an address that a batch script exports starts no ranks."""
+    assert place(environment) == Where(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (
+            without(TORCHRUN, "LOCAL_RANK"),
+            "LOCAL_RANK is not set, but RANK is: start it with torchrun, which sets both; or unset RANK",
+        ),
+        (
+            {"MASTER_ADDR": "node01"},
+            "RANK is not set, but MASTER_ADDR is: start it with torchrun, which sets both; or unset MASTER_ADDR",
+        ),
+        (
+            {**SRUN, "WORLD_SIZE": "7"},
+            "RANK is not set, but WORLD_SIZE is: start it with torchrun, which sets both; or unset WORLD_SIZE",
+        ),
+        (
+            {**TORCHRUN, "MASTER_ADDR": ""},
+            "MASTER_ADDR is not set, but RANK is: start it with torchrun, which sets both; or unset RANK",
+        ),
+        (
+            {**TORCHRUN, "RANK": "7"},
+            "RANK=7: must be less than WORLD_SIZE=7; torchrun sets both, do not set them yourself",
+        ),
+        (
+            {**TORCHRUN, "LOCAL_RANK": "3"},
+            "LOCAL_RANK=3: must be less than LOCAL_WORLD_SIZE=3; torchrun sets both, do not set them yourself",
+        ),
+        (
+            {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"},
+            "LOCAL_WORLD_SIZE=8: must be at most WORLD_SIZE=7; torchrun sets both, do not set them yourself",
+        ),
+        (
+            {**TORCHRUN, "RANK": "0"},
+            "LOCAL_RANK=1: must be at most RANK=0; torchrun sets both, do not set them yourself",
+        ),
+        (
+            {**TORCHRUN, "GROUP_RANK": "5"},
+            "GROUP_RANK=5: no more than 4 nodes can come before this rank's",
+        ),
+        (
+            without(TORCHRUN, "GROUP_RANK"),
+            "RANK=5, LOCAL_RANK=1: on nodes with 3 ranks each these do not go together; "
+            "if nodes differ, set GROUP_RANK to the node's number",
+        ),
+        (
+            {**TORCHRUN, "RANK": "-1"},
+            "RANK=-1: must be a whole number; torchrun or srun sets it, do not set it yourself",
+        ),
+        ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536: must be a port, from 1 to 65535"),
+        ({**TORCHRUN, "MASTER_PORT": "0"}, "MASTER_PORT=0: must be a port, from 1 to 65535"),
+        (without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set: start it with srun, which sets it"),
+        (
+            {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"},
+            "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=2 and tasks per node 2(x3) "
+            "contradict each other: start it with srun, and unset those that you have set yourself",
+        ),
+        (
+            {**SRUN, "SLURM_NODEID": "3"},
+            "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=3 and tasks per node 2(x2),3 "
+            "contradict each other: start it with srun, and unset those that you have set yourself",
+        ),
+        (
+            {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2*2,3"},
+            "SLURM_STEP_TASKS_PER_NODE=2*2,3: not as Slurm writes it, such as 2(x3),1",
+        ),
+        (
+            without(SRUN, "SLURM_STEP_ID"),
+            "the job has 7 tasks, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
+        ),
+        (
+            {**SRUN, "SLURM_STEP_ID": "4294967290"},  # the shell that salloc opens on the first node
+            "the job has 7 tasks, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
+        ),
+        (
+            {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},  # sbatch --nodes 3 says no more
+            "the job has 3 nodes, but srun has not started this process: start it with srun; "
+            "or with env -u SLURM_JOB_ID, if one process is what you want",
+        ),
+    ],
+)
+def test_what_is_missing_or_contradictory_is_refused(environment: dict[str, str], message: str) -> None:
+    """In one line that says what to do."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
+        place(environment)
+    assert str(caught.value) == message
+
+
+def test_a_gpu_for_each_rank_of_a_node() -> None:
+    """The one with its local rank; without GPUs the CPU."""
+    assert [device(local_rank, 3) for local_rank in range(3)] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert device(5, 0) == "cpu"
+
+
+@pytest.mark.parametrize(("num_gpus", "sees"), [(1, "1 GPU"), (2, "2 GPUs")])
+def test_more_ranks_than_gpus_are_refused(num_gpus: int, sees: str) -> None:
+    """And what to do, with torchrun and with Slurm."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
+        device(num_gpus, num_gpus)
+    assert str(caught.value) == (
+        f"local rank {num_gpus}: this process sees {sees}, counted from 0: start no more ranks on a node than that "
+        "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
+    )
+
+
+def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for nothing else: all other fields are those of the environment."""
+    import torch
+
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert where() == Where(5, 7, 1, 3, 1, "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert where() == Where(5, 7, 1, 3, 1, "cuda:1")
+
+
+def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By --distribution=arbitrary: the others would wait on the first node for nobody."""
+    for name in ("RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "node02")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
+        join(Where(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
+    assert str(caught.value) == (
+        "rank 0 is on node 1, not on the first, where the others look for it: "
+        "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
+    )
+
+
+def test_a_timeout_of_nothing_is_refused() -> None:
+    """Before anything is joined."""
+    with pytest.raises(ValueError, match=r"^a timeout of 0 s: must be greater than 0$"):
+        join(Where(0, 1, 0, 1, 0), 0)

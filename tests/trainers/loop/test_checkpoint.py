@@ -1,0 +1,197 @@
+"""A checkpoint gives back what was saved, is refused when damaged, and never replaces a good one by half a file."""
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainers.loop.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.loop.random_states import random_state, seed_alike, seed_apart, set_random_state
+
+
+def trained_state(step: int = 7) -> Checkpoint:
+    """A small layer after one AdamW step: the optimizer then has moments to save."""
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.25)
+    layer(torch.arange(3.0)).sum().backward()
+    optimizer.step()
+    return Checkpoint(
+        model_state=layer.state_dict(),
+        optimizer_state=optimizer.state_dict(),
+        config={"d_model": 128, "learning_rate": 0.25, "data": "topics", "clip_norm": None},
+        step=step,
+        random_states=[random_state("cpu")],
+        notes={"losses": [0.1, 2.5]},
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A saved checkpoint of `trained_state`, alone in its directory."""
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, trained_state())
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The message with which `load_checkpoint` refuses."""
+    with pytest.raises(ValueError, match=r"^checkpoint ") as caught:
+        load_checkpoint(path)
+    return str(caught.value)
+
+
+def test_a_checkpoint_comes_back_equal(path: Path) -> None:
+    """Weights, both moments of the optimizer, configuration, step and notes; nothing else is left in the directory."""
+    saved = trained_state()
+    loaded = load_checkpoint(path)
+    assert (loaded.config, loaded.step, loaded.notes) == (saved.config, 7, saved.notes)
+    torch.testing.assert_close(loaded.model_state, dict(saved.model_state), rtol=0, atol=0)
+    assert loaded.optimizer_state["param_groups"] == saved.optimizer_state["param_groups"]
+    torch.testing.assert_close(loaded.optimizer_state["state"], saved.optimizer_state["state"], rtol=0, atol=0)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_truncated_checkpoint_is_refused_by_name(path: Path) -> None:
+    """Wherever it was cut off, the message is one line with the file's name."""
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+
+
+def test_a_changed_bit_is_refused(path: Path) -> None:
+    """Weights that a bad disk has altered are not trained on, though torch.load alone would take them."""
+    content = path.read_bytes()
+    weight = trained_state().model_state["weight"].numpy().tobytes()
+    assert content.count(weight) == 1
+    changed = bytearray(content)
+    changed[content.index(weight)] ^= 1
+    path.write_bytes(changed)
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+
+
+def test_other_files_are_refused(path: Path) -> None:
+    """What is missing, is no torch file, is another program's, or is of another version is refused as that."""
+    missing = path.with_name("missing.pt")
+    assert refusal(missing) == f"checkpoint {missing}: cannot be read: No such file or directory"
+    assert refusal(path.parent) == f"checkpoint {path.parent}: cannot be read: Is a directory"
+    path.write_text("hello\n")
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+    torch.save({"model_state": {}}, path)
+    assert refusal(path) == f"checkpoint {path}: was not written by this program"
+    torch.save([1, 2], path)
+    assert refusal(path) == f"checkpoint {path}: was not written by this program"
+    torch.save({"format": "ringsim checkpoint", "version": 1}, path)
+    assert refusal(path) == f"checkpoint {path}: has version 1; this program reads 3"
+    torch.save({"format": "ringsim checkpoint", "version": 3, "model_state": {}, "config": {}, "step": 1}, path)
+    assert refusal(path) == f"checkpoint {path}: lacks optimizer_state, random_states, notes, seals"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("step", "7", "step: is a text, '7', must be a whole number"),
+        ("step", True, "step: is True, must be a whole number"),
+        ("step", -1, "step: is -1, must be at least 0"),
+        ("model_state", [1], "model_state: is a list, must be a dict"),
+        ("config", {3: 4}, "config: has keys that are not names"),
+        ("random_states", torch.zeros(2), "random_states: is a tensor of float32 (2,), must be a list"),
+        ("notes", None, "notes: is None, must be a dict"),
+    ],
+)
+def test_a_field_that_cannot_be_right_is_named(path: Path, field: str, value: Any, fault: str) -> None:
+    """With what it has, and what it should have."""
+    save_checkpoint(path, replace(trained_state(), **{field: value}))
+    assert refusal(path) == f"checkpoint {path}: {fault}"
+
+
+@pytest.mark.parametrize("field", ["model_state", "optimizer_state", "config", "random_states", "notes"])
+def test_a_field_that_was_changed_is_named(path: Path, field: str) -> None:
+    """Though the file's checksums are right: it is not what was saved."""
+    parts = torch.load(path, weights_only=True)
+    changed = parts[field]
+    match field:
+        case "model_state":
+            changed["bias"][1] += 1e-6
+        case "optimizer_state":
+            del changed["state"][1]
+        case "config":
+            changed["learning_rate"] = 0.5
+        case "random_states":
+            changed[0]["python"]["words"][3] ^= 1
+        case "notes":
+            changed["losses"].append(0.0)
+    torch.save(parts, path)
+    assert refusal(path) == f"checkpoint {path}: {field}: is not what was saved: somebody has changed it since"
+
+
+def test_a_checkpoint_runs_no_code(path: Path) -> None:
+    """A pickle that would call a function when loaded is refused, and does not call it."""
+    victim = path.with_name("victim")
+    victim.mkdir()
+
+    class Remove:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.rmdir, (str(victim),)
+
+    torch.save({"format": "ringsim checkpoint", "version": 2, "config": Remove()}, path)
+    assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint"
+    assert victim.is_dir()
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failed_write_keeps_the_old_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """A full disk, before or at the renaming, costs the new checkpoint only, and leaves no temporary file."""
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        save_checkpoint(path, trained_state(step=8))
+    monkeypatch.undo()
+    assert load_checkpoint(path).step == 7
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_next_checkpoint_replaces_the_last(path: Path) -> None:
+    """Saving again under the same name leaves the newer one."""
+    save_checkpoint(path, trained_state(step=8))
+    assert load_checkpoint(path).step == 8
+
+
+def drawn() -> list[float]:
+    """A few numbers of each generator; the normal ones come in pairs, of which the second is kept."""
+    normal = [random.gauss(0, 1), np.random.normal(), torch.randn(()).item()]
+    return [*normal, random.random(), np.random.random(), torch.rand(()).item()]
+
+
+def test_random_states_come_back(path: Path) -> None:
+    """Out of a checkpoint, in the middle of a pair of normal numbers, for all three generators."""
+    seed_apart(3, 0, 1)
+    drawn()
+    save_checkpoint(path, replace(trained_state(), random_states=[random_state("cpu")]))
+    expected = [drawn(), drawn()]
+    seed_alike(0)
+    set_random_state(load_checkpoint(path).random_states[0], "cpu")
+    assert [drawn(), drawn()] == expected
+
+
+def test_no_two_ranks_or_steps_draw_the_same() -> None:
+    """Nor do they draw what the weights were drawn from."""
+
+    def first(seed: Any, *place: int) -> tuple[float, ...]:
+        seed(*place)
+        return tuple(drawn())
+
+    places = [(seed, step, rank) for seed in (0, 1) for step in (0, 1, 2) for rank in (0, 1, 2)]
+    found = [first(seed_apart, *place) for place in places] + [first(seed_alike, 0), first(seed_alike, 1)]
+    for of_one_generator in zip(*found, strict=True):
+        assert len(set(of_one_generator)) == len(found)
+    assert first(seed_apart, 1, 2, 2) == found[places.index((1, 2, 2))]

@@ -1,0 +1,227 @@
+"""The main job itself, small, as a user starts it."""
+
+import json
+import math
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ringsim.training_step.profile import StepProfile
+from trainers.cli.main_job import STRATEGIES
+from trainers.loop.checkpoint import load_checkpoint
+from trainers.main_job.report_table import format_report
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
+SMALL = (
+    "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 30 --learning-rate 0.01"
+)
+TIMEOUT_S = 240
+
+
+def command(*arguments: str, ranks: int | None) -> list[str]:
+    """The script's command line, under torchrun if `ranks` is given."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+    return [sys.executable, *torchrun, str(SCRIPT), *arguments]
+
+
+def start(*arguments: str, ranks: int | None) -> subprocess.CompletedProcess[str]:
+    """Run the script to its end."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run(
+        command(*arguments, ranks=ranks),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+        check=False,
+    )
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still are there."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
+    profile = tmp_path / "profile.json"
+    done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), "--profile", str(profile), ranks=2)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "new" / "report"
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+    report = json.loads((folder / "report.json").read_text())
+    assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
+    assert [result["strategy"] for result in report["strategies"]] == STRATEGIES.split(",")
+    for result in report["strategies"]:
+        assert result["measured_sync_p10_s"] <= result["measured_sync_s"] <= result["measured_sync_p90_s"]
+        assert result["step_error"] == pytest.approx(result["predicted_step_s"] / result["step_s"] - 1)
+        assert result["parameters_identical"] == (result["strategy"] != "none")
+        if result["strategy"] != "none":
+            assert result["predicted_sync_s"] > 0
+            assert result["error"] == pytest.approx(result["predicted_sync_s"] / result["measured_sync_s"] - 1)
+        assert result["final_loss"] < math.log(256) - 1.5
+        assert len(result["losses"]) == 30
+    assert report["max_loss_difference"] < 1e-3
+    assert format_report(report) in done.stdout
+    assert "with every strategy but none all ranks hold bit-identical parameters" in done.stdout
+    assert "training" not in done.stderr
+    checkpoint = load_checkpoint(folder / "checkpoint.pt")
+    assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
+
+
+def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """The optimizer's state, of which each rank has a share, is put together while all ranks are there."""
+    done = start(*SMALL.split(), "--strategies", "zero1", "--steps", "3", "--output", str(tmp_path), ranks=2)
+    assert done.returncode == 0, done.stderr
+    checkpoint = load_checkpoint(tmp_path / "checkpoint.pt")
+    num_parameters = sum(value.numel() for value in checkpoint.model_state.values())
+    assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (num_parameters,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+
+
+def test_one_rank(tmp_path: Path) -> None:
+    """There is nothing to synchronise: predicted as no time, and no error is given."""
+    options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3"]
+    done = start(*SMALL.split(), *options, "--output", str(tmp_path), ranks=1)
+    assert done.returncode == 0, done.stderr
+    for result in json.loads((tmp_path / "report.json").read_text())["strategies"]:
+        # What is left is packing and unpacking: nothing is sent.
+        assert result["predicted_sync_s"] < result["step_s"]
+        assert result["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"),
+        ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
+        ("--steps 0", "--steps 0: must be at least 1"),
+        (
+            "--strategies ring,rung",
+            "Invalid value for '--strategies': 'rung' is not one of none, allreduce, flat, rs_ag, ring, bucketed, "
+            "bucketed_bf16, ddp, ddp_ring, ddp_ring_bf16, ddp_on_ring, zero1",
+        ),
+        ("--timeout nan", "Invalid value for '--timeout': nan: must be greater than 0 and at most 86400"),
+        (
+            "--d-model 1000000",
+            "--vocabulary 256, --d-model 1000000, --layers 2, --d-ff 512: the model would have some 8.0e+12 "
+            "parameters, more than 1e+09",
+        ),
+        ("--timeout 0", "Invalid value for '--timeout': 0.0: must be greater than 0 and at most 86400"),
+    ],
+)
+def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
+    """One line, exit code 2."""
+    done = start(*arguments.split(), ranks=None)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"train_ring.py: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--data /no/such/file", "--data /no/such/file: cannot be read: No such file or directory"),
+        ("--output /proc/report", "--output /proc/report: cannot be written: "),
+    ],
+)
+def test_mistakes_under_torchrun_are_told_once(tmp_path: Path, arguments: str, message: str) -> None:
+    """By one rank, before torchrun's own account of the failure; nothing is written."""
+    done = start(*arguments.split(), *([] if "--output" in arguments else ["--output", str(tmp_path)]), ranks=2)
+    assert done.returncode != 0
+    assert done.stderr.count(f"train_ring.py: {message}") == 1
+    assert 'Traceback (most recent call last):\n  File "' + str(SCRIPT) not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
+    """With the rank, the step and the strategy in one line, and no report."""
+    done = start(*SMALL.split(), "--learning-rate", "1e30", "--output", str(tmp_path / "report"), ranks=2)
+    assert done.returncode != 0
+    assert ": training step " in done.stderr
+    assert ": the loss is nan; a smaller --learning-rate may help" in done.stderr
+    assert not (tmp_path / "report").exists()
+
+
+def test_results_that_cannot_be_written_are_known_before_training(tmp_path: Path) -> None:
+    """A directory in the place of the checkpoint, say."""
+    (tmp_path / "checkpoint.pt").mkdir()
+    done = start(*SMALL.split(), "--steps", "1000000", "--output", str(tmp_path), ranks=1)
+    assert f"--output {tmp_path}: cannot be written: checkpoint.pt is a directory there" in done.stderr
+
+
+def test_too_short_a_file_is_refused(tmp_path: Path) -> None:
+    """The message says how long it is and how long it must be."""
+    text = tmp_path / "short.txt"
+    text.write_text("too short")
+    done = start("--data", str(text), "--output", str(tmp_path / "report"), ranks=2)
+    assert (
+        f"--data {text}: has 9 tokens (bytes), but 2 ranks with --sequence-length 64 need at least 130" in done.stderr
+    )
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the ranks' processes in /proc")
+def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
+    """With an error, long before the steps are done; no report is left half-written and no rank behind."""
+    arguments = command(*SMALL.split(), "--steps", "1000000", "--output", str(tmp_path / "report"), ranks=2)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        deadline = time.monotonic() + 60
+        while len(workers := children(job.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(workers[1], signal.SIGKILL)
+        output, _ = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode != 0
+    assert f"(pid: {workers[1]})" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def rank_by_hand(rank: int, port: int, stderr: int) -> subprocess.Popen[bytes]:
+    """One of two ranks, started as torchrun would, but without torchrun's own patience with those that stall."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
+    options = [*SMALL.split(), "--steps", "1000000", "--timeout", "3"]
+    return subprocess.Popen(
+        command(*options, ranks=None), stdout=subprocess.DEVNULL, stderr=stderr, env=environment, bufsize=0
+    )
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """What comes from a terminal up to and with `wanted`, or up to its end."""
+    seen = b""
+    while wanted not in seen and select.select([terminal], [], [], TIMEOUT_S)[0]:
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+    return seen
+
+
+def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
+    """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was at, and ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    terminal, stderr = pty.openpty()
+    ranks = [rank_by_hand(0, port, stderr), rank_by_hand(1, port, subprocess.DEVNULL)]
+    os.close(stderr)
+    try:
+        assert b" 3/1000000" in read_until(terminal, b" 3/1000000")
+        ranks[1].send_signal(signal.SIGSTOP)
+        rest = read_until(terminal, b"\0").decode()
+        assert ranks[0].wait(TIMEOUT_S) == 1
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+        os.close(terminal)
+    assert re.search(r"rank 0: training step \d+, strategy [a-z0-9_]+: ", rest)

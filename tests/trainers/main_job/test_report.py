@@ -1,0 +1,65 @@
+"""What the report makes of the ranks' notes; made up, so that every figure is known."""
+
+from typing import Any
+
+import pytest
+
+from trainers.main_job.job import MAX_WARM_UP_STEPS, Predicted, _summarise
+from trainers.main_job.report_table import format_report
+from trainers.tasks.config import Job, ModelConfig, TrainConfig
+
+JOB = Job(ModelConfig(sequence_length=10), TrainConfig(batch_size=5, steps=12), "topics", ("ring",))
+
+
+def notes(losses: list[float], sync_s: list[float], step_s: list[float], fingerprint: str) -> dict[str, Any]:
+    """One rank's notes, after the steps that are not counted, which are slow here."""
+    slow = [9.0] * MAX_WARM_UP_STEPS
+    start = [5.0] * MAX_WARM_UP_STEPS
+    return {"losses": start + losses, "sync_s": slow + sync_s, "step_s": slow + step_s, "fingerprint": fingerprint}
+
+
+FIRST = notes([3.0] * 7, [0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0], "same")
+SECOND = notes([1.0] * 7, [0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0], "same")
+
+
+def test_two_ranks_become_one_row() -> None:
+    """Sync as the last to arrive sees it (the shorter), steps as the ranks take on average, tokens of all ranks."""
+    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, SECOND], JOB)
+    assert result["sync_s"] == [0.1, 0.4, 0.3, 0.2, 0.2, 0.3, 0.3]
+    assert result["measured_sync_s"] == 0.3
+    assert result["error"] == pytest.approx(1.0)
+    assert result["step_s"] == 1.5
+    assert result["step_error"] == pytest.approx(2.5 / 1.5 - 1)
+    assert result["tokens_per_s"] == 2 * 5 * 10 / 1.5
+    assert result["final_loss"] == pytest.approx((7 * 2.0 + 3 * 5.0) / 10)
+    assert result["steps_measured"] == 7
+    assert result["parameters_identical"]
+
+
+def test_ranks_that_differ_are_reported() -> None:
+    """In the row, and in words under the table."""
+    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, {**SECOND, "fingerprint": "other"}], JOB)
+    assert not result["parameters_identical"]
+    where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
+    report = {
+        "strategies": [result, {**result, "strategy": "ddp", "parameters_identical": True}],
+        "measurements": {"provenance": where},
+        "num_ranks": 2,
+        "num_parameters": 7,
+        "max_loss_difference": 0.25,
+    }
+    text = format_report(report)
+    assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks" in text
+    assert "loss curves differ by at most 2.5e-01" in text
+    assert text.splitlines()[1].split() == [
+        "ring",
+        "600.00",
+        "300.00",
+        "160.00-340.00",
+        "+100%",
+        "2500.0",
+        "1500.0",
+        "+67%",
+        "67",
+        "2.900",
+    ]

@@ -1,0 +1,187 @@
+"""Every strategy makes the gradients of all ranks their mean, and says truly what it sends."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.ranks import RankPool, group_on
+from tests.trainers.models import Branching, Tied, inputs, mean_gradients, seeded, small_model
+from trainers.data_parallel import DataParallel
+from trainers.strategies import STRATEGIES, make_strategy
+from trainers.strategies.ddp import Ddp
+from trainers.strategy_names import STRATEGY_NAMES
+
+MEANING = [name for name in STRATEGIES if name not in ("none", "zero1")]  # which leave the mean in `grad`
+OURS = [name for name in MEANING if not name.startswith("ddp")]  # torch's wants find_unused_parameters, and told so
+STEPS = 4
+
+
+def pool_of(name: str, request: pytest.FixtureRequest) -> RankPool:
+    """Ranks with groups of the backend that the strategy wants."""
+    pool: RankPool = request.getfixturevalue("ring_ranks" if name == "ddp_on_ring" else "ranks")
+    return pool
+
+
+def parallel(model: nn.Module, name: str, group: dist.ProcessGroup) -> DataParallel:
+    """In a case."""
+    return DataParallel(model, name, group_on("ring", group.size()) if name == "ddp_on_ring" else group)
+
+
+def tolerance(name: str) -> dict[str, float]:
+    """bfloat16 has 8 bits; each rank on the way rounds."""
+    return {"rtol": 0.05, "atol": 0.02} if name.endswith("bf16") else {"rtol": 1e-5, "atol": 1e-6}
+
+
+def synchronised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The gradients after two steps of one strategy: the second shows what is left over from the first."""
+    model = parallel(small_model(), name, group)
+    for set_to_none in (True, False):
+        model.zero_grad(set_to_none)
+        model(inputs(group.rank())).pow(2).mean().backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", [*MEANING, "bucketed/0.00002", "ddp/0.00002"])
+def test_gradients_become_the_mean(request: pytest.FixtureRequest, name: str, num_ranks: int) -> None:
+    """The same on all ranks, bit for bit, and those of one process with all the data; also in tiny buckets."""
+    results = pool_of(name, request).run(synchronised, name, num_ranks=num_ranks)
+    for index, expected in enumerate(mean_gradients(small_model(), num_ranks)):
+        torch.testing.assert_close(results[0][index], expected, **tolerance(name))
+        assert all(torch.equal(result[index], results[0][index]) for result in results)
+
+
+def trained(group: dist.ProcessGroup, name: str, make: Callable[[], nn.Module], clip: float) -> list[torch.Tensor]:
+    """The parameters after a few steps of AdamW."""
+    model = make()  # here, as a model that is sent to the ranks comes in memory that all share
+    wrapped = parallel(model, name, group)
+    optimizer = wrapped.optimizer(partial(torch.optim.AdamW, lr=0.05))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        wrapped(inputs(group.rank() + 7 * step)).pow(2).mean().backward()
+        if clip:
+            wrapped.clip_grad_norm_(clip)
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.Tensor]:
+    """The same by one process that sees all ranks' data."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.cat([inputs(rank + 7 * step) for rank in range(num_ranks)])).pow(2).mean().backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "none" and not name.endswith("bf16")])
+def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
+    """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
+    for make in (small_model, partial(seeded, Tied)):
+        expected = trained_alone(make(), 3, clip)
+        for result in pool_of(name, request).run(trained, name, make, clip, num_ranks=3):
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_synchronisation_ranks_drift_apart(ranks: RankPool) -> None:
+    """That is what "none" shows."""
+    first, second = ranks.run(trained, "none", small_model, 0.0, num_ranks=2)
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def unused(group: dist.ProcessGroup, name: str) -> list[torch.Tensor | None]:
+    """Gradients where one layer takes part on rank 1 only, and one nowhere."""
+    model = DataParallel(seeded(Branching), name, group)
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.full((2, 3), 1.0 if group.rank() == 1 else -1.0)).sum().backward()
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
+    """What one rank has used all get the mean of, the others counting as zero; what nobody has used stays without."""
+    for result in ranks.run(unused, name, num_ranks=3):
+        first, first_bias, second, second_bias, third, third_bias = result
+        assert third is None
+        assert third_bias is None
+        for found, expected in ((first, -2 / 3), (first_bias, 2.0), (second, 2 / 3), (second_bias, 2 / 3)):
+            assert found is not None
+            torch.testing.assert_close(found, torch.full_like(found, expected), **tolerance(name))
+
+
+def traffic(group: dist.ProcessGroup, name: str, leads_s: list[float]) -> list[tuple[str, str, int, float]]:
+    """What a strategy says it sends."""
+    calls = parallel(small_model(), name, group).strategy.traffic(leads_s).calls
+    return [(c.schedule.collective.value, c.schedule.algorithm, c.size_bytes, c.lead_s) for c in calls]
+
+
+def test_traffic_of_each_strategy(request: pytest.FixtureRequest) -> None:
+    """29 float32 parameters over two ranks: 16 + 10 + 3 in layers; 6 tensors, each of which has a mark when flat."""
+    leads_s = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    sizes = [24, 48, 16, 32, 8, 8, 4]  # the marks come first
+    run = {name: pool_of(name, request).run(traffic, name, leads_s, num_ranks=2)[0] for name in STRATEGIES}
+    ring, gloo = ("all_reduce", "ring"), ("all_reduce", "gloo_ring")
+    assert run["none"] == []
+    assert run["allreduce"] == [(*gloo, size, 0.0) for size in sizes]
+    assert run["flat"] == [(*gloo, 140, 0.0)]
+    assert run["rs_ag"] == [(*gloo, 144, 0.0), ("all_gather", "gloo_ring", 144, 0.0)]
+    assert run["ring"] == run["bucketed"] == [(*ring, 140, 0.0)]
+    assert run["bucketed_bf16"] == [(*ring, 70, 0.0)]
+    assert run["ddp"] == [(*gloo, 116, 0.0)]
+    assert run["ddp_ring"] == run["ddp_on_ring"] == [(*ring, 116, 0.0)]
+    assert run["ddp_ring_bf16"] == [(*ring, 58, 0.0)]
+    assert run["zero1"] == [("reduce_scatter", "ring", 120, 0.0), ("all_gather", "ring", 120, 0.0)]
+
+
+def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int], list[int]]:
+    """The bucket sizes that DDP has rebuilt after the first step, ours from the order of readiness, and `bucketed`."""
+    layers = [nn.Linear(300, 300, bias=False) for _ in range(9)]  # 0.36 MB each
+    model = nn.Sequential(*layers)
+    strategy = Ddp(model, group)
+    for _ in range(3):
+        strategy.module(torch.ones(1, 300)).sum().backward()
+    theirs = strategy.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[operator]
+    leads_s = [float(index) for index in range(9)]  # the last layer's gradient is ready first
+    bucketed = STRATEGIES["bucketed"](model, group).traffic(leads_s).calls
+    return (
+        [int(size) for size in str(theirs).split(",")],
+        [c.size_bytes for c in strategy.traffic(leads_s).calls],
+        [c.size_bytes for c in bucketed],
+    )
+
+
+def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
+    """What torch itself reports; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
+    for theirs, ours, bucketed in ranks.run(ddp_buckets, num_ranks=2):
+        assert theirs == ours
+        assert len(ours) == 2
+        assert bucketed == [ours[0] + 4 * 3, ours[1] + 4 * 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rung", "'rung' is not one of none, allreduce, "),
+        ("ring/4", "'ring/4': ring has no buckets; only bucketed, bucketed_bf16, ddp, "),
+        ("ddp/", "'ddp/': after the slash must be the size of a bucket in MiB, such as ddp/4"),
+        ("ddp/-1", "'ddp/-1': after the slash must be the size of a bucket in MiB, such as ddp/4"),
+    ],
+)
+def test_names_that_are_refused(name: str, message: str) -> None:
+    """The message says what there is."""
+    with pytest.raises(ValueError, match="^" + message):
+        make_strategy(name)
+
+
+def test_names_are_known_without_torch() -> None:
+    """The command lines check them before they load it."""
+    assert tuple(STRATEGIES) == STRATEGY_NAMES

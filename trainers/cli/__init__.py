@@ -1,0 +1,1 @@
+"""The command lines: `trainers`, its commands, and the main job."""

@@ -1,0 +1,145 @@
+"""`Keeper`: the output directory of a run, to which rank 0 writes; what goes wrong there all ranks are to hear."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from trainers.loop.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.loop.checkpoint_folder import CheckpointFolder
+from trainers.loop.first_rank import first_decides
+from trainers.loop.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
+from trainers.loop.step_log import Mark, StepLog
+
+LOG = "log.jsonl"
+RESULT = "result.json"
+
+
+class Keeper:
+    """Made on all ranks; only rank 0 looks at the directory, which it locks for this run until `close`.
+
+    say: told, on rank 0, what a user should know.
+    trouble: the first thing that went wrong, after which nothing more is written; whoever calls must tell all ranks.
+
+    Raises ValueError on every rank if the directory cannot be made, is another run's, or has no room for a single
+    checkpoint.
+    """
+
+    def __init__(self, output: Path, model: nn.Module, group: dist.ProcessGroup, say: Callable[[str], None]) -> None:
+        self.output = output
+        self.folder = CheckpointFolder(output)
+        self.trouble: OSError | ValueError | None = None
+        self._group = group
+        self._read_back = False
+        self._log: StepLog | None = None
+        self._say = say
+        self._lock = OutputLock(output)
+        try:
+            self._take_lock(time.monotonic() + WAIT_S)
+            first_decides(group, lambda: _prepare(self.folder, model))
+        except BaseException:
+            self.close()
+            raise
+        self._lock.sign()
+
+    def _take_lock(self, deadline: float) -> None:
+        # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
+        while not first_decides(self._group, lambda: self._try_lock(deadline)):
+            pass
+        if self._lock.missing:
+            self._say(without_lock(self._lock))
+
+    def _try_lock(self, deadline: float) -> bool:
+        self.output.mkdir(parents=True, exist_ok=True)
+        if self._lock.try_take():
+            return True
+        if time.monotonic() > deadline:
+            raise ValueError(self._lock.refusal())
+        time.sleep(POLL_S)
+        return False
+
+    def begin(self, step: int, mark: Mark | None = None) -> None:
+        """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
+
+        mark: of the lines that were there then, if it is known.
+        """
+        first_decides(self._group, lambda: self._open(step, mark))
+
+    def _open(self, step: int, mark: Mark | None) -> None:
+        self._log = StepLog(self.output / LOG, step, mark, self._say)
+
+    @property
+    def log_mark(self) -> Mark | None:
+        """Of the lines that there are now; None on other ranks than 0."""
+        return self._log.mark if self._log is not None else None
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        if self._log is not None:
+            log = self._log
+            self.attempt(lambda: log.write(line))
+
+    def save(self, checkpoint: Checkpoint, keep: int) -> None:
+        """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""
+        if self._log is not None:
+            log = self._log
+            self.attempt(log.sync)
+            self.attempt(lambda: self._write(checkpoint, keep))
+
+    def _write(self, checkpoint: Checkpoint, keep: int) -> None:
+        path = self.folder.path(checkpoint.step)
+        save_checkpoint(path, checkpoint)
+        if not self._read_back:
+            _read_back(path)
+            self._read_back = True
+        self.folder.prune(checkpoint.step, keep)
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        """Do that, unless something has gone wrong before."""
+        if self.trouble is None:
+            try:
+                write()
+            except (OSError, ValueError) as error:
+                self.trouble = error
+
+    def describe_trouble(self) -> str:
+        """What went wrong, and from where the run can go on."""
+        trouble = self.trouble
+        assert trouble is not None
+        what = str(trouble)
+        if isinstance(trouble, OSError):
+            what = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
+        kept = self.folder.newest_first()
+        return f"{what}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
+
+    def close(self) -> None:
+        """Nothing is to be written any more: another run may have the directory."""
+        if self._log is not None:
+            self._log.close()
+        self._lock.release()
+
+
+def _read_back(path: Path) -> None:
+    """Find out with the first checkpoint, not when it is needed, that none can be read.
+
+    Raises ValueError, and leaves no such file.
+    """
+    try:
+        load_checkpoint(path)
+    except ValueError as error:
+        path.unlink()
+        raise ValueError(
+            f"{path}: could not be read back without running code: in the states of model and optimizer must be "
+            f"nothing but tensors and Python's own numbers and strings"
+        ) from error
+
+
+def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
+    folder.clear_unfinished()
+    needed = sum(tensor.nbytes for tensor in model.state_dict().values())
+    if (free := shutil.disk_usage(folder.folder).free) < needed:
+        raise ValueError(f"--output {folder.folder}: has {free} bytes free, and a checkpoint takes at least {needed}")

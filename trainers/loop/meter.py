@@ -1,0 +1,92 @@
+"""`Meter`: what has been measured since the last line of the log."""
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime import naming_failures
+from trainers.loop.learner import Taken
+
+
+class Meter:
+    """One rank's; a line of the log holds the mean over all ranks.
+
+    tokens_per_sample: 0 where samples have none.
+    skipped, skipped_in_a_row: steps that were left out, in the whole run and since the last that was not.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tokens_per_sample: int) -> None:
+        self._group = group
+        self._tokens_per_sample = tokens_per_sample
+        self._losses: list[float] = []
+        self._skipped_now = 0
+        self.skipped = 0
+        self.skipped_in_a_row = 0
+        self.last_loss: float | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._begin_s = time.perf_counter()
+        self._samples = 0
+        self._communication_s = 0.0
+
+    def add(self, taken: Taken, num_samples: int) -> None:
+        """Note a step. num_samples: of all ranks together."""
+        self._samples += num_samples
+        self._communication_s += taken.communication_s
+        if taken.trouble:
+            self._skipped_now += 1
+            self.skipped += 1
+            self.skipped_in_a_row += 1
+        else:
+            self._losses.append(taken.loss)
+            self.last_loss = taken.loss
+            self.skipped_in_a_row = 0
+
+    def line(self) -> dict[str, Any]:
+        """Of the steps since the last call; collective.
+
+        loss: the mean over these steps of the loss of the whole batch; None if all of them were left out.
+        """
+        here = torch.tensor([self._communication_s, time.perf_counter() - self._begin_s], dtype=torch.float64)
+        with naming_failures(f"rank {self._group.rank()}: taking the mean of the metrics failed"):
+            collectives.all_reduce(here, dist.ReduceOp.AVG, self._group)
+        communication_s, elapsed_s = here.tolist()
+        line: dict[str, Any] = {"loss": sum(self._losses) / len(self._losses) if self._losses else None}
+        if self._skipped_now:
+            line["skipped"] = self._skipped_now
+        line |= {f"{name}_per_s": round(count / elapsed_s, 1) for name, count in self._counts().items()}
+        line["sync_share"] = round(communication_s / elapsed_s, 4)
+        self._losses, self._skipped_now = [], 0
+        self._restart()
+        return line
+
+    def brief(self) -> str:
+        """How it is going, in a few words, as this rank sees it."""
+        elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
+        loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4f}"
+        rates = ", ".join(f"{count / elapsed_s:,.0f} {name}/s" for name, count in self._counts().items())
+        return f"{loss}, {rates}, {self._communication_s / elapsed_s:.0%} synchronising"
+
+    def _counts(self) -> dict[str, int]:
+        counts = {"samples": self._samples}
+        return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
+
+    def notes(self) -> dict[str, Any]:
+        """What a run must know to go on from here; times are not part of it."""
+        return {
+            "losses": list(self._losses),
+            "skipped_now": self._skipped_now,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "last_loss": self.last_loss,
+        }
+
+    def set_notes(self, notes: dict[str, Any]) -> None:
+        """Go on from what `notes` gave."""
+        self._losses, self._skipped_now = list(notes["losses"]), notes["skipped_now"]
+        self.skipped, self.skipped_in_a_row = notes["skipped"], notes["skipped_in_a_row"]
+        self.last_loss = notes["last_loss"]

@@ -1,0 +1,132 @@
+"""What each rank of `python -m trainers` does, however it was started; and how it ends when something goes wrong."""
+
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from trainers.launch.where import Where, join, where
+from trainers.loop.session_config import SessionConfig
+from trainers.tasks import load_task
+from trainers.tasks.base import Task
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is asked of all ranks. task: its name; options: its own."""
+
+    task: str
+    options: dict[str, Any]
+    config: SessionConfig
+    timeout_s: float
+
+
+def run_rank(launch: Launch, task: Task | None = None) -> int:
+    """Train; rank 0 then judges the model. Returns the exit code.
+
+    task: that of the launch, if it has been loaded already.
+    """
+    here = where()
+    task = task or load_task(launch.task, launch.config.seed, **launch.options)
+    group = join(here, launch.timeout_s)
+    try:
+        return _run(launch, task, here, group)
+    except Exception as error:
+        from collectives.runtime import CollectiveError  # noqa: PLC0415
+
+        leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, here.rank))
+
+
+def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") -> int:
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from trainers.data_parallel import DriftError  # noqa: PLC0415
+    from trainers.loop.session import Session  # noqa: PLC0415
+    from trainers.loop.step_vote import StoppedError  # noqa: PLC0415
+    from trainers.loop.training import DivergedError  # noqa: PLC0415
+
+    try:
+        session = Session(task, launch.config, group, here.device, lambda text: click.echo(text, err=True))
+    except ValueError as error:
+        return end_together(f"trainers: {error}", 2, group)
+    begin_s = time.perf_counter()
+    try:
+        with _progress(session.num_steps, session.first_step, here.rank) as bar:
+            session.train(lambda text: bar.update(1, text))
+    except (DivergedError, DriftError, StoppedError) as error:
+        session.close()
+        return end_together(f"trainers: {error}", 1, group)
+    train_s = time.perf_counter() - begin_s
+    dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
+    return _finish(session, train_s) if here.rank == 0 else 0
+
+
+def _finish(session: Any, train_s: float) -> int:
+    from trainers.loop.result import judge, result_of, save_result, summary  # noqa: PLC0415
+
+    figures, shown = judge(session)
+    result = result_of(session, figures, train_s)
+    try:
+        save_result(session, result)
+        session.close()
+    except OSError as error:
+        click.echo(f"trainers: {error.filename}: cannot be written: {error.strerror}", err=True)
+        return 1
+    click.echo(f"{shown}\n\n{summary(session, result)}" if shown else summary(session, result))
+    return 0
+
+
+def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
+    """Let rank 0 say what all ranks know, before any of them ends: then whoever started them ends the rest."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if group.rank() == 0:
+        click.echo(message, err=True)
+    try:
+        dist.all_reduce(torch.zeros(1), group=group)
+    except RuntimeError:  # it was this rank alone, after all
+        if group.rank() != 0:
+            click.echo(message, err=True)
+        leave("", code)
+    dist.destroy_process_group()
+    return code
+
+
+def leave(message: str, code: int = 1) -> NoReturn:
+    """End this rank at once.
+
+    Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+    """
+    if message:
+        click.echo(message, err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _traceback(error: Exception, rank: int) -> str:
+    """Of what is no user's mistake on the command line, but in the code of a task, or ours."""
+    return f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"
+
+
+def _progress(num_steps: int, first_step: int, rank: int) -> Any:
+    """A bar on rank 0's terminal; silent elsewhere."""
+    hidden = rank != 0 or not sys.stderr.isatty()
+    bar: Any = click.progressbar(
+        length=num_steps,
+        label="training",
+        file=sys.stderr,
+        hidden=hidden,
+        show_pos=True,
+        item_show_func=lambda text: text,
+    )
+    bar.update(first_step)
+    return bar

@@ -1,0 +1,137 @@
+"""Which checkpoint a run goes on from, and whether it may."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from trainers.loop.checkpoint import Checkpoint, checkpoint_of
+from trainers.loop.checkpoint_folder import CheckpointFolder
+from trainers.loop.first_rank import first_decides, send_to_all
+from trainers.loop.saved_forms import SavedForms
+from trainers.loop.session_config import SessionConfig
+from trainers.tasks.base import Task
+
+
+def config_of(task: Task, config: SessionConfig, num_ranks: int) -> dict[str, Any]:
+    """All that decides what a run computes; a checkpoint holds it."""
+    return {
+        "task": task.config(),
+        "training": {
+            "strategy": config.strategy,
+            "num_ranks": num_ranks,
+            "seed": config.seed,
+            "batch_size": config.batch_size or task.batch_size,
+            "accumulate": config.accumulate,
+            "clip_norm": config.clip_norm,
+        },
+    }
+
+
+class OtherRunError(ValueError):
+    """A checkpoint is good, but of a run that this one cannot go on with; an older one would be, too."""
+
+
+def newest_good(
+    folder: CheckpointFolder,
+    wanted: dict[str, Any],
+    group: dist.ProcessGroup,
+    warn: Callable[[str], None],
+    forms: Callable[[], SavedForms],
+) -> tuple[Path, Checkpoint] | None:
+    """The newest checkpoint that is whole and fits, on every rank; None if there is none at all; collective.
+
+    Only rank 0 looks for it, and sends the others what is in the file: they need not see its directory.
+    wanted: the `config_of` this run. warn: told on rank 0 of each file that is no good. forms: makes what they are
+    held against.
+
+    Raises ValueError on every rank if no file is good, or the run is not one that can go on from there.
+    """
+    content = bytearray()
+    on_rank_0: list[Checkpoint] = []
+
+    def choose() -> tuple[str, int] | None:
+        nonlocal content
+        found = _newest_good(folder, wanted, warn, forms)
+        if found is None:
+            return None
+        path, content, checkpoint = found
+        on_rank_0.append(checkpoint)
+        return str(path), len(content)
+
+    chosen = first_decides(group, choose)
+    if chosen is None:
+        return None
+    path, size_bytes = chosen
+    content = content or bytearray(size_bytes)
+    send_to_all(content, group)
+    return Path(path), on_rank_0[0] if on_rank_0 else checkpoint_of(content, path)
+
+
+def _newest_good(
+    folder: CheckpointFolder, wanted: dict[str, Any], warn: Callable[[str], None], forms: Callable[[], SavedForms]
+) -> tuple[Path, bytearray, Checkpoint] | None:
+    paths = folder.newest_first()
+    made = forms() if paths else None
+    for path in paths:
+        assert made is not None
+        try:
+            content = bytearray(path.read_bytes())
+            return path, content, _checked(checkpoint_of(content, path), path, wanted, made)
+        except OtherRunError:
+            raise
+        except OSError as error:
+            warn(f"checkpoint {path}: cannot be read: {error.strerror}")
+        except ValueError as error:
+            warn(str(error))
+    if paths:
+        raise ValueError(f"--resume: none of the checkpoints in {folder.folder} is good; give another --output")
+    return None
+
+
+def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any], forms: SavedForms) -> Checkpoint:
+    """It, if this session can go on from it. Raises ValueError, which says what is wrong, or OtherRunError."""
+    if checkpoint.step != (by_name := CheckpointFolder.step_of(path)):
+        raise ValueError(f"checkpoint {path}: step: is {checkpoint.step}, must be {by_name} by the name of the file")
+    if fault := forms.check_config(checkpoint):
+        raise ValueError(f"checkpoint {path}: {fault}")
+    refuse_other_run(checkpoint.config, wanted, path)
+    if fault := forms.check_states(checkpoint):
+        raise ValueError(f"checkpoint {path}: {fault}")
+    return checkpoint
+
+
+def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Raise OtherRunError if what differs between two runs, by `config_of`, is more than a checkpoint can bridge."""
+    before, after = _flat(then), _flat(now)
+    strategies = before.pop("strategy"), after.pop("strategy")
+    counts = before.pop("num_ranks"), after.pop("num_ranks")
+    differing = [
+        f"{name} {before.get(name)}, now {after.get(name)}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+    if differing:
+        raise OtherRunError(
+            f"checkpoint {path}: is of a run with {'; '.join(differing)}: "
+            f"resume with what it began with, or give another --output"
+        )
+    if "none" in strategies and max(counts) > 1:
+        raise OtherRunError(
+            f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
+            f"saved: there is nothing to resume; give another --output"
+        )
+    if (strategies[0] == "zero1") != (strategies[1] == "zero1"):
+        raise OtherRunError(
+            f"checkpoint {path}: is of the strategy {strategies[0]}, whose optimizer state does not fit "
+            f"{strategies[1]}; resume with {strategies[0]}, or give another --output"
+        )
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """What is trained and how, in one."""
+    training: dict[str, Any] = config["training"]
+    task: dict[str, Any] = config["task"]
+    named = {name if training.get(name, value) == value else f"task's {name}": value for name, value in task.items()}
+    return training | named

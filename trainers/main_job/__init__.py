@@ -1,0 +1,1 @@
+"""The main job: probe, predict, train with every strategy, compare."""

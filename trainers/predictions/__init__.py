@@ -1,0 +1,1 @@
+"""What a strategy sends, and the time that should take."""

@@ -1,0 +1,100 @@
+"""`Guard`: what would have the ranks of `zero1` train apart, or not as asked, without a word, is an error instead.
+
+The gradients that a rank finds at its parameters are its own: only those of its share are the mean. Whoever steps or
+clips with them, as one may with every other strategy, gets a model that differs between the ranks.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from trainers.strategies.flat_vector import FlatVector
+
+
+class ShardingError(RuntimeError):
+    """A model that is trained with `zero1` is treated as if its gradients were the mean over all ranks."""
+
+
+class Guard:
+    """Of the parameters and the vectors in which they and their gradients lie, group by group of the same dtype.
+
+    compare: raises DriftError if the ranks' parameters differ; collective.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Sequence[nn.Parameter]],
+        homes: Sequence[FlatVector],
+        gradients: Sequence[FlatVector],
+        compare: Callable[[], None],
+    ) -> None:
+        self._parameters, self._homes, self._gradients = parameters, homes, gradients
+        self._compare = compare
+        self._own = {id(parameter) for some in parameters for parameter in some}
+        self._versions: list[int] = []  # of the gradients, after the last synchronisation
+        self._unstepped = 0  # synchronisations since the last step
+        watcher = weakref.WeakMethod(self._refuse_foreign)
+        hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _call(watcher, optimizer))
+        weakref.finalize(self, hook.remove)
+
+    def _refuse_foreign(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before any optimizer takes a step."""
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) in self._own:
+                raise ShardingError(
+                    f"{type(optimizer).__name__} was made of the model's own parameters: with zero1 a rank has the "
+                    f"mean gradients of its share only, and the ranks would train apart; make it with "
+                    f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
+                )
+
+    def before_synchronising(self) -> None:
+        """Look whether the parameters are where they were, and, if nothing was stepped, whether the ranks still agree.
+
+        Whoever steps by hand is found at the second step. Whoever only adds up gradients, synchronising each time, pays
+        for a comparison at the 1st, 2nd, 4th, 8th ... time.
+        """
+        for parameters, home in zip(self._parameters, self._homes, strict=True):
+            for parameter, view in zip(parameters, home.views, strict=True):
+                if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
+                    raise ShardingError(
+                        "the model's parameters have been moved, or have another dtype, since zero1 was given them: "
+                        "model.to(...) must come before DataParallel(model, ...)"
+                    )
+        if self._unstepped and self._unstepped & (self._unstepped - 1) == 0:
+            self._compare()
+
+    def synchronised(self) -> None:
+        """The gradients of the shares are there."""
+        self._unstepped += 1
+        self._versions = [gradients.vector._version for gradients in self._gradients]
+
+    def before_stepping(self) -> None:
+        """Look whether the gradients are those that were synchronised."""
+        self._unstepped = 0
+        changed = self._versions != [gradients.vector._version for gradients in self._gradients]
+        if self._versions and changed:
+            raise ShardingError(
+                "gradients were changed after they were synchronised, which zero1 does not see: clip with "
+                "model.clip_grad_norm_(...), and take the last backward pass before a step outside of no_sync()"
+            )
+        if not all(map(_is_home, self._parameters, self._gradients)):
+            raise ShardingError(
+                "there are gradients that have not been synchronised: take the last backward pass before a step "
+                "outside of no_sync(), or call model.sync_gradients()"
+            )
+
+
+def _is_home(parameters: Iterable[nn.Parameter], gradients: FlatVector) -> bool:
+    """Whether no parameter has a gradient elsewhere than where it is synchronised."""
+    pairs = zip(parameters, gradients.views, strict=True)
+    return all(parameter.grad is None or parameter.grad is view for parameter, view in pairs)
+
+
+def _call(watcher: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Unless whoever watched has gone."""
+    if (method := watcher()) is not None:
+        method(optimizer)

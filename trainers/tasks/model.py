@@ -1,0 +1,121 @@
+"""`TinyTransformer`: a causal language model small enough to train on a laptop, in the order a token passes it."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name everybody knows it by
+from torch import Tensor, nn
+
+from trainers.tasks.config import ModelConfig
+
+
+class TinyTransformer(nn.Module):
+    """Tokens and their positions, then pre-norm blocks, then a score for each token that could come next.
+
+    Weights are drawn from torch's global generator: the same `torch.manual_seed` before it on every rank makes them
+    the same on every rank.
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.sequence_length = config.sequence_length
+        self.embedding = nn.Embedding(config.vocabulary, config.d_model)
+        # As large as the positions (the root mean square of a sine); were it small, they would drown the tokens.
+        nn.init.normal_(self.embedding.weight, std=math.sqrt(0.5))
+        # Not persistent: it follows from the configuration, so a checkpoint need not carry it.
+        self.register_buffer("positions", sinusoids(config.sequence_length, config.d_model), persistent=False)
+        self.blocks = nn.Sequential(*(Block(config) for _ in range(config.layers)))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.head = _linear(config.d_model, config.vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the token that follows each position.
+
+        tokens: (batch, sequence) int64, each below the vocabulary. Returns (batch, sequence, vocabulary).
+        Raises ValueError for a sequence longer than the configured length.
+        """
+        length = tokens.shape[1]
+        if length > self.sequence_length:
+            raise ValueError(f"sequence of {length} tokens: must be at most --sequence-length {self.sequence_length}")
+        stream = self.embedding(tokens) + self.positions[:length]
+        logits: Tensor = self.head(self.norm(self.blocks(stream)))
+        return logits
+
+
+class Block(nn.Module):
+    """Attention moves information between positions, the MLP works on each position alone; both add to the stream."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention = CausalSelfAttention(config)
+        self.mlp_norm = nn.LayerNorm(config.d_model)
+        self.mlp = nn.Sequential(
+            _linear(config.d_model, config.d_ff),
+            nn.GELU(),
+            _linear(config.d_ff, config.d_model, std=_branch_std(config)),
+        )
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """stream: (batch, sequence, d_model); the result likewise."""
+        stream = stream + self.attention(self.attention_norm(stream))
+        added: Tensor = stream + self.mlp(self.mlp_norm(stream))
+        return added
+
+
+class CausalSelfAttention(nn.Module):
+    """Each position reads from itself and earlier ones, in several heads at once."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = _linear(config.d_model, 3 * config.d_model)
+        self.output = _linear(config.d_model, config.d_model, std=_branch_std(config))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, sequence, d_model); the result likewise."""
+        batch, sequence, d_model = x.shape
+        # (batch, sequence, 3 * d_model) -> three of (batch, heads, sequence, d_model / heads)
+        split = self.query_key_value(x).view(batch, sequence, 3, self.heads, d_model // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        read = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        joined: Tensor = self.output(read.transpose(1, 2).reshape(batch, sequence, d_model))
+        return joined
+
+
+def sinusoids(num_positions: int, d_model: int) -> Tensor:
+    """What is added to a token to tell where it stands, shape (num_positions, d_model).
+
+    Sines in the even columns, cosines in the odd ones, of wavelengths from 2 pi to nearly 10,000 * 2 pi positions
+    (Vaswani et al. 2017, section 3.5; d_model even).
+    """
+    position = torch.arange(num_positions).unsqueeze(1)
+    frequency = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model))
+    angle = position * frequency
+    return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
+
+
+def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
+    """Mean cross entropy, in nats, of each token given those before it.
+
+    model: maps tokens to logits, as `TinyTransformer` does. windows: (batch, sequence_length + 1) int64; the last
+    token of each is only predicted, the first only read.
+    """
+    logits = model(windows[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
+    """A linear layer with weights so small that an untrained model gives every token nearly the same chance."""
+    layer = nn.Linear(num_inputs, num_outputs)
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _branch_std(config: ModelConfig) -> float:
+    """Of the layers that add to the stream, two a block: their sum then does not grow with the blocks (GPT-2)."""
+    return 0.02 / math.sqrt(2 * config.layers)
