@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
 from collectives.benchmark.pattern import pattern
 from collectives.calls import AUTO, reduction
-from ringsim.native import executed_schedule
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, require_installed_memory
 
@@ -105,7 +104,7 @@ class Plan:
         for cell in self.recorded(num_ranks):
             for algorithm in self.algorithms_for(cell.collective):
                 if algorithm != AUTO:
-                    schedule, _ = executed_schedule(cell.collective, algorithm, num_ranks, cell.size_bytes)
+                    schedule = build(cell.collective, algorithm, num_ranks, cell.size_bytes)
                     if schedule.num_transfers > MAX_TRANSFERS:
                         raise ValueError(
                             f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "

@@ -16,7 +16,7 @@ from collectives.calls import AUTO, chooser_of, reduction
 from collectives.probes import Clock, places_of, read_clock
 from collectives.runtime import Event, Executor, naming_failures
 from ringsim.measurements import TRANSFER, Places, RecordedRun
-from ringsim.native import executed_schedule
+from ringsim.registry import build
 from ringsim.schedule import Collective
 
 TAG = 0x58
@@ -57,8 +57,8 @@ def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]
 
 def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places, plan: Plan) -> RecordedRun:
     """The middle one of several runs in place, each after a barrier; the executor's alone, without a lane's thread."""
-    schedule, cut = executed_schedule(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
-    executor = Executor(schedule, group, tag=TAG, cut=cut)
+    schedule = build(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
+    executor = Executor(schedule, group, tag=TAG)
     given = pattern(cell, plan.seed).given(group.rank())
     tensor = torch.zeros(cell.num_elements, dtype=cell.torch_dtype)
     how = reduction(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_

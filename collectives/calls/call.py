@@ -25,7 +25,7 @@ from collectives.runtime import (
     lane_of,
     resolve,
 )
-from ringsim.native import executed_schedule, gloo_pieces
+from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"
@@ -102,11 +102,10 @@ class Call:
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
-        key = collective, algorithm, root, gloo_pieces(collective, algorithm, self.num_ranks, size_bytes)
+        key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
         executors = _EXECUTORS.setdefault(self.group, {})
         if key not in executors:
-            schedule, cut = executed_schedule(collective, algorithm, self.num_ranks, size_bytes)
-            executors[key] = Executor(schedule, self.group, root, cut=cut)
+            executors[key] = Executor(build(collective, algorithm, self.num_ranks, size_bytes), self.group, root)
         return executors[key]
 
     def perform(

@@ -22,7 +22,7 @@ from collectives.runtime.preposted import goes_by_mail, mail_of, mail_tag, numbe
 from collectives.runtime.rank_part import RankPart
 from collectives.runtime.run import Event, Reduce, Run, Source
 from collectives.runtime.transport import POSTED, STAGED, Transport, transports_of
-from ringsim.schedule import Cut, Schedule, partition, rank_program
+from ringsim.schedule import Schedule, rank_program
 
 TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
 
@@ -104,14 +104,11 @@ class Executor:
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
     tag: of the messages; others than those of the collectives need another. Less than 256.
-    cut: where the bounds of the chunks lie.
 
     Raises ValueError if the schedule has another number of ranks than the group.
     """
 
-    def __init__(
-        self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG, cut: Cut = partition
-    ) -> None:
+    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -121,7 +118,7 @@ class Executor:
         peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         self._part = RankPart(schedule, program, tuple(program.sends), peers)
         self._mail = mail_of(group)
-        self.tag, self.cut = tag, cut
+        self.tag = tag
         self._transports = transports_of(group)
         self._layouts: dict[tuple[int, int, bool, int], Layout] = {}
         self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
@@ -247,7 +244,7 @@ class Executor:
         by_mail = plan.run is Run  # only Gloo lets receives stay posted between calls
         key = num_elements, bytes_each, by_mail, number
         if key not in self._layouts:
-            lengths = np.diff(self.cut(num_elements, self.schedule.num_chunks)).tolist()
+            lengths = np.diff(self.schedule.bounds(num_elements)).tolist()
             tags = self._tags([length * bytes_each for length in lengths], by_mail, number)
             unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not goes_by_mail(tag)]
             self._layouts[key] = Layout(lengths, tags, max(unmailed, default=0) if plan.num_slots else 0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, stride_orders
-from ringsim.schedule import Collective, Schedule, merge, relabel, split, then
+from ringsim.schedule import Collective, Schedule, gloo_partition, merge, relabel, split, then
 
 GLOO_SEGMENT_BYTES = 2**20
 Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
@@ -15,9 +15,11 @@ def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule
 
     2(n - 1) steps a segment, 2(n - 1)/n of the data sent. Gloo cuts into the larger of 2 segments a rank
     and 1 MiB segments (gloo/allreduce.cc); the default is the former, right for up to 2 MiB a rank, see
-    `gloo_segments_per_rank`. Its limit of two segments in flight is not modelled.
+    `gloo_segments_per_rank`. Its limit of two segments in flight is not modelled. Chunks are cut as by
+    `gloo_partition`.
     """
-    return _named("gloo_ring", split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank))
+    ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
+    return replace(ring, algorithm="gloo_ring", cut=gloo_partition)
 
 
 def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
@@ -31,7 +33,7 @@ def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:
 
 def gloo_ring_all_gather(num_ranks: int) -> Schedule:
     """Gloo's own all_gather: one chunk a rank, running to the right, in two segments (gloo/allgather.cc)."""
-    return _named("gloo_ring", split(ring_all_gather(num_ranks), 2))
+    return replace(split(ring_all_gather(num_ranks), 2), algorithm="gloo_ring")
 
 
 def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
@@ -84,7 +86,3 @@ def _in_orders(ring: Schedule, num_rings: int) -> Schedule:
         raise ValueError(f"num_rings {num_rings}: must be at least 1")
     rings = [relabel(ring, order) for order in stride_orders(ring.num_ranks, num_rings)]
     return merge(*rings, algorithm="multi_ring")
-
-
-def _named(algorithm: str, schedule: Schedule) -> Schedule:
-    return replace(schedule, algorithm=algorithm)

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ringsim.analysis.critical_path import CriticalPath, critical_path
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
-from ringsim.schedule import Schedule, dependencies, free_bytes, partition
+from ringsim.schedule import Schedule, dependencies, free_bytes
 from ringsim.simulation import Timeline, simulate
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
@@ -40,7 +38,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Explana
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does."""
     timeline = simulate(schedule, network, size_bytes)
     machine = network.machine(schedule.num_ranks)
-    chunk_bytes = np.diff(partition(size_bytes, schedule.num_chunks))
+    chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall = find_stall(timeline, machine)
     return Explanation(
         timeline=timeline,

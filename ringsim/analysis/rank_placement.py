@@ -14,7 +14,7 @@ import numpy as np
 
 from ringsim.analysis.congestion import Congestion
 from ringsim.network import AnyNetwork, Ints
-from ringsim.schedule import Collective, Schedule, partition, relabel
+from ringsim.schedule import Collective, Schedule, relabel
 from ringsim.simulation import predict_time
 
 MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
@@ -77,7 +77,7 @@ def find_order(
     else:
         rng = np.random.default_rng(seed)
         machine = network.machine(schedule.num_ranks)
-        congestion = Congestion(schedule, machine, np.diff(partition(size_bytes, schedule.num_chunks)))
+        congestion = Congestion(schedule, machine, schedule.chunk_bytes(size_bytes))
         for start in _starts(congestion, schedule, rng):
             search.simulate(start)
         search.climb(congestion, first, rng)

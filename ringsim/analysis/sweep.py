@@ -16,7 +16,7 @@ from ringsim.analysis.sweep_cell import Cell, read_cells
 from ringsim.files import atomic_file, parse_json, quoted, read_text
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
-from ringsim.registry import Algorithm, build
+from ringsim.registry import Algorithm, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.simulation import predict_time
 
@@ -126,7 +126,7 @@ def run_sweep(
     *,
     max_transfers: float = MAX_TRANSFERS,
 ) -> Sweep:
-    """Simulate all combinations; a schedule is built once for all sizes and networks.
+    """Simulate all combinations; a schedule is built once for all sizes that share it, and for all networks.
 
     on_progress: is told how many cells have been done since it was last told.
     max_transfers: a schedule that has more is skipped, unbuilt as far as that can be estimated.
@@ -138,10 +138,12 @@ def run_sweep(
         raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")
     _refuse_too_small(min(ranks), min(sizes_bytes))
     without_room = _without_room(networks, sorted(set(ranks)))
+    sizes = sorted(set(sizes_bytes))
     cells: list[Cell] = []
     for algorithm in dict.fromkeys(algorithms):
-        for num_ranks, built in _build_all(collective, algorithm, sorted(set(ranks)), max_transfers):
-            for (name, network), size_bytes in product(networks.items(), sorted(set(sizes_bytes))):
+        for num_ranks, by_size in _build_all(collective, algorithm, sorted(set(ranks)), sizes, max_transfers):
+            for (name, network), size_bytes in product(networks.items(), sizes):
+                built = by_size[size_bytes]
                 skipped = built.skipped or without_room.get((name, num_ranks), "")
                 time_s = predict_time(built.schedule, network, size_bytes) if built.schedule and not skipped else None
                 if time_s == math.inf:
@@ -182,18 +184,32 @@ class _Built(NamedTuple):
 
 
 def _build_all(
-    collective: Collective, algorithm: str, ranks: Sequence[int], max_transfers: float
-) -> Iterator[tuple[int, _Built]]:
-    """The schedule for each number of ranks, one at a time; ValueError if none can be built."""
+    collective: Collective, algorithm: str, ranks: Sequence[int], sizes_bytes: Sequence[int], max_transfers: float
+) -> Iterator[tuple[int, dict[int, _Built]]]:
+    """The schedule of each size, for one number of ranks at a time; ValueError if none can be built."""
     num_errors = 0
     for num_ranks in ranks:
         try:
-            yield num_ranks, _build(partial(build, collective, algorithm), num_ranks, max_transfers)
+            yield num_ranks, _build_sizes(collective, algorithm, num_ranks, sizes_bytes, max_transfers)
         except ValueError as error:
             num_errors += 1
             if num_errors == len(ranks):
                 raise
-            yield num_ranks, _Built(skipped=" ".join(str(error).split()))
+            yield num_ranks, dict.fromkeys(sizes_bytes, _Built(skipped=" ".join(str(error).split())))
+
+
+def _build_sizes(
+    collective: Collective, algorithm: str, num_ranks: int, sizes_bytes: Sequence[int], max_transfers: float
+) -> dict[int, _Built]:
+    variants: dict[int, _Built] = {}
+    by_size = {}
+    for size_bytes in sizes_bytes:
+        variant = size_variant(collective, algorithm, num_ranks, size_bytes)
+        if variant not in variants:
+            make = partial(build, collective, algorithm, size_bytes=size_bytes)
+            variants[variant] = _build(make, num_ranks, max_transfers)
+        by_size[size_bytes] = variants[variant]
+    return by_size
 
 
 def _build(make: Algorithm, num_ranks: int, max_transfers: float) -> _Built:

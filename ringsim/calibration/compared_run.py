@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ringsim.measurements import RecordedRun
-from ringsim.native import executed_schedule
 from ringsim.network import AnyNetwork
+from ringsim.registry import build
 from ringsim.schedule import NEVER, Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, simulate
 
@@ -39,7 +39,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str) -> ComparedRun
     it is another than was recorded, or does not end on this network.
     """
     try:
-        schedule, _ = executed_schedule(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
+        schedule = build(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
     simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes)

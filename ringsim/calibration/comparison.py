@@ -9,8 +9,9 @@ from typing import Any
 from ringsim.calibration.cases import Cell
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import RAW_SOCKETS, TORCH
-from ringsim.native import executed_schedule, local_s, local_work, rival_schedule
+from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
 from ringsim.network import Cluster
+from ringsim.registry import build
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
@@ -132,13 +133,13 @@ def _simulated(cell: Cell, cluster: Cluster) -> tuple[float | None, str]:
     collective = Collective(cell.collective)
     try:
         if cell.algorithm == TORCH:
-            schedule = rival_schedule(collective, cell.num_ranks, cell.size_bytes)
+            schedule = native_schedule(collective, cell.num_ranks, cell.size_bytes)
         else:
-            schedule, _ = executed_schedule(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
+            schedule = build(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
     work = local_work(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
-    beside_s = cluster.call_s(cell.algorithm == TORCH) + local_s(work, cluster, cell.num_ranks)
+    beside_s = call_overhead_s(cluster, cell.algorithm == TORCH) + local_s(work, cluster, cell.num_ranks)
     return beside_s + predict_time(schedule, cluster, cell.size_bytes), f"simulating {schedule.algorithm}"
 
 

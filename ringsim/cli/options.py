@@ -27,7 +27,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def algorithm_options(command: Command) -> Command:
-    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`."""
+    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`.
+
+    If the command has --size, it is the schedule for that size.
+    """
 
     @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
     @click.option(
@@ -39,7 +42,7 @@ def algorithm_options(command: Command) -> Command:
     @click.option("--ranks", type=RANKS, default=8, show_default=True)
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
-        command(schedule=build(Collective(collective), algorithm, ranks), **rest)
+        command(schedule=build(Collective(collective), algorithm, ranks, rest.get("size")), **rest)
 
     return with_schedule
 

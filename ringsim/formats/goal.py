@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule import NONE, Dependencies, Schedule, dependencies, partition, require_memory
+from ringsim.schedule import NONE, Dependencies, Schedule, dependencies, require_memory
 
 BYTES_PER_TRANSFER = 400  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte
@@ -52,7 +52,7 @@ class _Operations:
     def of(cls, schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float) -> "_Operations":
         require_memory(f"{schedule} in GOAL text", schedule.num_transfers * BYTES_PER_TRANSFER)
         waits = dependencies(schedule)
-        num_bytes = np.diff(partition(size_bytes, schedule.num_chunks))[waits.chunk]
+        num_bytes = schedule.chunk_bytes(size_bytes)[waits.chunk]
         calc_ns = np.rint(num_bytes / reduce_bytes_per_s * 1e9) * waits.reduce
         hops, nic = np.unique((waits.dst - waits.src) % schedule.num_ranks, return_inverse=True)
         if len(hops) > MAX_NICS:

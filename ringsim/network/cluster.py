@@ -44,10 +44,6 @@ class Cluster:
         except ValueError as error:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 
-    def call_s(self, torchs: bool) -> float:
-        """Seconds that a call takes beside its messages: one of ours, or one of torch.distributed's."""
-        return self.spec.processor.torch_call_s if torchs else self.spec.processor.call_s
-
     def as_dict(self) -> dict[str, Any]:
         """The fields for JSON, without the calibration's; an infinite rate becomes None."""
         fields: dict[str, Any] = _finite(asdict(replace(self, calibration=None)))

@@ -44,10 +44,6 @@ class Network:
         """What the engines see of it."""
         return _Uniform(self, num_ranks)
 
-    def call_s(self, torchs: bool) -> float:  # noqa: ARG002  as of a `Cluster`
-        """Nothing: the first message's latency is all there is to a call."""
-        return 0.0
-
     def as_dict(self) -> dict[str, float | None]:
         """The fields for JSON; an infinite rate becomes None."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}

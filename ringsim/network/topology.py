@@ -161,8 +161,5 @@ class AnyNetwork(Protocol):
     def machine(self, num_ranks: int) -> Machine:
         """What the engines see of it. Raises ValueError if it has no room for so many ranks."""
 
-    def call_s(self, torchs: bool) -> float:
-        """Seconds that a call takes beside its messages: one of ours, or one of torch.distributed's."""
-
     def as_dict(self) -> Mapping[str, Any]:
         """What identifies it, for JSON."""

@@ -19,6 +19,7 @@ from ringsim.algorithms import (
     double_binary_tree_reduce,
     gloo_ring_all_gather,
     gloo_ring_all_reduce,
+    gloo_segments_per_rank,
     halving_doubling_all_gather,
     halving_doubling_all_reduce,
     halving_doubling_reduce_scatter,
@@ -83,11 +84,13 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 }
 
 
-def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
+def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
     A built-in name may be followed by a number of pieces into which every chunk is split: `ring/4` (see `split`).
     The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
+    size_bytes: of the whole tensor, for the algorithms whose schedule depends on it (see `size_variant`); None: a small
+    one.
 
     Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
     is wrong with the user's file; ScheduleError for an MSCCL program that cannot be a Schedule.
@@ -106,4 +109,16 @@ def build(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
         )
     if slash and not (pieces.isdecimal() and 1 <= int(pieces) <= MAX_PIECES):
         raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of pieces, 1..{MAX_PIECES}")
+    if size_bytes is not None and (segments := size_variant(collective, name, num_ranks, size_bytes)):
+        return split(gloo_ring_all_reduce(num_ranks, segments), int(pieces or 1))
     return split(ALGORITHMS[collective, name](num_ranks), int(pieces or 1))
+
+
+def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
+    """All that a size matters to the schedule: sizes of the same variant have the same one.
+
+    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says. The schedules of other algorithms do
+    not depend on the size: 0.
+    """
+    as_gloo = (collective, algorithm.partition("/")[0]) == (Collective.ALL_REDUCE, "gloo_ring")
+    return gloo_segments_per_rank(num_ranks, size_bytes) if as_gloo else 0

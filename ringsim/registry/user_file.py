@@ -26,6 +26,8 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
         value = getattr(made, name)
         if not isinstance(value, kind):
             raise ValueError(f"algorithm {algorithm!r}: {name} {quoted(value)}: must be of {kind.__name__}")
+    if not callable(made.cut):
+        raise ValueError(f"algorithm {algorithm!r}: cut {quoted(made.cut)}: must be a function as partition is")
     if (made.collective, made.num_ranks) != (collective, num_ranks):
         raise ValueError(
             f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"

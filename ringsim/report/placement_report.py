@@ -4,11 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ringsim.analysis import Congestion, Order
 from ringsim.network import AnyNetwork
-from ringsim.schedule import Schedule, partition
+from ringsim.schedule import Schedule
 from ringsim.units import format_size, format_time
 
 SLOW = 2.0  # times the quickest of all hops, before and now
@@ -23,7 +21,7 @@ def report_order(
     before, now: the busiest resource, for how long its messages need it in all, and of the hops (pairs of ranks)
     those that take `SLOW` times as long as the quickest of all, for a message that shares nothing, the slowest first.
     """
-    chunk_bytes = np.diff(partition(size_bytes, schedule.num_chunks))
+    chunk_bytes = schedule.chunk_bytes(size_bytes)
     congestion = Congestion(schedule, network.machine(schedule.num_ranks), chunk_bytes)
     orders = {"before": range(schedule.num_ranks), "now": found.order}
     hops = {when: congestion.message_s(order) for when, order in orders.items()}

@@ -1,4 +1,4 @@
-"""How a tensor is cut into chunks: the one place where sizes meet a schedule."""
+"""How a tensor is cut into chunks: functions for `Schedule.cut`, the one place where sizes meet a schedule."""
 
 from collections.abc import Callable
 

@@ -5,7 +5,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ringsim.schedule.partition import Cut, partition
 from ringsim.schedule.schedule import Schedule
 
 
@@ -15,7 +14,6 @@ def replay(
     *,
     sent: Callable[[Any], Any] | None = None,
     combine: Callable[[Any, Any], object] = operator.iadd,
-    cut: Cut = partition,
 ) -> None:
     """Run `schedule` on one buffer per rank, in place.
 
@@ -25,11 +23,10 @@ def replay(
 
     sent: what being sent does to a chunk, such as rounding it; its sender goes on with the same.
     combine: called with a chunk and what arrived for it, to change the chunk in place.
-    cut: where the bounds of the chunks lie.
 
     Raises ValueError if there is not one buffer of the same length per rank.
     """
-    for _ in replay_steps(schedule, buffers, sent=sent, combine=combine, cut=cut):
+    for _ in replay_steps(schedule, buffers, sent=sent, combine=combine):
         pass
 
 
@@ -39,7 +36,6 @@ def replay_steps(
     *,
     sent: Callable[[Any], Any] | None = None,
     combine: Callable[[Any, Any], object] = operator.iadd,
-    cut: Cut = partition,
 ) -> Iterator[int]:
     """`replay`, stopping after each step to give its number, so that the buffers can be looked at."""
     lengths = {len(buffer) for buffer in buffers}
@@ -47,7 +43,7 @@ def replay_steps(
         raise ValueError(
             f"{schedule}: got {len(buffers)} buffers of lengths {sorted(lengths)}; needs one of equal length per rank"
         )
-    bounds = cut(lengths.pop(), schedule.num_chunks).tolist()
+    bounds = schedule.bounds(lengths.pop()).tolist()
     for index, step in enumerate(schedule.steps):
         # Everything is read before anything is written: rules 1 and 4.
         messages = []

@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
+from ringsim.schedule.partition import Cut, partition
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -204,13 +205,18 @@ def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """One algorithm for one number of ranks: a collective, its chunks and its steps."""
+    """One algorithm for one number of ranks: a collective, its chunks and its steps.
+
+    cut: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.
+    Simulation and execution both cut tensors by it, so that they move the same bytes.
+    """
 
     collective: Collective
     algorithm: str
     num_ranks: int
     num_chunks: int
     steps: Steps
+    cut: Cut = partition
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
@@ -251,6 +257,22 @@ class Schedule:
     def num_transfers(self) -> int:
         """How many transfers all steps have together."""
         return self.steps.num_transfers
+
+    def bounds(self, num_elements: int) -> Ints:
+        """(num_chunks + 1,): chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
+
+        Raises ValueError for a negative number of elements.
+        """
+        return self.cut(num_elements, self.num_chunks)
+
+    def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
+        """(num_chunks,): the bytes of each chunk of a tensor of `size_bytes`, which has elements of `element_bytes`.
+
+        Raises ValueError for a size that is negative or not whole elements.
+        """
+        if element_bytes < 1 or size_bytes % element_bytes:
+            raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
+        return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"

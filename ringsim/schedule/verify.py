@@ -31,7 +31,8 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule) -> Proof:
     """Prove that every rank ends with what the collective requires, each contribution counted once.
 
-    Also checks the columns `ready_after` and `free_after` and the declared `lookback`.
+    Also checks the columns `ready_after` and `free_after`, the declared `lookback`, and that `cut` covers tensors of
+    some lengths, few elements and many, each element once.
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
     ValueError if the proof would not fit into memory.
@@ -48,7 +49,25 @@ def verify(schedule: Schedule) -> Proof:
             f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
             "multiple of the number of ranks"
         )
+    _check_cut(schedule)
     return _Verifier(schedule).run()
+
+
+def _check_cut(schedule: Schedule) -> None:
+    """Raise ScheduleError unless its chunks cover a tensor, and ranks that own chunks own equal shares."""
+    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
+        bounds = np.asarray(schedule.bounds(num_elements))
+        fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
+        if not (fits and (np.diff(bounds) >= 0).all()):
+            raise ScheduleError(
+                f"{schedule}: cut: the bounds of {num_elements} elements in {num_chunks} chunks must rise from 0 to "
+                f"{num_elements}, and be {num_chunks + 1}"
+            )
+        if schedule.collective in OWNED and num_elements % num_ranks == 0:
+            shares = np.diff(bounds[:: num_chunks // num_ranks])
+            if (shares != num_elements // num_ranks).any():
+                raise ScheduleError(f"{schedule}: cut: {num_elements} elements are not shared out equally to the ranks")
 
 
 class _Verifier:

@@ -3,10 +3,8 @@
 Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`.
 """
 
-import numpy as np
-
 from ringsim.network import AnyNetwork, Machine, require_sound
-from ringsim.schedule import Ints, Schedule, partition, require_memory
+from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
@@ -19,12 +17,12 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
     """Every transfer of `schedule` with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
-    `partition` cuts into chunks of whole elements.
+    `schedule.cut` cuts into chunks of whole elements.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
     than there is memory for.
     """
-    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
+    sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
     machine = sound_machine(network, schedule.num_ranks)
     run = run_events if shares(schedule, machine) else run_steps
@@ -36,7 +34,7 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
 
     Infinite if a failure keeps it from finishing.
     """
-    sizes = chunk_bytes(schedule, size_bytes, element_bytes)
+    sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     machine = sound_machine(network, schedule.num_ranks)
     if not shares(schedule, machine):
         return time_steps(schedule, machine, sizes)
@@ -49,13 +47,6 @@ def sound_machine(network: AnyNetwork, num_ranks: int) -> Machine:
     machine = network.machine(num_ranks)
     require_sound(machine)
     return machine
-
-
-def chunk_bytes(schedule: Schedule, size_bytes: int, element_bytes: int) -> Ints:
-    """(num_chunks,): the bytes of each chunk. Raises ValueError for a size that is not whole elements."""
-    if element_bytes < 1 or size_bytes % element_bytes:
-        raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
-    return np.diff(partition(size_bytes // element_bytes, schedule.num_chunks) * element_bytes)
 
 
 def _require_room(schedule: Schedule) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ringsim.network import AnyNetwork, Machine
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_queue import Queued, run_queue
-from ringsim.simulation.simulate import chunk_bytes, predict_time, sound_machine
+from ringsim.simulation.simulate import predict_time, sound_machine
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 
@@ -18,14 +18,14 @@ class Call(NamedTuple):
     """A collective that is called at `ready_s`.
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
-    torchs: whether torch.distributed is called, rather than `collectives`.
+    call_s: what the call takes before its first message.
     """
 
     schedule: Schedule
     size_bytes: int
     element_bytes: int = 1
     ready_s: float = 0.0
-    torchs: bool = False
+    call_s: float = 0.0
 
 
 class Span(NamedTuple):
@@ -62,13 +62,13 @@ def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> 
         return _one_after_the_other(calls, ready_s, network)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
-    queue = [_queued(call, at, network) for call, at in zip(calls, ready_s, strict=True)]
+    queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
     return [Span(*times) for times in zip(*(c.tolist() for c in run_queue(queue, machine, num_workers)), strict=True)]
 
 
-def _queued(call: Call, ready_s: float, network: AnyNetwork) -> Queued:
-    sizes = chunk_bytes(call.schedule, call.size_bytes, call.element_bytes)
-    return Queued(call.schedule, sizes, ready_s, network.call_s(call.torchs))
+def _queued(call: Call, ready_s: float) -> Queued:
+    sizes = call.schedule.chunk_bytes(call.size_bytes, call.element_bytes)
+    return Queued(call.schedule, sizes, ready_s, call.call_s)
 
 
 def _is_the_same_at_all_times(machine: Machine) -> bool:
@@ -77,14 +77,14 @@ def _is_the_same_at_all_times(machine: Machine) -> bool:
 
 def _one_after_the_other(calls: Sequence[Call], ready_s: Sequence[float], network: AnyNetwork) -> list[Span]:
     """With one worker no two share anything: each takes what it takes alone."""
-    alone_s: dict[tuple[int, int, int, bool], float] = {}
+    alone_s: dict[tuple[int, int, int, float], float] = {}
     spans = []
     free_s = -math.inf
     for call, ready in zip(calls, ready_s, strict=True):
-        key = id(call.schedule), call.size_bytes, call.element_bytes, call.torchs
+        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
         if key not in alone_s:
             messages_s = predict_time(call.schedule, network, call.size_bytes, element_bytes=call.element_bytes)
-            alone_s[key] = network.call_s(call.torchs) + messages_s
+            alone_s[key] = call.call_s + messages_s
         begin_s = max(ready, free_s)
         free_s = begin_s + alone_s[key]
         spans.append(Span(begin_s, free_s))

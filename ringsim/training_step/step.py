@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ringsim.native import BACKENDS, Backend, all_reduce_of
+from ringsim.native import BACKENDS, Backend, all_reduce_by_size, call_overhead_s
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
@@ -121,7 +121,7 @@ def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
-    calls = _calls(profile, buckets, ready_s, num_ranks, config)
+    calls = _calls(profile, buckets, ready_s, network, num_ranks, config)
     spans = time_queue(calls, network, config.backend.num_workers)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
@@ -210,18 +210,23 @@ def _ready_times(
 
 
 def _calls(
-    profile: StepProfile, buckets: Sequence[Sequence[int]], ready_s: Sequence[float], num_ranks: int, config: DdpConfig
+    profile: StepProfile,
+    buckets: Sequence[Sequence[int]],
+    ready_s: Sequence[float],
+    network: AnyNetwork,
+    num_ranks: int,
+    config: DdpConfig,
 ) -> list[Call]:
-    schedule_of = all_reduce_of(config.backend.all_reduce, num_ranks)
+    schedule_of = all_reduce_by_size(config.backend.all_reduce, num_ranks)
+    call_s = call_overhead_s(network, config.backend.is_native)
     calls = []
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(Call(schedule_of(size_bytes), size_bytes, element_bytes, at_s, config.backend.torchs))
+        calls.append(Call(schedule_of(size_bytes), size_bytes, element_bytes, at_s, call_s))
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
-        torchs = config.backend.torchs
-        calls.append(Call(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], torchs))
+        calls.append(Call(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], call_s))
     return calls
 
 
@@ -229,7 +234,7 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     if not profile.buffer_bytes:
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    return network.call_s(config.backend.torchs) + predict_time(schedule, network, profile.buffer_bytes)
+    return call_overhead_s(network, config.backend.is_native) + predict_time(schedule, network, profile.buffer_bytes)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

@@ -8,9 +8,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.reduction import reduction
 from ringsim import Collective, build
-from ringsim.algorithms.rings import gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.schedule import replay
-from ringsim.schedule.partition import gloo_partition, partition
 
 COLLECTIVE_OF = {
     "all_reduce": Collective.ALL_REDUCE,
@@ -183,14 +181,11 @@ def _start(case: Case, rank: int, num_ranks: int, own: torch.Tensor) -> torch.Te
 def _replay(case: Case, buffers: list[torch.Tensor], wire: torch.dtype) -> None:
     """Each message is rounded to `wire`, and what all ranks must hold alike is, at the end."""
     num_ranks, state = len(buffers), buffers[0].dtype
-    schedule, cut = build(case.collective, case.algorithm, num_ranks), partition
-    if case.name == "all_reduce" and case.algorithm == "gloo_ring":
-        pieces = gloo_segments_per_rank(num_ranks, case.length * case.dtype.itemsize)
-        schedule, cut = gloo_ring_all_reduce(num_ranks, pieces), gloo_partition
+    schedule = build(case.collective, case.algorithm, num_ranks, case.length * case.dtype.itemsize)
     ranks = [(index + case.root) % num_ranks for index in range(num_ranks)]
     combine = reduction(getattr(dist.ReduceOp, case.op), case.dtype).combine
     rounded = None if wire == state else lambda chunk: chunk.to(wire)
-    replay(schedule, [buffers[rank] for rank in ranks], sent=rounded, combine=combine, cut=cut)
+    replay(schedule, [buffers[rank] for rank in ranks], sent=rounded, combine=combine)
     if wire != state and case.collective in ALIKE:
         for buffer in buffers:
             buffer.copy_(buffer.to(wire))

@@ -2,8 +2,8 @@
 
 from ringsim.calibration.compared_run import issued_s
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
-from ringsim.native.executed import executed_schedule
 from ringsim.network.network import Network
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import simulate
 
@@ -18,7 +18,7 @@ def made_run(
     slower: float = 1.0,
 ) -> RecordedRun:
     """Every time is `slower` times what it is on NETWORK; each rank began a microsecond before the one after it."""
-    schedule, _ = executed_schedule(collective, algorithm, num_ranks, size_bytes)
+    schedule = build(collective, algorithm, num_ranks, size_bytes)
     timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4)
     columns = (timeline.step, timeline.src, timeline.dst, timeline.chunk)
     times = (issued_s(schedule, timeline) * slower, timeline.applied_s * slower)

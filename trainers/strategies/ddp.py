@@ -63,7 +63,7 @@ class Ddp(Strategy):
         for buffer in self.module.module.buffers():
             sizes[buffer.element_size()] = sizes.get(buffer.element_size(), 0) + buffer.nbytes
         schedule = binomial_tree_broadcast(self.group.size())
-        return [Call(schedule, size_bytes, each, torchs=True) for each, size_bytes in sizes.items()]
+        return [Call(schedule, size_bytes, each, is_native=True) for each, size_bytes in sizes.items()]
 
     def call(self, num_elements: int, dtype: torch.dtype, lead_s: float) -> Call:
         """The collective of a bucket."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.native import rival_schedule
+from ringsim.native import native_schedule
 from ringsim.schedule import Collective
 from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
@@ -36,7 +36,7 @@ class ReduceScatterAllGather(Strategy):
         for vector in (gradients.vector for gradients in self._vectors):
             # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
             for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
-                schedule = rival_schedule(half, num_ranks, vector.nbytes)
-                calls.append(Call(schedule, vector.nbytes, vector.element_size(), torchs=True))
+                schedule = native_schedule(half, num_ranks, vector.nbytes)
+                calls.append(Call(schedule, vector.nbytes, vector.element_size(), is_native=True))
             local_bytes += 2 * vector.nbytes + 2 * vector.nbytes // num_ranks  # pack, copy; take the share, divide
         return Traffic(calls, local_bytes)

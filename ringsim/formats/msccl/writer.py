@@ -3,6 +3,9 @@
 All on channel 0 and in place. Reads and writes of one chunk on one gpu keep the order that the rule of execution gives
 them: those in other thread blocks are waited for (`depid`, `deps`), the first in the step itself, the others in `nop`s
 before it (never in `nop`s alone: the runtime counts those as steps only if the step after them waits too).
+
+The XML does not say how a tensor is cut: MSCCL takes sizes that the number of chunks divides, for which all cuts are
+the same.
 """
 
 import html

@@ -27,6 +27,8 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
                 f"merge: {first} has {first.num_chunks} chunks, {other} has {other.num_chunks}; "
                 "collective, ranks and chunks must agree"
             )
+    if any(other.cut is not first.cut for other in others):
+        raise ScheduleError(f"merge: {first} and another cut a tensor differently; all must cut it alike")
     steps = MergedSteps([schedule.steps for schedule in schedules])
     num_chunks = first.num_chunks * len(schedules)
     return replace(first, algorithm=algorithm or first.algorithm, num_chunks=num_chunks, steps=steps)

@@ -11,8 +11,8 @@ from collectives.benchmark.recorder import NUM_RUNS
 from collectives.probes.clock import Clock, ask_time, read_clock
 from ringsim.calibration.compared_run import compare_run
 from ringsim.measurements.recorded_run import RecordedRun
-from ringsim.native.executed import executed_schedule
 from ringsim.network.loading import load_network
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
 
@@ -37,7 +37,7 @@ def test_every_transfer_is_recorded_once(ranks: RankPool, num_ranks: int) -> Non
         (collective, algorithm) for collective in PLAN.collectives for algorithm in PLAN.algorithms
     ]
     for run in runs:
-        schedule, _ = executed_schedule(run.collective, run.algorithm, num_ranks, run.size_bytes)
+        schedule = build(run.collective, run.algorithm, num_ranks, run.size_bytes)
         listed = [(index, *row[:3]) for index, step in enumerate(schedule.steps) for row in step]
         assert run.transfers == sorted(listed)
         assert (run.size_bytes, run.element_bytes, run.clock_error_s, len(run.runs_s)) == (120000, 4, 0.0, NUM_RUNS)

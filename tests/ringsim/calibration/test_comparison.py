@@ -14,7 +14,7 @@ from ringsim.cli import main
 from ringsim.console.share import parse_share
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.native.rival import rival_schedule
+from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.registry.algorithms import build
@@ -52,7 +52,7 @@ def measurements(tmp_path: Path) -> Path:
     size = 2**20
     schedules = {
         "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
-        "dist": rival_schedule(Collective.ALL_REDUCE, num_ranks, size),
+        "dist": native_schedule(Collective.ALL_REDUCE, num_ranks, size),
         "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
     }
     times = [

@@ -4,6 +4,7 @@ import pytest
 
 from ringsim.calibration.one_host import calibrate_host, shift_s
 from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.native import call_overhead_s
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
 
@@ -39,10 +40,12 @@ def test_what_a_call_takes_beside_its_message() -> None:
     message_s = measurements.of("shift")[0].median_s
     calls = Probe("call", 64, 1, (message_s + 3e-4,)), Probe("call/dist", 64, 1, (2e-4,))
     found = calibrate_host(Measurements(4, {}, measurements.probes + calls), 2)
-    assert (found.call_s(torchs=False), found.call_s(torchs=True)) == pytest.approx((3e-4, 2e-4))
+    own_s, native_s = (call_overhead_s(found, is_native) for is_native in (False, True))
+    assert (own_s, native_s) == pytest.approx((3e-4, 2e-4))
     quick = Probe("call", 64, 1, (message_s / 2,))
-    assert calibrate_host(Measurements(4, {}, (*measurements.probes, quick)), 2).call_s(torchs=False) == 0.0
-    assert calibrate_host(measurements, 2).call_s(torchs=True) == 0.0
+    quicker = calibrate_host(Measurements(4, {}, (*measurements.probes, quick)), 2)
+    assert call_overhead_s(quicker, is_native=False) == 0.0
+    assert call_overhead_s(calibrate_host(measurements, 2), is_native=True) == 0.0
 
 
 def test_the_elapsed_times_come_out() -> None:

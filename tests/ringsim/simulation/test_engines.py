@@ -117,9 +117,6 @@ class Altered:
         old = getattr(columns, self._column, None)
         return columns if old is None else replace(columns, **{self._column: np.full(old.shape, self._value)})
 
-    def call_s(self, torchs: bool) -> float:
-        return self._cluster.call_s(torchs)
-
     def as_dict(self) -> dict[str, Any]:
         return self._cluster.as_dict()
 

@@ -11,7 +11,6 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.merge import merge
 from ringsim.simulation.engines.by_queue import Queued, run_queue
-from ringsim.simulation.simulate import chunk_bytes
 from ringsim.simulation.work_queue import Call, Span, time_queue
 
 RING = ring_all_reduce(2)
@@ -49,12 +48,12 @@ def test_latencies_overlap() -> None:
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_call_takes_its_worker_before_it_sends(num_workers: int) -> None:
     """Also one that has nothing to send; of two workers each has its own call to make."""
-    calling = read_network('[host]\nlink.bandwidth = "1B/s"\n[rank]\ncall = "1s"\ntorch_call = "3s"', "x")
-    calls = [Call(RING, 4), Call(RING, 0, torchs=True), Call(ring_all_reduce(2), 0)]
+    network = read_network('[host]\nlink.bandwidth = "1B/s"', "x")
+    calls = [Call(RING, 4, call_s=1), Call(RING, 0, call_s=3), Call(ring_all_reduce(2), 0, call_s=1)]
     expected = [Span(0, 5), Span(5, 8), Span(8, 9)] if num_workers == 1 else [Span(0, 5), Span(0, 3), Span(3, 4)]
-    assert time_queue(calls, calling, num_workers) == expected
-    alone = [Call(ring_all_reduce(1), 4)]
-    assert time_queue(alone, calling, num_workers) == [Span(0, 1)]
+    assert time_queue(calls, network, num_workers) == expected
+    alone = [Call(ring_all_reduce(1), 4, call_s=1)]
+    assert time_queue(alone, network, num_workers) == [Span(0, 1)]
 
 
 def test_a_rank_alone_has_nothing_to_send() -> None:
@@ -84,7 +83,7 @@ def test_the_engine_gives_what_each_takes_alone(network: AnyNetwork, algorithm: 
     schedule = build(Collective.ALL_REDUCE, algorithm, 5)
     sizes = [1000, 123_456, 7, 0, 50_000]
     calls = [Call(schedule, size, 1, 1e-4 * number) for number, size in enumerate(sizes)]
-    queue = [Queued(schedule, chunk_bytes(call.schedule, call.size_bytes, 1), call.ready_s) for call in calls]
+    queue = [Queued(schedule, call.schedule.chunk_bytes(call.size_bytes, 1), call.ready_s) for call in calls]
     begin_s, end_s = run_queue(queue, network.machine(5), 1)
     expected = time_queue(calls, network, 1)
     assert begin_s == pytest.approx([span.begin_s for span in expected], rel=1e-9)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Network, predict_time, ring_all_reduce
-from ringsim.native.backend import BACKENDS, Backend, all_reduce_of
+from ringsim.native import BACKENDS, Backend, all_reduce_by_size
 from ringsim.training_step.buckets import BucketCaps, Phase
 from ringsim.training_step.prediction import reason, recommend
 from ringsim.training_step.profile import Parameter, StepProfile
@@ -95,7 +95,7 @@ def test_a_narrow_wire() -> None:
 
 def test_gloos_ring_cuts_by_size() -> None:
     """Segments of at most 1 MiB."""
-    of = all_reduce_of("gloo_ring", 2)
+    of = all_reduce_by_size("gloo_ring", 2)
     assert (of(1000).num_chunks, of(16 * 2**20).num_chunks) == (4, 16)
     assert of(1000) is of(2000)
 

@@ -29,7 +29,7 @@ def test_calls_follow_one_another() -> None:
 def test_each_call_has_its_price() -> None:
     """One of ours another than one of torch's; ranks that share a core copy for as much longer."""
     free_s = predict_time(RING, CALLED, 1000)
-    both = Traffic([Call(RING, 1000, 4), Call(RING, 1000, 4, torchs=True)], 0)
+    both = Traffic([Call(RING, 1000, 4), Call(RING, 1000, 4, is_native=True)], 0)
     assert predict_sync_s(both, CALLED, 2) == pytest.approx(2 * free_s + 3 * CALLING_S)
     crowded = Cluster("one core", Spec(host=Host(cores=1), processor=Processor(reduce_bytes_per_s=1e7)), "", "")
     assert predict_sync_s(Traffic([], 500), crowded, 2) == pytest.approx(2 * 500 / 1e7)

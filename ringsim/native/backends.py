@@ -1,0 +1,83 @@
+"""What torch.distributed does by itself: the algorithms of its backends, and what a call of it costs.
+
+Sources: torch 2.13, ProcessGroupGloo.hpp (two threads, `threads = 2`), ProcessGroupGloo.cpp and Gloo's own
+allreduce.cc, allgather.cc and broadcast.cc.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from ringsim.algorithms import gloo_ring_all_gather
+from ringsim.network import AnyNetwork, Cluster
+from ringsim.registry import build, size_variant
+from ringsim.schedule import Collective, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How a process group carries out what DDP asks of it; the names are those of `ringsim algorithms`.
+
+    num_workers: how many collectives a rank works on at once.
+    is_native: whether calls are those of torch.distributed, rather than those of `collectives`.
+    """
+
+    num_workers: int
+    all_reduce: str
+    broadcast: str
+    is_native: bool = True
+
+
+# Gloo works on two collectives at once and broadcasts along a binomial tree. A process group of NCCL has one stream,
+# and that of the backend "ring" one queue: one collective after another.
+BACKENDS = {
+    "gloo": Backend(2, "gloo_ring", "binomial_tree"),
+    "nccl": Backend(1, "ring", "ring"),
+    "ring": Backend(1, "ring", "binomial_tree", is_native=False),
+}
+
+
+def native_schedule(collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
+    """What torch.distributed on Gloo does for a tensor of `size_bytes`.
+
+    all_reduce is Gloo's ring, with its own number of segments; reduce_scatter_tensor copies its input and does a whole
+    all_reduce; all_gather is a ring in the other direction.
+
+    Raises ValueError for a collective that is not known here.
+    """
+    if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
+        return build(Collective.ALL_REDUCE, "gloo_ring", num_ranks, size_bytes)
+    if collective is Collective.ALL_GATHER:
+        return gloo_ring_all_gather(num_ranks)
+    raise ValueError(f"what torch.distributed does for {collective.value} is not known here")
+
+
+def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedule]:
+    """The schedule of an all_reduce for a number of bytes; each is built once.
+
+    Raises ValueError for an algorithm that there is not.
+    """
+    build(Collective.ALL_REDUCE, algorithm, num_ranks)  # so that a wrong name is an error now
+    sizes: dict[int, int] = {}
+
+    @cache
+    def of_variant(variant: int) -> Schedule:
+        return build(Collective.ALL_REDUCE, algorithm, num_ranks, sizes[variant])
+
+    def of_size(size_bytes: int) -> Schedule:
+        variant = size_variant(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
+        sizes.setdefault(variant, size_bytes)
+        return of_variant(variant)
+
+    return of_size
+
+
+def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
+    """Seconds that a call takes beside its messages, as far as the network says; 0 for one that does not.
+
+    is_native: of torch.distributed, rather than of `collectives`.
+    """
+    if not isinstance(network, Cluster):
+        return 0.0
+    processor = network.spec.processor
+    return processor.torch_call_s if is_native else processor.call_s

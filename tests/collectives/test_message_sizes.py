@@ -1,0 +1,82 @@
+"""The executor sends, transfer by transfer, as many bytes as the simulator counts."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime import run
+from ringsim.network import Network
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective
+from ringsim.simulation import simulate
+from tests.ranks import RankPool
+
+NUM_RANKS = 4
+BYTE_A_SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # so that times are numbers of bytes
+Sent = list[tuple[int, int, int, int]]
+
+
+def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
+    """What this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
+    messages: Sent = []
+    message_of = run.Run._message
+
+    def noted(self: run.Run, send: run.Send) -> torch.Tensor:
+        message = message_of(self, send)
+        messages.append((send.step, self.part.peers[send.peer], send.chunk, message.nbytes))
+        return message
+
+    whole = torch.zeros(length, dtype=dtype)
+    share = torch.zeros(length // group.size(), dtype=dtype)
+    with mock.patch.object(run.Run, "_message", noted):
+        if collective is Collective.ALL_REDUCE:
+            collectives.all_reduce(whole, group=group, algorithm=algorithm)
+        elif collective is Collective.REDUCE_SCATTER:
+            collectives.reduce_scatter_tensor(share, whole, group=group, algorithm=algorithm)
+        elif collective is Collective.ALL_GATHER:
+            collectives.all_gather_into_tensor(whole, share, group=group, algorithm=algorithm)
+        elif collective is Collective.BROADCAST:
+            collectives.broadcast(whole, 0, group=group, algorithm=algorithm)
+        else:
+            collectives.reduce(whole, 0, group=group, algorithm=algorithm)
+    return messages
+
+
+def all_sent(
+    group: dist.ProcessGroup, cases: list[tuple[Collective, str]], length: int, dtype: torch.dtype
+) -> dict[tuple[Collective, str], Sent]:
+    """That of several algorithms; the calls that compare fingerprints are not among them."""
+    collectives.check_calls(group, collectives.CallCheck.NONE)
+    try:
+        return {case: sent(group, *case, length, dtype) for case in cases}
+    finally:
+        collectives.check_calls(group, collectives.CallCheck.NEW)
+
+
+def simulated(collective: Collective, algorithm: str, size_bytes: int, element_bytes: int) -> list[Sent]:
+    """The same by rank, from the times in which links are held."""
+    schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
+    timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
+    num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
+    columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)
+    rows = list(zip(*(column.tolist() for column in columns), num_bytes, strict=True))
+    return [sorted(row[1:] for row in rows if row[0] == rank) for rank in range(NUM_RANKS)]
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    [(1, torch.float32), (13, torch.float64), (1031, torch.int16), (2**21 + 2**18 + 3, torch.float32)],
+)
+def test_the_simulator_counts_what_is_sent(ranks: RankPool, length: int, dtype: torch.dtype) -> None:
+    """Every algorithm, for lengths that divide by nothing; the last is long enough for Gloo's ring to cut finer."""
+    by_share = {Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
+    for shared in (False, True):
+        cases = [key for key in ALGORITHMS if (key[0] in by_share) is shared]
+        num_elements = NUM_RANKS * (length // NUM_RANKS + 1) if shared else length
+        by_rank = ranks.run(all_sent, cases, num_elements, dtype, num_ranks=NUM_RANKS)
+        for case in cases:
+            counted = simulated(*case, num_elements * dtype.itemsize, dtype.itemsize)
+            assert [sorted(messages[case]) for messages in by_rank] == counted, case
