@@ -13,7 +13,7 @@ from ringsim.registry import build
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
-# What can win somewhere on private or shared links; of each the chunks whole and in pieces, where that can help.
+# What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
 CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.ALL_REDUCE: ("recursive_doubling", "two_shot", "halving_doubling", "ring", "ring/4", "ring/16"),
     Collective.REDUCE_SCATTER: ("direct", "halving_doubling", "ring", "ring/4", "ring/16"),

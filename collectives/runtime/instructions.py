@@ -92,7 +92,9 @@ class _Writer:
         for index, receive in enumerate(program.receives):
             self._post(index)
             self._add(Do.ARRIVE, index)
-            self._leave([sent for sent in self._under_way if self._sends[sent].step <= receive.free_after])  # rule 4
+            self._leave(
+                [sent for sent in self._under_way if self._sends[sent].step <= receive.buffer_dependency]
+            )  # rule 4
             self._add(Do.APPLY, index)
             self._send(receive.then_send)
             self._add(Do.FREE, index)  # only now: the others wait for what is sent

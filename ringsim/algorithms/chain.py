@@ -5,20 +5,20 @@ import numpy as np
 from ringsim.schedule import Collective, Columns, Schedule, pipeline
 
 
-def ring_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:
-    """Broadcast along a chain from rank 0, in k pieces one behind another: n + k - 2 steps.
+def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
+    """Broadcast along a chain from rank 0, in k segments one behind another: n + k - 2 steps.
 
-    Every rank but the last sends the data once. pieces: by default 4 for each rank, with which a large
+    Every rank but the last sends the data once. segments: by default 4 for each rank, with which a large
     broadcast takes up to 1.25 times what sending the data once does; more bring it closer and cost overhead.
     """
     whole = chain(Collective.BROADCAST, num_ranks)
-    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
+    return pipeline(whole, 4 * num_ranks if segments is None else segments)
 
 
-def ring_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
-    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k pieces."""
+def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
+    """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k segments."""
     whole = chain(Collective.REDUCE, num_ranks)
-    return pipeline(whole, 4 * num_ranks if pieces is None else pieces)
+    return pipeline(whole, 4 * num_ranks if segments is None else segments)
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:

@@ -15,7 +15,7 @@ from there, every rank passing on what it received last, for another n - 1 steps
 steps each rank sends 1/n of the data: 2(n - 1)/n of it in all, whatever n is, which no algorithm can beat
 (Patarasuk and Yuan 2009).
 
-Several rings at once, in pieces, and Gloo's are in `rings`; the ring cut open is `chain`. This is the only file
+Several rings at once, in segments, and Gloo's are in `rings`; the ring cut open is `chain`. This is the only file
 with ring arithmetic.
 """
 
@@ -86,9 +86,9 @@ class RingSteps(Steps):
     def step(self, index: int) -> Step:
         behind = -self._direction * (index + self._offset) % self._num_ranks
         chunk = self._twice_round[behind : behind + self._num_ranks]
-        ready_after = self._never if index == 0 else constant(index - 1, self._num_ranks)
+        data_dependency = self._never if index == 0 else constant(index - 1, self._num_ranks)
         # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
-        return Step(self._src, self._dst, chunk, self._reduce, ready_after, self._never)
+        return Step(self._src, self._dst, chunk, self._reduce, data_dependency, self._never)
 
     @property
     def num_transfers(self) -> int:

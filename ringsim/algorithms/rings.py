@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, stride_orders
-from ringsim.schedule import Collective, Schedule, gloo_partition, merge, relabel, split, then
+from ringsim.schedule import Collective, Schedule, gloo_partition, merge, permute_ranks, split, then
 
 GLOO_SEGMENT_BYTES = 2**20
 Ring = Callable[[int, int], Schedule]  # of a number of ranks and a direction
@@ -58,7 +58,7 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """`num_rings` rings in different orders, each with its share of the data, as NCCL's channels.
 
     2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use
-    the same link while there are enough of them; `merge` and `relabel` make the same of other orders.
+    the same link while there are enough of them; `merge` and `permute_ranks` make the same of other orders.
 
     Raises ValueError for less than one ring.
     """
@@ -84,5 +84,5 @@ def _both_ways(ring: Ring, num_ranks: int) -> Schedule:
 def _in_orders(ring: Schedule, num_rings: int) -> Schedule:
     if num_rings < 1:
         raise ValueError(f"num_rings {num_rings}: must be at least 1")
-    rings = [relabel(ring, order) for order in stride_orders(ring.num_ranks, num_rings)]
+    rings = [permute_ranks(ring, order) for order in stride_orders(ring.num_ranks, num_rings)]
     return merge(*rings, algorithm="multi_ring")

@@ -41,27 +41,27 @@ def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
     return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
 
 
-def double_binary_tree_broadcast(num_ranks: int, pieces: int | None = None) -> Schedule:
-    """Down two binary trees, k pieces in each: up to ceil(log2(n)) + k - 1 steps a tree.
+def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
+    """Down two binary trees, k segments in each: up to ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than the data once. pieces: by default 4 for each level of the tree, so that filling
+    No rank sends more than the data once. segments: by default 4 for each level of the tree, so that filling
     and emptying the pipeline takes at most a quarter of the time that the data takes.
     """
-    return _double(Collective.BROADCAST, num_ranks, pieces)
+    return _double(Collective.BROADCAST, num_ranks, segments)
 
 
-def double_binary_tree_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
+def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """The broadcast backwards: up two binary trees, in as many steps; no rank sends more than the data once."""
-    return _double(Collective.REDUCE, num_ranks, pieces)
+    return _double(Collective.REDUCE, num_ranks, segments)
 
 
-def double_binary_tree_all_reduce(num_ranks: int, pieces: int | None = None) -> Schedule:
-    """Up two binary trees and down again, k pieces in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
+def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
+    """Up two binary trees and down again, k segments in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. While later pieces go up, earlier ones come down. Since a rank applies
-    in step order, each step then takes at least the latency: for small data take fewer pieces, down to 1.
+    No rank sends more than twice the data. While later segments go up, earlier ones come down. Since a rank applies
+    in step order, each step then takes at least the latency: for small data take fewer segments, down to 1.
     """
-    return _double(Collective.ALL_REDUCE, num_ranks, pieces)
+    return _double(Collective.ALL_REDUCE, num_ranks, segments)
 
 
 def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
@@ -70,12 +70,12 @@ def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
     return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
 
 
-def _double(collective: Collective, num_ranks: int, pieces: int | None) -> Schedule:
+def _double(collective: Collective, num_ranks: int, segments: int | None) -> Schedule:
     below_root = np.arange(1, num_ranks)
     second = np.roll(below_root, -1) if num_ranks % 2 == 0 else below_root[::-1]
     depth = (num_ranks - 1).bit_length()
     halves = [
-        pipeline(_binary_tree(collective, ranks), max(1, 4 * depth) if pieces is None else pieces)
+        pipeline(_binary_tree(collective, ranks), max(1, 4 * depth) if segments is None else segments)
         for ranks in (below_root, second)
     ]
     return merge(*halves)

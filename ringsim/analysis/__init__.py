@@ -5,7 +5,7 @@ from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.overview import Overview, make_overview
-from ringsim.analysis.rank_placement import Order, default_budget, find_order
+from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.stall import format_stall
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
@@ -18,8 +18,8 @@ __all__ = [
     "CriticalPath",
     "Explanation",
     "LinkUsage",
-    "Order",
     "Overview",
+    "RankPlacement",
     "RankUsage",
     "Sweep",
     "Winner",
@@ -29,7 +29,7 @@ __all__ = [
     "cost_of",
     "default_budget",
     "explain",
-    "find_order",
+    "find_placement",
     "format_costs",
     "format_stall",
     "make_overview",

@@ -1,4 +1,4 @@
-"""`Congestion`: how good an order of the ranks looks on a machine, without simulating it.
+"""`Congestion`: how good an order of the ranks looks on a topology, without simulating it.
 
 An estimate in microseconds of work instead of milliseconds, so that thousands of orders can be compared. It treats
 steps with the same senders and receivers as one, adds up what each resource has to carry, and takes for granted that
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.network import NONE, Floats, Ints, Machine
+from ringsim.network import NONE, Floats, Ints, Topology
 from ringsim.schedule import Schedule
 
 MAX_PATTERNS = 256  # more are taken together with their neighbours: a resource has a sum for each
@@ -35,9 +35,9 @@ class Hops:
     busy_s_per_byte: Floats
 
     @classmethod
-    def of(cls, machine: Machine, src: Ints, dst: Ints) -> "Hops":
+    def of(cls, topology: Topology, src: Ints, dst: Ints) -> "Hops":
         """Those from each `src` to its `dst`."""
-        paths, resources = machine.paths(src, dst), machine.resources
+        paths, resources = topology.paths(src, dst), topology.resources
         used = paths.resource != NONE
         resource = np.where(used, paths.resource, 0)
         busy, fails = np.zeros(used.shape), np.zeros(used.shape, dtype=np.bool_)
@@ -52,16 +52,16 @@ class Hops:
 
 
 class Congestion:
-    """A schedule in which the ranks can be put in any order, on one machine.
+    """A schedule in which the ranks can be put in any order, on one topology.
 
-    order: where it is asked for, as in `relabel`; (num_ranks,).
+    order: where it is asked for, as in `permute_ranks`; (num_ranks,).
     """
 
-    def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
-        self._machine = machine
+    def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
+        self._topology = topology
         self._rows = _rows_of(schedule, chunk_bytes)
-        self._num_resources = len(machine.resources.names)
-        self._all_pairs = None if machine.num_ranks > MAX_KNOWN_RANKS else _all_pairs(machine)
+        self._num_resources = len(topology.resources.names)
+        self._all_pairs = None if topology.num_ranks > MAX_KNOWN_RANKS else _all_pairs(topology)
 
     def __len__(self) -> int:
         """How many pairs of ranks an estimate looks at."""
@@ -79,7 +79,7 @@ class Congestion:
         resource is at work, and how long a message takes on average with all that belongs to it.
         """
         rows, (src, dst) = self._rows, self._placed(order)
-        hops, processors = self.hops(src, dst), self._machine.processors
+        hops, processors = self.hops(src, dst), self._topology.processors
         link_s = rows.num_bytes * hops.s_per_byte
         overhead_s = hops.latency_s + processors.send_overhead_s[src] + processors.receive_overhead_s[dst]
         hop_s = rows.num_messages * overhead_s + link_s + rows.num_reduced / processors.reduce_bytes_per_s[dst]
@@ -96,7 +96,7 @@ class Congestion:
             return None
         busy_s = self._busy_s(self.hops(*self._placed(order))).sum(axis=0)
         number = int(busy_s.argmax())
-        return self._machine.resources.names[number], float(busy_s[number])
+        return self._topology.resources.names[number], float(busy_s[number])
 
     def message_s(self, order: npt.ArrayLike) -> dict[tuple[int, int], float]:
         """How long one average message takes, if it shares nothing, for each pair (src, dst) that is used."""
@@ -108,8 +108,8 @@ class Congestion:
     def hops(self, src: Ints, dst: Ints) -> Hops:
         """Those of these pairs, in which `src` and `dst` differ."""
         if self._all_pairs is None:
-            return Hops.of(self._machine, src, dst)
-        return self._all_pairs.at(src * (self._machine.num_ranks - 1) + dst - (dst > src))
+            return Hops.of(self._topology, src, dst)
+        return self._all_pairs.at(src * (self._topology.num_ranks - 1) + dst - (dst > src))
 
     def _placed(self, order: npt.ArrayLike) -> tuple[Ints, Ints]:
         rank = np.asarray(order, dtype=np.int64)
@@ -170,7 +170,7 @@ def _joined(patterns: Sequence[Sequence[npt.NDArray[Any]]]) -> _Rows:
     return _Rows(number.astype(np.int64), *columns)
 
 
-def _all_pairs(machine: Machine) -> Hops:
+def _all_pairs(topology: Topology) -> Hops:
     """By src, then by dst."""
-    src, dst = np.nonzero(~np.eye(machine.num_ranks, dtype=np.bool_))
-    return Hops.of(machine, src, dst)
+    src, dst = np.nonzero(~np.eye(topology.num_ranks, dtype=np.bool_))
+    return Hops.of(topology, src, dst)

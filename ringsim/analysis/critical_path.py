@@ -5,19 +5,50 @@ Going back from the last application, each activity began when the last of what 
 been slower by a little without any harm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.analysis.binding import After, Doing, Hop, hops
-from ringsim.network import Ints, Machine
-from ringsim.schedule import Dependencies
+from ringsim.network import Floats, Ints, Topology
+from ringsim.schedule import Dependencies, stable_order
+from ringsim.schedule.dependencies import NONE
 from ringsim.simulation import Timeline, bytes_s, costs_of
 
 ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
+
+
+class Activity(Enum):
+    """The three activities that a transfer consists of."""
+
+    SENDING = "sending"
+    TRAVELLING = "travelling"
+    APPLYING = "applying"
+
+
+class Cause(Enum):
+    """What an activity began after; where several ended together, the first in this order."""
+
+    ARRIVED = "it arrived"
+    READY = "its chunk was written"
+    LINK = "the link had sent what came before"
+    TURN = "the rank had applied what came before"
+    FREE = "the rank had sent what it held"
+    LEFT = "it left"
+    START = "the start"
+
+
+class Hop(NamedTuple):
+    """One activity of the transfer in `row` of a timeline."""
+
+    row: int
+    doing: Activity
+    begin_s: float
+    end_s: float
+    after: Cause
 
 
 class Kind(Enum):
@@ -31,10 +62,10 @@ class Kind(Enum):
     WAITING = "waiting"  # for nothing that the schedule asks for: never in a simulation, but in what is measured
 
 
-class Segment(NamedTuple):
-    """A piece of the path, which `rank` is at on behalf of the transfer from `src` to `dst`.
+class PathSegment(NamedTuple):
+    """A segment of the path, which `rank` is at on behalf of the transfer from `src` to `dst`.
 
-    after: what the activity had waited for; all pieces of one activity have it in common.
+    after: what the activity had waited for; all segments of one activity have it in common.
     """
 
     kind: Kind
@@ -45,15 +76,15 @@ class Segment(NamedTuple):
     chunk: int
     begin_s: float
     seconds: float
-    after: After
+    after: Cause
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The pieces in the order of time: each begins where the one before it ends, so together they take `time_s`."""
+    """The segments in the order of time: each begins where the one before it ends, so together they take `time_s`."""
 
     time_s: float
-    segments: tuple[Segment, ...]
+    segments: tuple[PathSegment, ...]
 
     @property
     def num_transfers(self) -> int:
@@ -73,11 +104,11 @@ class CriticalPath:
 
 
 def critical_path(
-    timeline: Timeline, rows: Dependencies, machine: Machine, chunk_bytes: Ints, *, tolerance_s: float = 0.0
+    timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints, *, tolerance_s: float = 0.0
 ) -> CriticalPath:
     """The path of a run that has finished, `rows` being what its transfers waited for.
 
-    Where several things that an activity waited for ended last, the first in the order of `After` is on the path;
+    Where several things that an activity waited for ended last, the first in the order of `Cause` is on the path;
     where several transfers were applied last, the one listed first.
 
     chunk_bytes: (num_chunks,).
@@ -87,10 +118,10 @@ def critical_path(
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")
-    path = list(hops(timeline, rows, tolerance_s))
-    segments: list[Segment] = []
+    path = list(_hops(timeline, rows, tolerance_s))
+    segments: list[PathSegment] = []
     until_s, after_it = timeline.time_s, path[0] if path else None
-    for hop, costs in zip(path, _costs(timeline, machine, chunk_bytes, path), strict=True):
+    for hop, costs in zip(path, _costs(timeline, topology, chunk_bytes, path), strict=True):
         # By measured clocks an activity may seem to begin before the one that it waited for has ended.
         end_s = min(hop.end_s, until_s)
         begin_s = min(hop.begin_s, end_s)
@@ -106,23 +137,23 @@ def critical_path(
 Costs = Sequence[tuple[Kind, float]]  # of one activity if nothing else were going on, in the order of time
 
 
-def _costs(timeline: Timeline, machine: Machine, chunk_bytes: Ints, path: Sequence[Hop]) -> list[Costs]:
+def _costs(timeline: Timeline, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]) -> list[Costs]:
     row = np.array([hop.row for hop in path], dtype=np.int64)
-    costs = costs_of(timeline, machine, chunk_bytes, row)
-    columns = (costs.send_overhead_s, bytes_s(timeline, machine, chunk_bytes, row), costs.receive_overhead_s)
+    costs = costs_of(timeline, topology, chunk_bytes, row)
+    columns = (costs.send_overhead_s, bytes_s(timeline, topology, chunk_bytes, row), costs.receive_overhead_s)
     parts = zip(*(column.tolist() for column in (*columns, costs.reduce_s)), strict=True)
     of: list[Costs] = []
     for hop, (send_overhead_s, sending_s, receive_overhead_s, reduce_s) in zip(path, parts, strict=True):
-        if hop.doing is Doing.SENDING:
+        if hop.doing is Activity.SENDING:
             of.append([(Kind.OVERHEAD, send_overhead_s), (Kind.BANDWIDTH, sending_s)])
-        elif hop.doing is Doing.APPLYING:
+        elif hop.doing is Activity.APPLYING:
             of.append([(Kind.OVERHEAD, receive_overhead_s), (Kind.REDUCTION, reduce_s)])
         else:
             of.append([(Kind.LATENCY, hop.end_s - hop.begin_s)])
     return of
 
 
-def _pieces(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[Segment]:
+def _pieces(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
     """An activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
     spent: list[tuple[Kind, float]] = []
     rest_s = end_s - begin_s
@@ -133,15 +164,96 @@ def _pieces(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: f
         largest = max(range(len(spent)), key=lambda place: spent[place][1])
         spent[largest] = spent[largest][0], spent[largest][1] + rest_s
         rest_s = 0.0
-    pieces = []
+    segments = []
     for kind, seconds in (*spent, (Kind.CONTENTION, rest_s)):
-        pieces.append(_segment(timeline, hop, kind, begin_s, seconds))
+        segments.append(_segment(timeline, hop, kind, begin_s, seconds))
         begin_s += seconds
-    return pieces
+    return segments
 
 
-def _segment(timeline: Timeline, hop: Hop, kind: Kind, begin_s: float, seconds: float) -> Segment:
+def _segment(timeline: Timeline, hop: Hop, kind: Kind, begin_s: float, seconds: float) -> PathSegment:
     row = hop.row
     src, dst, step, chunk = (int(column[row]) for column in (timeline.src, timeline.dst, timeline.step, timeline.chunk))
-    rank = src if hop.doing is Doing.SENDING else dst
-    return Segment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.after)
+    rank = src if hop.doing is Activity.SENDING else dst
+    return PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.after)
+
+
+Candidate = tuple[float, Cause, int, Activity]  # when it ended, and what it was
+
+
+def _hops(timeline: Timeline, rows: Dependencies, tolerance_s: float) -> Iterator[Hop]:
+    """From the last application back to the start; none if nothing was sent."""
+    if not len(timeline):
+        return
+    before = _Before(timeline, rows)
+    row, doing = int(np.argmax(timeline.applied_s)), Activity.APPLYING
+    while True:
+        begin_s, end_s = before.times(row, doing)
+        candidates = before.candidates(row, doing, begin_s)
+        if not candidates:
+            yield Hop(row, doing, begin_s, end_s, Cause.START)
+            return
+        last_s = max(ended_s for ended_s, *_ in candidates)
+        _, after, next_row, next_doing = next(each for each in candidates if each[0] >= last_s - tolerance_s)
+        yield Hop(row, doing, begin_s, end_s, after)
+        row, doing = next_row, next_doing
+
+
+class _Before:
+    """What can have come before an activity."""
+
+    def __init__(self, timeline: Timeline, rows: Dependencies) -> None:
+        self._timeline, self._rows = timeline, rows
+        self._sent_by = cache(self._sends)
+        self._order: Ints | None = None
+
+    def times(self, row: int, doing: Activity) -> tuple[float, float]:
+        """When it began and ended."""
+        timeline = self._timeline
+        begin, end = {
+            Activity.SENDING: (timeline.start_s, timeline.left_s),
+            Activity.TRAVELLING: (timeline.left_s, timeline.arrived_s),
+            Activity.APPLYING: (timeline.apply_s, timeline.applied_s),
+        }[doing]
+        return float(begin[row]), float(end[row])
+
+    def candidates(self, row: int, doing: Activity, begin_s: float) -> list[Candidate]:
+        """In the order of `Cause`."""
+        if doing is Activity.TRAVELLING:
+            return [(begin_s, Cause.LEFT, row, Activity.SENDING)]
+        rows = self._rows
+        if doing is Activity.SENDING:
+            found = [
+                self._applied(Cause.READY, int(rows.ready[row])),
+                self._left(Cause.LINK, int(rows.before_on_link[row])),
+            ]
+        else:
+            arrived_s = float(self._timeline.arrived_s[row])
+            found = [
+                (arrived_s, Cause.ARRIVED, row, Activity.TRAVELLING),
+                self._applied(Cause.TURN, int(rows.before_at_dst[row])),
+                self._left(Cause.FREE, self._last_to_leave(int(rows.free[row]))),
+            ]
+        return [candidate for candidate in found if candidate is not None]
+
+    def _applied(self, after: Cause, row: int) -> Candidate | None:
+        return None if row == NONE else (float(self._timeline.applied_s[row]), after, row, Activity.APPLYING)
+
+    def _left(self, after: Cause, row: int) -> Candidate | None:
+        return None if row == NONE else (float(self._timeline.left_s[row]), after, row, Activity.SENDING)
+
+    def _last_to_leave(self, free: int) -> int:
+        """Of all that its sender has sent up to row `free`, the one that left last; of several the first."""
+        if free == NONE:
+            return NONE
+        sent, latest = self._sent_by(int(self._rows.src[free]))
+        until_s = latest[np.searchsorted(sent, free)]
+        return int(sent[np.searchsorted(latest, until_s)])
+
+    def _sends(self, rank: int) -> tuple[Ints, Floats]:
+        """The rows in which a rank sends, and for each of them when the last so far has left."""
+        if self._order is None:
+            self._order = stable_order(self._rows.src)
+        first, end = np.searchsorted(self._rows.src, [rank, rank + 1], sorter=self._order)
+        sent = self._order[first:end]
+        return sent, np.maximum.accumulate(self._timeline.left_s[sent])

@@ -37,13 +37,13 @@ def why_not_explained(schedule: Schedule) -> str | None:
 def explain(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Explanation:
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does."""
     timeline = simulate(schedule, network, size_bytes)
-    machine = network.machine(schedule.num_ranks)
+    topology = network.topology(schedule.num_ranks)
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    stall = find_stall(timeline, machine)
+    stall = find_stall(timeline, topology)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),
-        links=link_usage(timeline, machine, chunk_bytes),
-        path=None if stall else critical_path(timeline, dependencies(schedule), machine, chunk_bytes),
+        links=link_usage(timeline, topology, chunk_bytes),
+        path=None if stall else critical_path(timeline, dependencies(schedule), topology, chunk_bytes),
         stall=stall,
     )

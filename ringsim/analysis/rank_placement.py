@@ -1,4 +1,4 @@
-"""`Order`: which rank should take which place in a schedule on an uneven network, and what that gains.
+"""`RankPlacement`: which rank should take which place in a schedule on an uneven network, and what that gains.
 
 A search in two parts. From several starts orders are improved by the estimate of `Congestion`, thousands of them;
 then the best of these, and changes of them, are simulated, as many as the budget allows. It is a heuristic: only where
@@ -14,7 +14,7 @@ import numpy as np
 
 from ringsim.analysis.congestion import Congestion
 from ringsim.network import AnyNetwork, Ints
-from ringsim.schedule import Collective, Schedule, relabel
+from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.simulation import predict_time
 
 MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
@@ -26,18 +26,18 @@ MAX_ESTIMATED_PAIRS = 1_000_000  # of all orders of one start together: about a 
 NUM_RANDOM_STARTS = 3
 SAME = 1e-9  # times closer than this fraction are equal: it is rounding that tells them apart
 
-Places = tuple[int, ...]
+Ranks = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """An order, as `relabel` takes it: rank `order[i]` does what rank i does in the schedule.
+class RankPlacement:
+    """An order, as `permute_ranks` takes it: rank `order[i]` does what rank i does in the schedule.
 
     time_before_s: with all ranks in their own places; never less than `time_s`.
     evaluations: how many orders were simulated.
     """
 
-    order: Places
+    order: Ranks
     time_s: float
     time_before_s: float
     evaluations: int
@@ -49,7 +49,7 @@ class Order:
         return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
 
 
-def find_order(
+def find_placement(
     schedule: Schedule,
     network: AnyNetwork,
     size_bytes: int,
@@ -57,13 +57,13 @@ def find_order(
     seed: int = 0,
     budget: int | None = None,
     on_progress: Callable[[int], object] = lambda _: None,
-) -> Order:
+) -> RankPlacement:
     """A fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
 
     budget: how many orders are simulated at most; `default_budget` without it.
     on_progress: is told how many have been simulated since it was last told.
 
-    Raises ValueError for a budget less than 1, and what `simulate` and `relabel` raise.
+    Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
     """
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:
@@ -76,8 +76,8 @@ def find_order(
             search.simulate((*range(first), *free))
     else:
         rng = np.random.default_rng(seed)
-        machine = network.machine(schedule.num_ranks)
-        congestion = Congestion(schedule, machine, schedule.chunk_bytes(size_bytes))
+        topology = network.topology(schedule.num_ranks)
+        congestion = Congestion(schedule, topology, schedule.chunk_bytes(size_bytes))
         for start in _starts(congestion, schedule, rng):
             search.simulate(start)
         search.climb(congestion, first, rng)
@@ -108,15 +108,15 @@ class _Search:
         self._schedule, self._network, self._size_bytes = schedule, network, size_bytes
         self._budget = budget
         self._on_progress = on_progress
-        self._times_s: dict[Places, float] = {}
+        self._times_s: dict[Ranks, float] = {}
 
-    def simulate(self, order: Places) -> float | None:
+    def simulate(self, order: Ranks) -> float | None:
         """Its time; None if the budget is spent."""
         if order not in self._times_s:
             if len(self._times_s) >= self._budget:
                 return None
-            relabelled = relabel(self._schedule, order)
-            self._times_s[order] = predict_time(relabelled, self._network, self._size_bytes)
+            permuted = permute_ranks(self._schedule, order)
+            self._times_s[order] = predict_time(permuted, self._network, self._size_bytes)
             self._on_progress(1)
         return self._times_s[order]
 
@@ -136,18 +136,18 @@ class _Search:
             if time_s <= at_s:
                 at, at_s = changed, time_s
 
-    def result(self) -> Order:
+    def result(self) -> RankPlacement:
         before_s = next(iter(self._times_s.values()))
         best = self._best()
-        return Order(best, self._times_s[best], before_s, len(self._times_s))
+        return RankPlacement(best, self._times_s[best], before_s, len(self._times_s))
 
-    def _best(self) -> Places:
+    def _best(self) -> Ranks:
         """The first of the fastest: nothing is moved without a gain."""
         least = min(self._times_s.values())
         return next(order for order, time_s in self._times_s.items() if time_s <= least * (1 + SAME))
 
 
-def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator) -> Iterator[Places]:
+def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator) -> Iterator[Ranks]:
     """Orders that look good, the best first."""
     if not len(congestion):
         return

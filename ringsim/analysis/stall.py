@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.analysis.usage import last_active_s
-from ringsim.network import NONE, Machine
+from ringsim.network import NONE, Topology
 from ringsim.schedule import Bools
 from ringsim.simulation import Timeline
 from ringsim.units import format_time
@@ -65,14 +65,14 @@ class Stall:
         return asdict(self) | {"first": first, "failed": failed, "ranks": ranks}
 
 
-def find_stall(timeline: Timeline, machine: Machine) -> Stall | None:
+def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:
     """Where a run has come to a stop; None if it has finished."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
-    ranks = _stalled_ranks(timeline, machine)
+    ranks = _stalled_ranks(timeline, topology)
     names = dict.fromkeys(name for rank in ranks if rank.doing != "waits" for name in rank.failed)
-    resources = machine.resources
+    resources = topology.resources
     return Stall(
         until_s=timeline.until_s,
         num_transfers=len(timeline),
@@ -88,7 +88,7 @@ def _stuck(timeline: Timeline, row: int) -> Stuck:
     return Stuck(*(int(column[row]) for column in columns))
 
 
-def _stalled_ranks(timeline: Timeline, machine: Machine) -> tuple[StalledRank, ...]:
+def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank, ...]:
     """Each that never finishes, with the first thing that it is stuck in, or waits for if it could begin nothing."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
@@ -106,7 +106,7 @@ def _stalled_ranks(timeline: Timeline, machine: Machine) -> tuple[StalledRank, .
     for rank, (doing, row) in sorted(found.items()):
         transfer = _stuck(timeline, row)
         peer = transfer.dst if doing == "sends" else transfer.src
-        failed = _failed(machine, transfer, timeline.until_s)
+        failed = _failed(topology, transfer, timeline.until_s)
         stalled.append(StalledRank(rank, float(last_active[rank]), doing, peer, transfer, failed))
     return tuple(stalled)
 
@@ -118,10 +118,10 @@ def _first_rows(rank: npt.NDArray[np.int32], rows: Bools) -> list[tuple[int, int
     return list(zip(ranks.tolist(), row[first].tolist(), strict=True))
 
 
-def _failed(machine: Machine, transfer: Stuck, until_s: float) -> tuple[str, ...]:
+def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, ...]:
     """What on its path, or of the cores of its ends, had failed when nothing could happen any more."""
-    resources, cores = machine.resources, machine.processors.cores
-    path = machine.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
+    resources, cores = topology.resources, topology.processors.cores
+    path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
     fails_at = {each: float(resources.fails_at_s[each]) for each in used if each != NONE}
     # What was under way when the first of them failed ends at no later time.

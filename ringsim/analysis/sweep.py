@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from ringsim.analysis.sweep_cell import Cell, read_cells
+from ringsim.analysis.sweep_cell import SweepCell, read_cells
 from ringsim.files import atomic_file, parse_json, quoted, read_text
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
@@ -35,7 +35,7 @@ class Winner:
     time passes.
     """
 
-    cell: Cell
+    cell: SweepCell
     over_ring: float | None
     over_second: float | None
 
@@ -48,7 +48,7 @@ class Sweep:
     provenance: versions, machine and command, as `ringsim.measurements.provenance` has them.
     """
 
-    cells: tuple[Cell, ...]
+    cells: tuple[SweepCell, ...]
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
 
@@ -70,7 +70,7 @@ class Sweep:
 
     def winners(self) -> dict[tuple[str, int, int], Winner]:
         """Who is fastest, by (network, num_ranks, size_bytes); nobody where all were skipped."""
-        rivals: dict[tuple[str, int, int], list[Cell]] = {}
+        rivals: dict[tuple[str, int, int], list[SweepCell]] = {}
         for cell in self.cells:
             if cell.time_s is not None:
                 rivals.setdefault((cell.network, cell.num_ranks, cell.size_bytes), []).append(cell)
@@ -139,7 +139,7 @@ def run_sweep(
     _refuse_too_small(min(ranks), min(sizes_bytes))
     without_room = _without_room(networks, sorted(set(ranks)))
     sizes = sorted(set(sizes_bytes))
-    cells: list[Cell] = []
+    cells: list[SweepCell] = []
     for algorithm in dict.fromkeys(algorithms):
         for num_ranks, by_size in _build_all(collective, algorithm, sorted(set(ranks)), sizes, max_transfers):
             for (name, network), size_bytes in product(networks.items(), sizes):
@@ -149,7 +149,7 @@ def run_sweep(
                 if time_s == math.inf:
                     time_s, skipped = None, f"never finishes on {name} with {size_bytes:,} bytes, as something fails"
                 place = (collective, name, algorithm, num_ranks, size_bytes)
-                cells.append(Cell(*place, built.num_steps, built.num_transfers, time_s, skipped))
+                cells.append(SweepCell(*place, built.num_steps, built.num_transfers, time_s, skipped))
                 on_progress(1)
     return Sweep(tuple(cells), {name: dict(network.as_dict()) for name, network in networks.items()}, provenance())
 
@@ -166,7 +166,7 @@ def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> d
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:
-            network.machine(num_ranks)
+            network.topology(num_ranks)
         except ValueError as error:
             reasons[name, num_ranks] = str(error)
             if all((name, each) in reasons for each in ranks):
@@ -221,7 +221,7 @@ def _build(make: Algorithm, num_ranks: int, max_transfers: float) -> _Built:
     return _Built(schedule, schedule.num_steps, num_transfers)
 
 
-def _winner(cells: Sequence[Cell]) -> Winner:
+def _winner(cells: Sequence[SweepCell]) -> Winner:
     times = {cell.algorithm: cell.time_s for cell in cells if cell.time_s is not None}
     least = min(times.values())
     winner = next(cell for cell in cells if times[cell.algorithm] <= least * (1 + _TIE))

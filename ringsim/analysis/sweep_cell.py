@@ -1,4 +1,4 @@
-"""`Cell`: one simulated time of a sweep, and the lines of a CSV file that hold such cells."""
+"""`SweepCell`: one simulated time of a sweep, and the lines of a CSV file that hold such cells."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SweepCell:
     """One algorithm's time for one number of ranks, network and size, or why there is none.
 
     num_steps, num_transfers, time_s: None if it was skipped.
@@ -48,7 +48,7 @@ class Cell:
         return values | {"collective": self.collective.value} | rates
 
 
-def read_cells(path: str, table: str) -> Iterator[Cell]:
+def read_cells(path: str, table: str) -> Iterator[SweepCell]:
     """The cells of a table; the rates there are left, as they follow from the time.
 
     path: of the file, whose first line is not part of `table`. Raises ValueError, which names file, line and column.
@@ -67,7 +67,7 @@ def read_cells(path: str, table: str) -> Iterator[Cell]:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
 
 
-def _read_cell(place: str, row: dict[str, Any]) -> Cell:
+def _read_cell(place: str, row: dict[str, Any]) -> SweepCell:
     read = {}
     for name, reader in _READERS.items():
         text = row.get(name)
@@ -77,7 +77,7 @@ def _read_cell(place: str, row: dict[str, Any]) -> Cell:
             read[name] = reader(text)
         except ValueError as error:
             raise ValueError(f"{place}: not a line of a sweep: {name} {quoted(text)}: {error}") from None
-    cell = Cell(**read)
+    cell = SweepCell(**read)
     if (cell.time_s is None) != bool(cell.skipped):
         raise ValueError(f"{place}: time_s and skipped: must have a time, or a reason why there is none")
     if cell.time_s == 0 and row.get("algbw_bytes_per_s"):

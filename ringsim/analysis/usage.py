@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.network import NONE, Floats, Ints, Machine
+from ringsim.network import NONE, Floats, Ints, Topology
 from ringsim.schedule import Bools, stable_order
 from ringsim.simulation import Timeline, costs_of
 
@@ -45,7 +45,7 @@ class RankUsage:
 class LinkUsage:
     """How much of what each link could have moved in the time it did move; each (num_links,).
 
-    Links are the resources of the machine, then each pair of ranks whose path uses none and is limited by itself.
+    Links are the resources of the topology, then each pair of ranks whose path uses none and is limited by itself.
     used: bytes, or core-seconds. utilisation: of the capacity times the time, 0 to 1.
     """
 
@@ -94,13 +94,13 @@ def last_active_s(timeline: Timeline) -> Floats:
     return latest
 
 
-def link_usage(timeline: Timeline, machine: Machine, chunk_bytes: Ints) -> LinkUsage:
+def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> LinkUsage:
     """How much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted."""
     src, dst, moved = _moved(timeline, chunk_bytes)
-    paths, resources = machine.paths(src, dst), machine.resources
+    paths, resources = topology.paths(src, dst), topology.resources
     named = paths.resource != NONE
     used = _add_up(paths.resource[named], (paths.use_per_byte * moved[:, None])[named], len(resources.names))
-    used += _on_cores(timeline, machine, chunk_bytes)
+    used += _on_cores(timeline, topology, chunk_bytes)
     own = ~named.any(axis=1) & np.isfinite(paths.bytes_per_s)
     capacity = np.concatenate([resources.capacity, paths.bytes_per_s[own]])
     used = np.concatenate([used, moved[own]])
@@ -151,12 +151,12 @@ def _moved(timeline: Timeline, chunk_bytes: Ints) -> tuple[Ints, Ints, Floats]:
     return pair // num_ranks, pair % num_ranks, _add_up(which, sizes, len(pair))
 
 
-def _on_cores(timeline: Timeline, machine: Machine, chunk_bytes: Ints) -> Floats:
+def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
     """(num_resources,): core-seconds of overheads and reductions, which need cores besides the copying of bytes."""
-    cores, used = machine.processors.cores, np.zeros(len(machine.resources.names))
+    cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
-    costs = costs_of(timeline, machine, chunk_bytes, np.arange(len(timeline)))
+    costs = costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
     ends = (
         (timeline.src, timeline.left_s, costs.send_overhead_s),
         (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),

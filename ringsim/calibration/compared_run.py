@@ -60,13 +60,13 @@ def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution: (num_transfers,).
     """
-    ready_after = np.concatenate([step.ready_after for step in schedule.steps])
+    data_dependency = np.concatenate([step.data_dependency for step in schedule.steps])
     ready = np.zeros(len(timeline))
     for rank in range(schedule.num_ranks):
         received, sent = np.flatnonzero(timeline.dst == rank), np.flatnonzero(timeline.src == rank)
         applied = np.maximum.accumulate(np.append(0.0, timeline.applied_s[received]))
-        ready[sent] = applied[np.searchsorted(timeline.step[received], ready_after[sent], side="right")]
-    ready[ready_after == NEVER] = 0.0
+        ready[sent] = applied[np.searchsorted(timeline.step[received], data_dependency[sent], side="right")]
+    ready[data_dependency == NEVER] = 0.0
     latest: dict[tuple[int, int], float] = {}
     for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):
         latest[pair] = ready[row] = max(ready[row], latest.get(pair, 0.0))

@@ -131,7 +131,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
     network = calibrate(measurements)
     # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
     nics = Nics(network.latency_s / 2, network.bandwidth_bytes_per_s)
-    processor = Processor(network.send_overhead_s, network.receive_overhead_s, network.reduce_bytes_per_s)
+    processor = Processor(network.gap_s, network.receive_overhead_s, network.reduce_bytes_per_s)
     spec = Spec(host=Host(link=Link(), nics=nics), ranks_per_host=1, processor=processor)
     return Cluster(name, spec, "hosts of one rank each, calibrated by ringsim", source)
 

@@ -33,7 +33,7 @@ def calibrate(measurements: Measurements) -> Network:
         latency_s=alpha_s - overhead_s,
         bandwidth_bytes_per_s=_rate(s_per_byte),
         reduce_bytes_per_s=_rate(reduce_s_per_byte),
-        send_overhead_s=overhead_s,
+        gap_s=overhead_s,
     )
 
 

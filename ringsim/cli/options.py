@@ -12,7 +12,7 @@ from ringsim.cli.rank_order import parse_order
 from ringsim.console import RATE, SIZE, TIME, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective, Schedule, relabel
+from ringsim.schedule import Collective, Schedule, permute_ranks
 
 ORDER = Quantity("order", parse_order)
 
@@ -54,7 +54,7 @@ def schedule_options(command: Command) -> Command:
     @click.option("--order", type=ORDER, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
     @wraps(command)
     def with_order(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
-        command(schedule=schedule if order is None else relabel(schedule, order), **rest)
+        command(schedule=schedule if order is None else permute_ranks(schedule, order), **rest)
 
     return with_order
 

@@ -13,10 +13,10 @@ from ringsim.network.topology import (
     Floats,
     Ints,
     Jitter,
-    Machine,
     Paths,
     Processors,
     Resources,
+    Topology,
     require_sound,
 )
 
@@ -32,7 +32,6 @@ __all__ = [
     "Jitter",
     "Library",
     "Link",
-    "Machine",
     "Network",
     "Nics",
     "Paths",
@@ -42,6 +41,7 @@ __all__ = [
     "Resources",
     "SlowLink",
     "Spec",
+    "Topology",
     "load_network",
     "network_text",
     "preset_names",

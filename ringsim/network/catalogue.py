@@ -1,4 +1,4 @@
-"""`Catalogue`: gives resources their numbers while a machine is built."""
+"""`Catalogue`: gives resources their numbers while a topology is built."""
 
 import json
 from collections.abc import Sequence

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ringsim.network.calibration_record import Calibration
-from ringsim.network.cluster_topology import ClusterMachine
+from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Spec, require_quantities
-from ringsim.network.topology import Machine
+from ringsim.network.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Cluster:
         except ValueError as error:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 
-    def machine(self, num_ranks: int) -> Machine:
+    def topology(self, num_ranks: int) -> Topology:
         """What the engines see of it.
 
         Raises ValueError if there is no room for so many ranks, or what is said to be slow or to fail is not there.
         """
         try:
-            return ClusterMachine(self.spec, num_ranks)
+            return ClusterTopology(self.spec, num_ranks)
         except ValueError as error:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""`ClusterMachine`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
+"""`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from ringsim.network.catalogue import Catalogue
 from ringsim.network.fabric import make_fabric
-from ringsim.network.layout import Layout, lay_out
+from ringsim.network.layout import RankLayout, lay_out
 from ringsim.network.spec import Spec
-from ringsim.network.topology import NONE, Floats, Ints, Machine, Paths, Processors
+from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology
 
 Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how much of it a byte takes
 
 
-class ClusterMachine(Machine):
+class ClusterTopology(Topology):
     """Columns by rank, host and NIC hold the numbers of resources; a path gathers those of its two ends.
 
     Raises ValueError if the spec has no room for so many ranks, or names what is not there.
@@ -32,7 +32,7 @@ class ClusterMachine(Machine):
         self._core_s_per_byte = 1 / self.processors.copy_bytes_per_s
         self.jitter = spec.jitter
 
-    def _number_hosts(self, layout: Layout, catalogue: Catalogue) -> None:
+    def _number_hosts(self, layout: RankLayout, catalogue: Catalogue) -> None:
         hosts, host_of_rank = layout.hosts, layout.host_of_rank.tolist()
         ranks = [f"rank{rank}" for rank in range(len(host_of_rank))]
         self._rank_out, self._rank_in = catalogue.add_ports(ranks, [hosts[h].link for h in host_of_rank], ".port")
@@ -49,9 +49,9 @@ class ClusterMachine(Machine):
     def paths(self, src: Ints, dst: Ints) -> Paths:
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
         within = src_host == dst_host
-        crossing = self._fabric.crossing(src_host, dst_host)
-        outside = self._nic_latency_s[src_host] + crossing.latency_s + self._nic_latency_s[dst_host]
-        uses = [*self._ends(src, dst, within), *((np.where(within, NONE, used), 1.0) for used in crossing.resources)]
+        host_path = self._fabric.host_path(src_host, dst_host)
+        outside = self._nic_latency_s[src_host] + host_path.latency_s + self._nic_latency_s[dst_host]
+        uses = [*self._ends(src, dst, within), *((np.where(within, NONE, used), 1.0) for used in host_path.resources)]
         resource, use = _table(uses, len(src))
         latency = np.where(within, self._link_latency_s[src_host], outside)
         copies = self.processors.copy_bytes_per_s

@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ringsim.network.catalogue import Catalogue
-from ringsim.network.layout import Layout
+from ringsim.network.layout import RankLayout
 from ringsim.network.spec import Cable, Spec, Switch
 from ringsim.network.topology import NONE, Floats, Ints
 
 
-class Crossing(NamedTuple):
+class HostPath(NamedTuple):
     """From host to host; latency_s: (num_pairs,), and columns of resources, each (num_pairs,)."""
 
     latency_s: Floats
@@ -22,11 +22,11 @@ class Crossing(NamedTuple):
 class Fabric(Protocol):
     """What hosts hang on."""
 
-    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+    def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
         """The ways between these pairs of hosts; where a pair is one host twice, anything."""
 
 
-def make_fabric(spec: Spec, layout: Layout, catalogue: Catalogue) -> Fabric:
+def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
     """The one that the spec asks for; its links get their numbers."""
     if spec.cables:
         return _Cables(spec.cables, layout.names, catalogue)
@@ -36,7 +36,7 @@ def make_fabric(spec: Spec, layout: Layout, catalogue: Catalogue) -> Fabric:
 class _Leaves:
     """Leaf switches, each with the next so many hosts, under a core that limits nothing."""
 
-    def __init__(self, switch: Switch, layout: Layout, catalogue: Catalogue) -> None:
+    def __init__(self, switch: Switch, layout: RankLayout, catalogue: Catalogue) -> None:
         self._switch = switch
         self._leaf_of_host = np.arange(len(layout.hosts)) // (switch.hosts_per_leaf or len(layout.hosts))
         num_leaves = int(self._leaf_of_host[-1]) + 1
@@ -44,7 +44,7 @@ class _Leaves:
         self._up = catalogue.add([f"leaf{leaf}.up" for leaf in range(num_leaves)], uplink)
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
-    def _uplinks(self, layout: Layout) -> Floats:
+    def _uplinks(self, layout: RankLayout) -> Floats:
         """(num_leaves,); a leaf that is partly filled counts as full of hosts like those it has."""
         num_leaves = int(self._leaf_of_host[-1]) + 1
         if self._switch.oversubscription is None:
@@ -54,12 +54,12 @@ class _Leaves:
         uplinks: Floats = mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
         return uplinks
 
-    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+    def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
         src_leaf, dst_leaf = self._leaf_of_host[src_host], self._leaf_of_host[dst_host]
         across = src_leaf != dst_leaf
         longer = self._switch.latency_s + self._switch.uplink_latency_s
         up, down = np.where(across, self._up[src_leaf], NONE), np.where(across, self._down[dst_leaf], NONE)
-        return Crossing(self._switch.latency_s + across * longer, (up, down))
+        return HostPath(self._switch.latency_s + across * longer, (up, down))
 
 
 class _Cables:
@@ -72,7 +72,7 @@ class _Cables:
         self._there, self._back = _number(cables, catalogue)
         self._reached: dict[int, dict[str, tuple[str, int, bool]]] = {}
 
-    def crossing(self, src_host: Ints, dst_host: Ints) -> Crossing:
+    def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
         num_hosts = len(self._hosts)
         pairs, which = np.unique(src_host * num_hosts + dst_host, return_inverse=True)
         routes = [self._route(*divmod(int(pair), num_hosts)) for pair in pairs]
@@ -81,7 +81,7 @@ class _Cables:
         table = np.full((width, len(routes)), NONE, dtype=np.int64)
         for pair, route in enumerate(routes):
             table[: len(route), pair] = [(self._there if there else self._back)[cable] for cable, there in route]
-        return Crossing(latency[which], list(table[:, which]))
+        return HostPath(latency[which], list(table[:, which]))
 
     def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
         """The cables on the way, and whether each is gone through as it was named."""

@@ -1,4 +1,4 @@
-"""`Layout`: which rank is on which host and which NIC."""
+"""`RankLayout`: which rank is on which host and which NIC."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ringsim.network.topology import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class RankLayout:
     """The hosts by name, and for each rank its host and NIC.
 
     host_of_rank, nic_of_rank: (num_ranks,). host_of_nic: (num_nics,); the NICs of a host follow one another.
@@ -29,7 +29,7 @@ class Layout:
         ]
 
 
-def lay_out(spec: Spec, num_ranks: int) -> Layout:
+def lay_out(spec: Spec, num_ranks: int) -> RankLayout:
     """Place the ranks as the spec says. Raises ValueError if there is no room for them."""
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
@@ -38,7 +38,7 @@ def lay_out(spec: Spec, num_ranks: int) -> Layout:
     return _as_listed(spec, num_ranks) if spec.placed_hosts else _all_alike(spec, num_ranks)
 
 
-def _all_alike(spec: Spec, num_ranks: int) -> Layout:
+def _all_alike(spec: Spec, num_ranks: int) -> RankLayout:
     per_host = spec.ranks_per_host or num_ranks
     host_of_rank, place = np.divmod(np.arange(num_ranks), per_host)
     num_hosts = int(host_of_rank[-1]) + 1
@@ -46,7 +46,7 @@ def _all_alike(spec: Spec, num_ranks: int) -> Layout:
     return _with_nics(names, (spec.host,) * num_hosts, host_of_rank, place, np.full(num_hosts, per_host))
 
 
-def _as_listed(spec: Spec, num_ranks: int) -> Layout:
+def _as_listed(spec: Spec, num_ranks: int) -> RankLayout:
     everyone = spec.max_ranks or 0
     host_of_rank, place = np.empty(everyone, dtype=np.int64), np.empty(everyone, dtype=np.int64)
     for host, placed in enumerate(spec.placed_hosts):
@@ -58,9 +58,11 @@ def _as_listed(spec: Spec, num_ranks: int) -> Layout:
     return _with_nics(names, hosts, host_of_rank[:num_ranks], place[:num_ranks], sizes)
 
 
-def _with_nics(names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints) -> Layout:
+def _with_nics(
+    names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints
+) -> RankLayout:
     """`place`: (num_ranks,), of a rank among those of its host; `sizes`: (num_hosts,), ranks there is room for."""
     counts = np.array([host.nics.count for host in hosts])
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]
-    return Layout(names, hosts, host_of_rank, nic_of_rank, np.repeat(np.arange(len(hosts)), counts))
+    return RankLayout(names, hosts, host_of_rank, nic_of_rank, np.repeat(np.arange(len(hosts)), counts))

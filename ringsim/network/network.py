@@ -1,26 +1,26 @@
-"""`Network`: what sending and reducing cost on a machine where all pairs of ranks are alike."""
+"""`Network`: what sending and reducing cost on a topology where all pairs of ranks are alike."""
 
 import math
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-from ringsim.network.topology import NONE, Floats, Ints, Machine, Paths, Processors, Resources
+from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Resources, Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """Every pair of ranks has a link of its own, all alike; nothing is shared.
 
-    A message of m bytes holds its link for `send_overhead_s + m / bandwidth_bytes_per_s`, arrives `latency_s`
+    A message of m bytes holds its link for `gap_s + m / bandwidth_bytes_per_s`, arrives `latency_s`
     after that, and is then applied, which takes `receive_overhead_s` of the receiving rank, and if it is reduced
     `m / reduce_bytes_per_s` more.
 
     latency_s: from the last byte's leaving to the receiver's having it. Pipelines: many messages can be on the way.
     bandwidth_bytes_per_s: of one link, in each direction.
     reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
-    send_overhead_s: per message; does not pipeline, it spaces the messages of a pair (LogGP's gap g).
-    receive_overhead_s: per message; spaces what a rank applies.
+    gap_s: per message; does not pipeline, it spaces the messages of a pair (LogGP's g).
+    receive_overhead_s: per message; spaces what a rank applies (LogGP's o, at the receiver).
 
     Raises ValueError for a value that is negative or not a number, or a rate that is zero.
     """
@@ -28,7 +28,7 @@ class Network:
     latency_s: float
     bandwidth_bytes_per_s: float
     reduce_bytes_per_s: float = math.inf
-    send_overhead_s: float = 0.0
+    gap_s: float = 0.0
     receive_overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Network:
             elif not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{field.name} {value}: must be finite and not negative")
 
-    def machine(self, num_ranks: int) -> Machine:
+    def topology(self, num_ranks: int) -> Topology:
         """What the engines see of it."""
         return _Uniform(self, num_ranks)
 
@@ -49,7 +49,7 @@ class Network:
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
-class _Uniform(Machine):
+class _Uniform(Topology):
     """No resources: each pair is limited by its own link alone."""
 
     def __init__(self, network: Network, num_ranks: int) -> None:
@@ -58,7 +58,7 @@ class _Uniform(Machine):
         self.resources = Resources.none()
         self.jitter = None
         self.processors = Processors(
-            send_overhead_s=_same(network.send_overhead_s, num_ranks),
+            send_overhead_s=_same(network.gap_s, num_ranks),
             receive_overhead_s=_same(network.receive_overhead_s, num_ranks),
             reduce_bytes_per_s=_same(network.reduce_bytes_per_s, num_ranks),
             cores=np.broadcast_to(np.int64(NONE), num_ranks),

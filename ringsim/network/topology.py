@@ -1,4 +1,4 @@
-"""`Machine`: a network as the engines see it, for one number of ranks.
+"""`Topology`: a network as the engines see it, for one number of ranks.
 
 Whatever several messages or ranks can share (a port, a NIC, an uplink, the copying of a host's memory, its
 cores) is a *resource*: a name and a capacity. A message uses some of each resource on its path for every byte, and
@@ -33,7 +33,7 @@ class Resources:
 
     @classmethod
     def none(cls) -> "Resources":
-        """Of a machine where nothing is shared."""
+        """Of a topology where nothing is shared."""
         return cls((), np.empty(0), np.empty(0))
 
 
@@ -108,7 +108,7 @@ class Jitter:
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
 
-class Machine(ABC):
+class Topology(ABC):
     """A network of a known number of ranks."""
 
     num_ranks: int
@@ -121,12 +121,12 @@ class Machine(ABC):
         """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
 
 
-def require_sound(machine: Machine) -> None:
+def require_sound(topology: Topology) -> None:
     """Raise ValueError, which names the first, for a cost with which virtual time could not go on, such as NaN.
 
     The paths have a check of their own, as they are worked out later, and only those that are used.
     """
-    processors, resources = machine.processors, machine.resources
+    processors, resources = topology.processors, topology.resources
     require_costs("send_overhead_s of rank", processors.send_overhead_s)
     require_costs("receive_overhead_s of rank", processors.receive_overhead_s)
     require_rates("reduce_bytes_per_s of rank", processors.reduce_bytes_per_s)
@@ -158,7 +158,7 @@ def _refuse(of: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, nam
 class AnyNetwork(Protocol):
     """What a schedule can be timed on: `Network`, where all pairs are alike, or `Cluster`, a network of hosts."""
 
-    def machine(self, num_ranks: int) -> Machine:
+    def topology(self, num_ranks: int) -> Topology:
         """What the engines see of it. Raises ValueError if it has no room for so many ranks."""
 
     def as_dict(self) -> Mapping[str, Any]:

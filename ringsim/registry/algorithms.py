@@ -43,7 +43,7 @@ from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, split
 
-MAX_PIECES = 2**16
+MAX_SEGMENTS = 2**16
 Algorithm = Callable[[int], Schedule]
 
 ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
@@ -87,7 +87,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
-    A built-in name may be followed by a number of pieces into which every chunk is split: `ring/4` (see `split`).
+    A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`).
     The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
     size_bytes: of the whole tensor, for the algorithms whose schedule depends on it (see `size_variant`); None: a small
     one.
@@ -101,17 +101,17 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
         return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:
         return build_from_file(collective, algorithm, num_ranks)
-    name, slash, pieces = algorithm.partition("/")
+    name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
         known = ", ".join(name for of, name in ALGORITHMS if of is collective)
         raise ValueError(
             f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
         )
-    if slash and not (pieces.isdecimal() and 1 <= int(pieces) <= MAX_PIECES):
-        raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of pieces, 1..{MAX_PIECES}")
-    if size_bytes is not None and (segments := size_variant(collective, name, num_ranks, size_bytes)):
-        return split(gloo_ring_all_reduce(num_ranks, segments), int(pieces or 1))
-    return split(ALGORITHMS[collective, name](num_ranks), int(pieces or 1))
+    if slash and not (count.isdecimal() and 1 <= int(count) <= MAX_SEGMENTS):
+        raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
+    if size_bytes is not None and (per_rank := size_variant(collective, name, num_ranks, size_bytes)):
+        return split(gloo_ring_all_reduce(num_ranks, per_rank), int(count or 1))
+    return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:

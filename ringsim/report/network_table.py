@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ringsim.network import NONE, Cluster, Machine
+from ringsim.network import NONE, Cluster, Topology
 from ringsim.units import format_rate, format_time
 
 
@@ -36,8 +36,8 @@ def format_networks(clusters: Iterable[Cluster]) -> str:
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
     """A network with its resources and its kinds of paths from rank 0, for JSON; what is infinite becomes None."""
-    machine = cluster.machine(num_ranks)
-    resources = machine.resources
+    topology = cluster.topology(num_ranks)
+    resources = topology.resources
     columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
     return {
         **cluster.as_dict(),
@@ -45,15 +45,15 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
         "resources": [
             {"name": name, "capacity": _finite(capacity), "fails_at_s": _finite(at)} for name, capacity, at in columns
         ],
-        "paths": _kinds_of_paths(machine),
+        "paths": _kinds_of_paths(topology),
     }
 
 
-def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
+def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
     """The first path from rank 0 of every latency, bandwidth and number of resources."""
-    dst = np.arange(1, machine.num_ranks)
-    paths = machine.paths(np.zeros_like(dst), dst)
-    alone = paths.alone_bytes_per_s(machine.resources)
+    dst = np.arange(1, topology.num_ranks)
+    paths = topology.paths(np.zeros_like(dst), dst)
+    alone = paths.alone_bytes_per_s(topology.resources)
     num_used = (paths.resource != NONE).sum(axis=1)
     _, first = np.unique(np.column_stack([paths.latency_s, alone, num_used]), axis=0, return_index=True)
     return [
@@ -63,7 +63,7 @@ def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
             "latency_s": float(paths.latency_s[row]),
             "alone_bytes_per_s": _finite(float(alone[row])),
             "uses_per_byte": {
-                machine.resources.names[resource]: float(use)
+                topology.resources.names[resource]: float(use)
                 for resource, use in zip(paths.resource[row], paths.use_per_byte[row], strict=True)
                 if resource != NONE
             },

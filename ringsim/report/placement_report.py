@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ringsim.analysis import Congestion, Order
+from ringsim.analysis import Congestion, RankPlacement
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
 from ringsim.units import format_size, format_time
@@ -14,7 +14,7 @@ MAX_NAMED = 6  # slow hops
 
 
 def report_order(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, found: Order, seed: int = 0
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, found: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
     """The order with its gain and what it is about, for JSON; a time without end becomes None.
 
@@ -22,7 +22,7 @@ def report_order(
     those that take `SLOW` times as long as the quickest of all, for a message that shares nothing, the slowest first.
     """
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    congestion = Congestion(schedule, network.machine(schedule.num_ranks), chunk_bytes)
+    congestion = Congestion(schedule, network.topology(schedule.num_ranks), chunk_bytes)
     orders = {"before": range(schedule.num_ranks), "now": found.order}
     hops = {when: congestion.message_s(order) for when, order in orders.items()}
     slow_s = SLOW * min((time_s for of in hops.values() for time_s in of.values()), default=0.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ringsim.training_step import BucketTimes, Prediction, Step, reason
+from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
 from ringsim.units import format_size, format_time
 
 MAX_ROWS = 24  # of buckets; those in the middle are left out
@@ -39,7 +39,7 @@ def _step(found: Prediction) -> str:
     return "\n".join([title, *(f"  {name:10}  {text}" for name, text in rows)])
 
 
-def _buckets(step: Step) -> str:
+def _buckets(step: PredictedStep) -> str:
     rows = list(_bucket_rows(step.buckets))
     if len(rows) > MAX_ROWS:
         half = MAX_ROWS // 2
@@ -65,7 +65,7 @@ def _sweep(found: Prediction) -> str:
     return "\n".join([*aligned(rows), *(f"  {line}" for line in why if line)])
 
 
-def _scaling(steps: Sequence[Step]) -> str:
+def _scaling(steps: Sequence[PredictedStep]) -> str:
     rows: list[Row] = [("ranks", "exposed", "step", "efficiency", "speed-up")]
     for step in steps:
         speedup = f"{step.num_ranks * step.efficiency:.4g}"

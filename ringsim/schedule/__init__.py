@@ -3,8 +3,8 @@
 from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, required
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
+from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
-from ringsim.schedule.combinators.relabel import relabel
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import NONE, Dependencies, Rows, dependencies, stable_order
@@ -61,9 +61,9 @@ __all__ = [
     "on_groups",
     "only_value",
     "partition",
+    "permute_ranks",
     "pipeline",
     "rank_program",
-    "relabel",
     "replay",
     "replay_steps",
     "require_few_transfers",

@@ -58,17 +58,17 @@ def dependencies(schedule: Schedule) -> Dependencies:
         chunk=columns["chunk"],
         reduce=columns["reduce"].astype(np.bool_),
         link=link,
-        ready=_last_until(step, dst, src, columns.pop("ready_after")),
+        ready=_last_until(step, dst, src, columns.pop("data_dependency")),
         before_on_link=before_on_link,
         before_at_dst=_grouped(dst)[0],
         before_at_src=_grouped(src)[0],
-        free=_last_until(step, src, dst, columns["free_after"]),
+        free=_last_until(step, src, dst, columns["buffer_dependency"]),
     )
 
 
 def _columns(schedule: Schedule) -> dict[str, Rows]:
     """Those of all steps, one after the other, and the number of the step."""
-    names = ("src", "dst", "chunk", "reduce", "ready_after", "free_after")
+    names = ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency")
     columns = {name: np.empty(schedule.num_transfers, dtype=np.int32) for name in ("step", *names)}
     first = 0
     for index, step in enumerate(schedule.steps):

@@ -8,19 +8,19 @@ from ringsim.schedule.schedule import NEVER, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One chunk to `peer`; `ready_after` as in `Step`."""
+    """One chunk to `peer`; `data_dependency` as in `Step`."""
 
     step: int
     peer: int
     chunk: int
-    ready_after: int
+    data_dependency: int
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
-    `free_after`: as in `Step`; the rank's sends up to this step must have left before the write.
+    `buffer_dependency`: as in `Step`; the rank's sends up to this step must have left before the write.
     `lands_apart`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
     written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
     `last_user` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
@@ -32,7 +32,7 @@ class Receive:
     peer: int
     chunk: int
     reduce: bool
-    free_after: int
+    buffer_dependency: int
     lands_apart: bool
     last_user: int
     sent_in: int
@@ -67,7 +67,7 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
         sends_of.setdefault(send.chunk, []).append(send)
     written: dict[int, tuple[int, int]] = {}  # chunk: the step of its last write so far, and its number
     program = []
-    for index, (step, peer, chunk, reduce, free_after) in enumerate(receives):
+    for index, (step, peer, chunk, reduce, buffer_dependency) in enumerate(receives):
         earlier = [send for send in sends_of.get(chunk, []) if send.step <= step]
         sent_in = max((send.step for send in earlier), default=NEVER)
         last_user = max((group_of[send] for send in earlier), default=0)
@@ -76,20 +76,22 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
         lands_apart = reduce or step in (sent_in, written_in)
         then_send = tuple(groups[index + 1])
         last_user = max(last_user, writes)
-        program.append(Receive(step, peer, chunk, reduce, free_after, lands_apart, last_user, sent_in, then_send))
+        program.append(
+            Receive(step, peer, chunk, reduce, buffer_dependency, lands_apart, last_user, sent_in, then_send)
+        )
     return RankProgram(tuple(groups[0]), tuple(program))
 
 
 def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tuple[int, int, int, bool, int]]]:
-    """The rank's sends, and its receives as (step, peer, chunk, reduce, free_after), both in step order."""
+    """The rank's sends, and its receives as (step, peer, chunk, reduce, buffer_dependency), both in step order."""
     sends: list[Send] = []
     receives: list[tuple[int, int, int, bool, int]] = []
     for index, step in enumerate(schedule.steps):
         for row in (step.src == rank).nonzero()[0]:
-            sends.append(Send(index, int(step.dst[row]), int(step.chunk[row]), int(step.ready_after[row])))
+            sends.append(Send(index, int(step.dst[row]), int(step.chunk[row]), int(step.data_dependency[row])))
         for row in (step.dst == rank).nonzero()[0]:
             src, chunk, reduce = int(step.src[row]), int(step.chunk[row]), bool(step.reduce[row])
-            receives.append((index, src, chunk, reduce, int(step.free_after[row])))
+            receives.append((index, src, chunk, reduce, int(step.buffer_dependency[row])))
     return sends, receives
 
 
@@ -98,7 +100,7 @@ def _group_sends(sends: list[Send], receive_steps: list[int]) -> list[list[Send]
     groups: list[list[Send]] = [[] for _ in range(len(receive_steps) + 1)]
     latest_to: dict[int, int] = {}
     for send in sends:
-        ready = bisect_right(receive_steps, send.ready_after)
+        ready = bisect_right(receive_steps, send.data_dependency)
         group = max(ready, latest_to.get(send.peer, 0))  # rule 2: not before the send ahead of it to this peer
         latest_to[send.peer] = group
         groups[group].append(send)

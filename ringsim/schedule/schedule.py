@@ -42,7 +42,7 @@ Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
 BYTES_LISTED = 100  # of memory for each transfer of a step that is listed, while it is made, at most
-NEVER = -1  # in `ready_after` and `free_after`: there is no such step
+NEVER = -1  # in `data_dependency` and `buffer_dependency`: there is no such step
 
 
 def constant(value: int, length: int) -> Ints:
@@ -74,8 +74,8 @@ class Step:
 
     The last two columns say which earlier step a transfer depends on, so that an executor needs no table
     of ranks x chunks:
-    `ready_after`: the step that last wrote `chunk` on `src` (rule 1); NEVER if held from the start.
-    `free_after`: the step (this one included) in which `dst` last sent `chunk` (rule 4); NEVER if there is
+    `data_dependency`: the step that last wrote `chunk` on `src` (rule 1); NEVER if held from the start.
+    `buffer_dependency`: the step (this one included) in which `dst` last sent `chunk` (rule 4); NEVER if there is
     none, or if that send must have arrived before this transfer could start, which `verify` checks.
     """
 
@@ -83,8 +83,8 @@ class Step:
     dst: Ints
     chunk: Ints
     reduce: Bools
-    ready_after: Ints
-    free_after: Ints
+    data_dependency: Ints
+    buffer_dependency: Ints
 
     def __len__(self) -> int:
         return len(self.src)
@@ -95,7 +95,9 @@ class Step:
 
     def reach(self, index: int) -> int:
         """How many steps back its transfers wait for, at most, if this is step number `index`."""
-        earliest = (column[column != NEVER].min(initial=index) for column in (self.ready_after, self.free_after))
+        earliest = (
+            column[column != NEVER].min(initial=index) for column in (self.data_dependency, self.buffer_dependency)
+        )
         return index - int(min(earliest))
 
 
@@ -105,7 +107,7 @@ class Steps(ABC, Sequence[Step]):
     @property
     @abstractmethod
     def lookback(self) -> int:
-        """How many steps back `ready_after` and `free_after` point at most; what an executor must keep."""
+        """How many steps back `data_dependency` and `buffer_dependency` point at most; what an executor must keep."""
 
     @property
     def num_transfers(self) -> int:
@@ -140,7 +142,7 @@ class Steps(ABC, Sequence[Step]):
 
 
 class ListedSteps(Steps):
-    """Steps written out; the columns `ready_after` and `free_after` are worked out here.
+    """Steps written out; the columns `data_dependency` and `buffer_dependency` are worked out here.
 
     steps: for each step its columns src, dst, chunk and reduce, which are broadcast against one another and
     read row by row.
@@ -164,11 +166,11 @@ class ListedSteps(Steps):
         src, dst, chunk = (column.astype(np.int64) for column in columns[:3])
         index = len(self._steps)
         _check_in_range(index, src, dst, chunk, *self._last_write.shape)
-        ready_after = self._last_write[src, chunk]
+        data_dependency = self._last_write[src, chunk]
         self._last_send[src, chunk] = index
-        free_after = self._last_send[dst, chunk]
+        buffer_dependency = self._last_send[dst, chunk]
         self._last_write[dst, chunk] = index
-        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), ready_after, free_after))
+        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), data_dependency, buffer_dependency))
         self._lookback = max(self._lookback, self._steps[-1].reach(index))
 
     def __len__(self) -> int:

@@ -31,8 +31,8 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule) -> Proof:
     """Prove that every rank ends with what the collective requires, each contribution counted once.
 
-    Also checks the columns `ready_after` and `free_after`, the declared `lookback`, and that `cut` covers tensors of
-    some lengths, few elements and many, each element once.
+    Also checks the columns `data_dependency` and `buffer_dependency`, the declared `lookback`, and that `cut` covers
+    tensors of some lengths, few elements and many, each element once.
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
     ValueError if the proof would not fit into memory.
@@ -97,10 +97,10 @@ class _Verifier:
         for transfer in transfers:
             self._check_range(index, transfer)
         for row, transfer in enumerate(transfers):
-            self._check_send(index, transfer, int(step.ready_after[row]))
+            self._check_send(index, transfer, int(step.data_dependency[row]))
         carried = self._counts[step.src, step.chunk], self._seen[step.src, step.chunk]
         for row, transfer in enumerate(transfers):
-            self._check_free(index, transfer, int(step.free_after[row]), carried[1][row])
+            self._check_free(index, transfer, int(step.buffer_dependency[row]), carried[1][row])
             self._apply(index, transfer, carried[0][row], carried[1][row])
 
     def _check_range(self, index: int, transfer: Transfer) -> None:
@@ -112,34 +112,40 @@ class _Verifier:
         if transfer.src == transfer.dst:
             self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
 
-    def _check_send(self, index: int, transfer: Transfer, ready_after: int) -> None:
+    def _check_send(self, index: int, transfer: Transfer, data_dependency: int) -> None:
         src, dst, chunk, _ = transfer
         if not self._counts[src, chunk].any():
             self._fail(index, src, f"chunk {chunk} is sent to rank {dst}, but the rank does not hold it")
         written = int(self._last_write[src, chunk])
-        if ready_after != written:
+        if data_dependency != written:
             self._fail(
-                index, src, f"chunk {chunk} was last written in step {written}, but ready_after says {ready_after}"
+                index,
+                src,
+                f"chunk {chunk} was last written in step {written}, but data_dependency says {data_dependency}",
             )
-        self._check_lookback(index, src, ready_after)
+        self._check_lookback(index, src, data_dependency)
         self._last_send[src, chunk] = index
         self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
 
-    def _check_free(self, index: int, transfer: Transfer, free_after: int, seen: np.ndarray) -> None:
+    def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
         """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
         _, dst, chunk, _ = transfer
-        self._check_lookback(index, dst, free_after)
+        self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])
-        if free_after > last_send:
-            self._fail(index, dst, f"chunk {chunk} was last sent in step {last_send}, but free_after says {free_after}")
+        if buffer_dependency > last_send:
+            self._fail(
+                index,
+                dst,
+                f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}",
+            )
         known = np.maximum(self._progress[dst], seen)
         for step, receiver in self._unconfirmed.pop((dst, chunk), []):
-            if free_after < step and known[receiver] < step:
+            if buffer_dependency < step and known[receiver] < step:
                 self._fail(
                     index,
                     dst,
                     f"chunk {chunk} may be overwritten before it has left for rank {receiver} "
-                    f"(sent in step {step}; free_after is {free_after}, last sent in step {last_send})",
+                    f"(sent in step {step}; buffer_dependency is {buffer_dependency}, last sent in step {last_send})",
                 )
 
     def _check_lookback(self, index: int, rank: int, step: int) -> None:

@@ -4,10 +4,10 @@ from ringsim.simulation.closed_form import closed_form_of, closed_form_s
 from ringsim.simulation.costs import bytes_s, costs_of
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import Seconds, Timeline
-from ringsim.simulation.work_queue import Call, Span, time_queue
+from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
 
 __all__ = [
-    "Call",
+    "QueuedCall",
     "Seconds",
     "Span",
     "Timeline",

@@ -65,7 +65,7 @@ def closed_form_s(
     if num_ranks == 1:
         return 0.0
     chunk_bytes = size_bytes / (formula.chunks_per_rank * num_ranks or 1)
-    send_s = network.send_overhead_s + chunk_bytes / network.bandwidth_bytes_per_s
+    send_s = network.gap_s + chunk_bytes / network.bandwidth_bytes_per_s
     copy_s = network.receive_overhead_s
     add_s = copy_s + chunk_bytes / network.reduce_bytes_per_s
     return formula.time_s(num_ranks, _Hop(send_s, network.latency_s, add_s), _Hop(send_s, network.latency_s, copy_s))
@@ -125,23 +125,23 @@ def _wave(num_ranks: int, hop: _Hop) -> float:
     return (num_ranks - 1) * hop.whole_s + (4 * num_ranks - 1) * hop.gap_s
 
 
-def _train(rounds: int, pieces: int, hop: _Hop) -> float:
-    """Half a ring with each chunk in pieces, all pieces of a round before the next: `rounds` = n - 1.
+def _train(rounds: int, segments: int, hop: _Hop) -> float:
+    """Half a ring with each chunk in segments, all segments of a round before the next: `rounds` = n - 1.
 
-    A piece goes on when it has been applied, and when the train before it has passed: so a round takes a hop, or the
+    A segment goes on when it has been applied, and when the train before it has passed: so a round takes a hop, or the
     gaps of a train if that is longer. Derived here: every path through the waits turns from a rank's receiving to its
     sending some number of times, and the longest does so never or always.
     """
-    return hop.whole_s + (pieces - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, pieces * hop.gap_s)
+    return hop.whole_s + (segments - 1) * hop.gap_s + (rounds - 1) * max(hop.whole_s, segments * hop.gap_s)
 
 
 def _two_pieces(num_ranks: int, hop: _Hop) -> float:
-    """A train of two pieces; c = S/(2n). Any n."""
+    """A train of two segments; c = S/(2n). Any n."""
     return _train(num_ranks - 1, 2, hop)
 
 
 def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """Two trains of two pieces, c = S/(2n), the second behind the first. Any n.
+    """Two trains of two segments, c = S/(2n), the second behind the first. Any n.
 
     Derived here, like `_train`. Where the halves meet a path may pass from one's slower end to the other's only by a
     whole hop, hence the two single terms.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.network import Floats, Ints, Machine
+from ringsim.network import Floats, Ints, Topology
 from ringsim.simulation.timeline import Timeline
 
 
@@ -17,9 +17,9 @@ class Costs:
     reduce_s: Floats
 
 
-def costs_of(timeline: Timeline, machine: Machine, chunk_bytes: Ints, row: Ints) -> Costs:
+def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Costs:
     """What sender and receiver do for these rows. chunk_bytes: (num_chunks,)."""
-    processors, factor = machine.processors, _compute_factors(timeline, machine, row)
+    processors, factor = topology.processors, _compute_factors(timeline, topology, row)
     src, dst = timeline.src[row], timeline.dst[row]
     reduce_s = chunk_bytes[timeline.chunk[row]] / processors.reduce_bytes_per_s[dst]
     return Costs(
@@ -29,23 +29,23 @@ def costs_of(timeline: Timeline, machine: Machine, chunk_bytes: Ints, row: Ints)
     )
 
 
-def bytes_s(timeline: Timeline, machine: Machine, chunk_bytes: Ints, row: Ints) -> Floats:
+def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Floats:
     """(num_rows,): what their bytes alone take on their paths."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
-    seconds: Floats = chunk_bytes[timeline.chunk[row]] / machine.paths(src, dst).alone_bytes_per_s(machine.resources)
+    seconds: Floats = chunk_bytes[timeline.chunk[row]] / topology.paths(src, dst).alone_bytes_per_s(topology.resources)
     return seconds
 
 
-def _compute_factors(timeline: Timeline, machine: Machine, row: Ints) -> Floats:
+def _compute_factors(timeline: Timeline, topology: Topology, row: Ints) -> Floats:
     """What `Jitter` multiplies overheads and reductions with; it draws for a whole step at once."""
     factors = np.ones(len(row))
-    if machine.jitter is None or not len(row):
+    if topology.jitter is None or not len(row):
         return factors
     sizes = np.bincount(timeline.step)
     first = np.cumsum(sizes) - sizes
     order = np.argsort(timeline.step[row], kind="stable")
     steps, begins = np.unique(timeline.step[row[order]], return_index=True)
     for step, places in zip(steps.tolist(), np.split(order, begins[1:]), strict=True):
-        _, of_compute = machine.jitter.factors(step, int(sizes[step]))
+        _, of_compute = topology.jitter.factors(step, int(sizes[step]))
         factors[places] = of_compute[row[places] - first[step]]
     return factors

@@ -3,7 +3,7 @@
 Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`.
 """
 
-from ringsim.network import AnyNetwork, Machine, require_sound
+from ringsim.network import AnyNetwork, Topology, require_sound
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
@@ -24,9 +24,9 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    machine = sound_machine(network, schedule.num_ranks)
-    run = run_events if shares(schedule, machine) else run_steps
-    return run(schedule, machine, sizes)
+    topology = sound_topology(network, schedule.num_ranks)
+    run = run_events if shares(schedule, topology) else run_steps
+    return run(schedule, topology, sizes)
 
 
 def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> float:
@@ -35,18 +35,18 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
     Infinite if a failure keeps it from finishing.
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    machine = sound_machine(network, schedule.num_ranks)
-    if not shares(schedule, machine):
-        return time_steps(schedule, machine, sizes)
+    topology = sound_topology(network, schedule.num_ranks)
+    if not shares(schedule, topology):
+        return time_steps(schedule, topology, sizes)
     _require_room(schedule)
-    return run_events(schedule, machine, sizes).time_s
+    return run_events(schedule, topology, sizes).time_s
 
 
-def sound_machine(network: AnyNetwork, num_ranks: int) -> Machine:
+def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
     """What the engines see of the network. Raises ValueError for costs with which time could not go on."""
-    machine = network.machine(num_ranks)
-    require_sound(machine)
-    return machine
+    topology = network.topology(num_ranks)
+    require_sound(topology)
+    return topology
 
 
 def _require_room(schedule: Schedule) -> None:

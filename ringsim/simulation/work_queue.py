@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Machine
+from ringsim.network import AnyNetwork, Topology
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_queue import Queued, run_queue
-from ringsim.simulation.simulate import predict_time, sound_machine
+from ringsim.simulation.simulate import predict_time, sound_topology
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 
 
-class Call(NamedTuple):
+class QueuedCall(NamedTuple):
     """A collective that is called at `ready_s`.
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     end_s: float
 
 
-def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> list[Span]:
+def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, num_workers: int) -> list[Span]:
     """When each call begins and ends if `num_workers` workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
@@ -57,25 +57,25 @@ def time_queue(calls: Sequence[Call], network: AnyNetwork, num_workers: int) -> 
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
-    machine = sound_machine(network, *num_ranks)
-    if num_workers == 1 and _is_the_same_at_all_times(machine):
+    topology = sound_topology(network, *num_ranks)
+    if num_workers == 1 and _is_the_same_at_all_times(topology):
         return _one_after_the_other(calls, ready_s, network)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
-    return [Span(*times) for times in zip(*(c.tolist() for c in run_queue(queue, machine, num_workers)), strict=True)]
+    return [Span(*times) for times in zip(*(c.tolist() for c in run_queue(queue, topology, num_workers)), strict=True)]
 
 
-def _queued(call: Call, ready_s: float) -> Queued:
+def _queued(call: QueuedCall, ready_s: float) -> Queued:
     sizes = call.schedule.chunk_bytes(call.size_bytes, call.element_bytes)
     return Queued(call.schedule, sizes, ready_s, call.call_s)
 
 
-def _is_the_same_at_all_times(machine: Machine) -> bool:
-    return machine.jitter is None and not np.isfinite(machine.resources.fails_at_s).any()
+def _is_the_same_at_all_times(topology: Topology) -> bool:
+    return topology.jitter is None and not np.isfinite(topology.resources.fails_at_s).any()
 
 
-def _one_after_the_other(calls: Sequence[Call], ready_s: Sequence[float], network: AnyNetwork) -> list[Span]:
+def _one_after_the_other(calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork) -> list[Span]:
     """With one worker no two share anything: each takes what it takes alone."""
     alone_s: dict[tuple[int, int, int, float], float] = {}
     spans = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringsim.training_step.profile import StepProfile
-from ringsim.training_step.step import Step
+from ringsim.training_step.step import PredictedStep
 from ringsim.units import format_size
 
 _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
@@ -22,10 +22,10 @@ class Prediction:
 
     profile: StepProfile
     network: dict[str, Any]
-    step: Step
-    default: Step
-    sweep: tuple[Step, ...] = ()
-    scaling: tuple[Step, ...] = ()
+    step: PredictedStep
+    default: PredictedStep
+    sweep: tuple[PredictedStep, ...] = ()
+    scaling: tuple[PredictedStep, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -44,7 +44,7 @@ class Prediction:
         }
 
 
-def recommend(steps: Sequence[Step]) -> Step:
+def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
     """The shortest step; of equals the one with the fewest buckets, since every call costs what no model sees."""
     least_s = min(step.step_s for step in steps)
     return min(
@@ -53,7 +53,7 @@ def recommend(steps: Sequence[Step]) -> Step:
     )
 
 
-def reason(steps: Sequence[Step], best: Step) -> str:
+def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
     """What the smallest and the largest cap of a sweep cost more than the best, in one line."""
     by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
     parts = []
@@ -66,16 +66,16 @@ def reason(steps: Sequence[Step], best: Step) -> str:
     return "; ".join(parts)
 
 
-def _buckets(step: Step) -> str:
+def _buckets(step: PredictedStep) -> str:
     return "1 bucket" if len(step.buckets) == 1 else f"{len(step.buckets)} buckets"
 
 
-def _longer(step: Step, best: Step) -> str:
+def _longer(step: PredictedStep, best: PredictedStep) -> str:
     """Both steps must end."""
     if not (0 < best.step_s < math.inf and step.step_s < math.inf):
         return "no comparison"
     return f"a step {100 * (step.step_s / best.step_s - 1):.1f} % longer"
 
 
-def _without_buckets(step: Step) -> dict[str, Any]:
+def _without_buckets(step: PredictedStep) -> dict[str, Any]:
     return {**step.as_dict(), "buckets": len(step.buckets)}

@@ -22,7 +22,7 @@ from ringsim.native import BACKENDS, Backend, all_reduce_by_size, call_overhead_
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import Call, Span, predict_time, time_queue
+from ringsim.simulation import QueuedCall, Span, predict_time, time_queue
 from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
 from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
 
@@ -64,7 +64,7 @@ class BucketTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PredictedStep:
     """A predicted step of DDP; its parts add up to `step_s`.
 
     copy_s: copying gradients into the buckets and back.
@@ -113,7 +113,9 @@ class Step:
         return {"num_ranks": self.num_ranks, **caps, **_finite(times), **rest}
 
 
-def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()) -> Step:
+def predict_step(
+    profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()
+) -> PredictedStep:
     """A step of `num_ranks` ranks that each do what the profile says.
 
     Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
@@ -125,7 +127,7 @@ def predict_step(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     spans = time_queue(calls, network, config.backend.num_workers)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
-    return Step(
+    return PredictedStep(
         num_ranks=num_ranks,
         config=config,
         buckets=tuple(
@@ -148,7 +150,7 @@ def scale(
     ranks: Sequence[int],
     config: DdpConfig,
     on_step: Callable[[int], object] = lambda _: None,
-) -> list[Step]:
+) -> list[PredictedStep]:
     """The step on each number of ranks, each rank doing the same work (weak scaling).
 
     on_step: is told of each step, that it is one more.
@@ -167,9 +169,9 @@ def sweep_caps(
     config: DdpConfig,
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
-) -> list[Step]:
+) -> list[PredictedStep]:
     """The step with each of these caps; those that make the same buckets are predicted once."""
-    known: dict[tuple[tuple[int, ...], ...], Step] = {}
+    known: dict[tuple[tuple[int, ...], ...], PredictedStep] = {}
     steps = []
     for each in caps:
         own = replace(config, caps=each)
@@ -185,7 +187,7 @@ def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
     """Of the slowest rank."""
     if config.copy_bytes_per_s is not None:
         return config.copy_bytes_per_s
-    return float(network.machine(num_ranks).processors.reduce_bytes_per_s.min())
+    return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
 
 
 def _copy_times(profile: StepProfile, bytes_per_s: float) -> list[float]:
@@ -216,17 +218,17 @@ def _calls(
     network: AnyNetwork,
     num_ranks: int,
     config: DdpConfig,
-) -> list[Call]:
+) -> list[QueuedCall]:
     schedule_of = all_reduce_by_size(config.backend.all_reduce, num_ranks)
     call_s = call_overhead_s(network, config.backend.is_native)
     calls = []
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(Call(schedule_of(size_bytes), size_bytes, element_bytes, at_s, call_s))
+        calls.append(QueuedCall(schedule_of(size_bytes), size_bytes, element_bytes, at_s, call_s))
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
-        calls.append(Call(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], call_s))
+        calls.append(QueuedCall(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], call_s))
     return calls
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from netns_testbed.plan import Plan
+from netns_testbed.plan import TestbedPlan
 
 _HEAD = """\
 # Left out: the kernel's work and its latency (all hosts share the cores of one machine; calibrate tells), and framing,
@@ -13,7 +13,7 @@ source = "nominal rates of scripts/testbed.py (docs/testbed.md)"
 """
 
 
-def network_text(plan: Plan, ranks_per_host: int = 1) -> str:
+def network_text(plan: TestbedPlan, ranks_per_host: int = 1) -> str:
     """The TOML text (docs/networks.md): the nominal rates, and all ranks of a host on its one link."""
     rates = plan.rates_bit_per_s
     lines = [_HEAD.format(hosts=plan.num_hosts, ranks=ranks_per_host)]

@@ -1,4 +1,4 @@
-"""`Plan`: the names, addresses and commands of a testbed, as data."""
+"""`TestbedPlan`: the names, addresses and commands of a testbed, as data."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TestbedPlan:
     """A testbed.
 
     name: `ringsim-PID-NUMBER`, unique as long as the process lives; all namespaces begin with it.
@@ -83,7 +83,7 @@ class Plan:
         ]
 
 
-def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> Plan:
+def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> TestbedPlan:
     """A testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
 
     Raises ValueError for a number of hosts that it cannot have, a host that it does not have, and a wrong rate.
@@ -95,7 +95,7 @@ def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int
         if not 0 <= host < hosts:
             raise ValueError(f"rate of host {host}: of {hosts} hosts, counted from 0, the last is {hosts - 1}")
         rates[host] = parse_tc_rate(own)
-    return Plan(name, tuple(rates))
+    return TestbedPlan(name, tuple(rates))
 
 
 def address(host: int) -> str:

@@ -79,13 +79,13 @@ def _with_values(random: random.Random, drawn: Call) -> Call:
 
 
 def algorithm(random: random.Random, name: str) -> str:
-    """One of the function's, perhaps in pieces; "" is the default. "auto" probes, which takes a second."""
+    """One of the function's, perhaps in segments; "" is the default. "auto" probes, which takes a second."""
     if name == "barrier" or random.random() < 0.2:
         return ""
     if random.random() < 0.02:
         return "auto"
-    pieces = f"/{random.randint(1, 6)}" if random.random() < 0.3 else ""
-    return random.choice(algorithms(name)) + pieces
+    segments = f"/{random.randint(1, 6)}" if random.random() < 0.3 else ""
+    return random.choice(algorithms(name)) + segments
 
 
 def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[int, ...]:

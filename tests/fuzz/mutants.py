@@ -11,8 +11,8 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import initial_counts, required
 from tests.fuzz.case import lines_to_reproduce, shorter
-from tests.ringsim.machines import private_machine
 from tests.ringsim.simulation.test_engines import assert_engines_agree
+from tests.ringsim.topologies import private_machine
 
 MAX_RANKS = 8
 KINDS = ("drop", "double", "repeat later", "src", "dst", "chunk", "flag", "exchange steps", "exchange", "move", "merge")
@@ -84,7 +84,7 @@ class Mutant:
     num_ranks: int
     edits: tuple[Edit, ...] = ()
     size: int = 1000
-    machine: int = 0
+    topology: int = 0
 
     def describe(self) -> str:
         return lines_to_reproduce(self, Edit)
@@ -125,10 +125,10 @@ class Mutant:
         self._run_engines(schedule)
 
     def _run_engines(self, schedule: Schedule) -> None:
-        uniform = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).machine(self.num_ranks)
-        uneven = private_machine(np.random.default_rng(self.machine), self.num_ranks)
-        for machine in (uniform, uneven):
-            assert_engines_agree(schedule, machine, self.size)
+        uniform = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(self.num_ranks)
+        uneven = private_machine(np.random.default_rng(self.topology), self.num_ranks)
+        for topology in (uniform, uneven):
+            assert_engines_agree(schedule, topology, self.size)
 
 
 class _Nothing(Exception):  # noqa: N818  it is no error, but news
@@ -174,11 +174,11 @@ def cases(random: random.Random) -> Iterator[Mutant]:
     """Any algorithm with one to three changes, now and then none."""
     while True:
         collective, algorithm = random.choice(list(ALGORITHMS))
-        pieces = random.choice(["", "", "", "/2", "/3"])
+        segments = random.choice(["", "", "", "/2", "/3"])
         yield Mutant(
             collective.value,
-            algorithm + pieces,
-            random.randint(1, 5 if pieces else MAX_RANKS),
+            algorithm + segments,
+            random.randint(1, 5 if segments else MAX_RANKS),
             tuple(_edit(random) for _ in range(random.choice([0, 1, 1, 1, 2, 3]))),
             random.choice([0, 1, random.randrange(100), random.randrange(10**6)]),
             random.randrange(1000),

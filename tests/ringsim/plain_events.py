@@ -1,4 +1,4 @@
-"""A schedule on a machine that shares things, in plain Python: one clock, and every transfer looked at every time."""
+"""A schedule on a topology that shares things, in plain Python: one clock, and every transfer looked at every time."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ringsim.network.topology import NONE, Machine
+from ringsim.network.topology import NONE, Topology
 from ringsim.schedule.schedule import Ints, Schedule, Transfer
 from tests.ringsim.plain_sharing import Work, filled_one_at_a_time
 
@@ -38,9 +38,9 @@ COLUMNS = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
 class PlainRun:
     """The rule of execution read aloud, with a look at all messages whenever anything has happened."""
 
-    def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
-        self.machine = machine
-        self.messages = list(_messages(schedule, machine, chunk_bytes))
+    def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
+        self.topology = topology
+        self.messages = list(_messages(schedule, topology, chunk_bytes))
         self.now = 0.0
 
     def times(self) -> list[list[float]]:
@@ -73,7 +73,7 @@ class PlainRun:
         """Whether this message could take up its next phase; it does."""
         message = self.messages[number]
         src, dst, _, reduce = message.transfer
-        ranks = self.machine.processors
+        ranks = self.topology.processors
         if message.phase == "" and self._may_start(number):
             message.times["start_s"] = self.now
             self._compute(message, "overhead", src, float(ranks.send_overhead_s[src]))
@@ -88,7 +88,10 @@ class PlainRun:
     def _compute(self, message: Message, phase: Phase, rank: int, seconds: float) -> None:
         """On a core of its own, or on shared ones, where a second weighs as many bytes as could be copied in it."""
         seconds *= message.compute_factor
-        cores, copies = int(self.machine.processors.cores[rank]), float(self.machine.processors.copy_bytes_per_s[rank])
+        cores, copies = (
+            int(self.topology.processors.cores[rank]),
+            float(self.topology.processors.copy_bytes_per_s[rank]),
+        )
         weight = copies if copies < math.inf else 1.0
         work = Work({cores: 1 / weight}, weight) if cores != NONE else Work({}, 1.0)
         self._take(message, phase, work, seconds * work.most)
@@ -100,7 +103,7 @@ class PlainRun:
 
     def _finish(self, message: Message) -> None:
         """What comes after this phase."""
-        path = self.machine.paths(np.array([message.transfer.src]), np.array([message.transfer.dst]))
+        path = self.topology.paths(np.array([message.transfer.src]), np.array([message.transfer.dst]))
         if message.phase == "overhead":
             uses = {int(r): float(u) for r, u in zip(path.resource[0], path.use_per_byte[0], strict=True) if r != NONE}
             self._take(message, "bytes", Work(uses, min(float(path.bytes_per_s[0]), 1e30)), message.size)
@@ -115,7 +118,7 @@ class PlainRun:
     def _wait(self) -> bool:
         """Let time pass until some work is done or something fails; False if that is never."""
         busy = [m for m in self.messages if m.phase in ("overhead", "bytes", "latency", "applying")]
-        fails, capacity = self.machine.resources.fails_at_s.tolist(), self.machine.resources.capacity.tolist()
+        fails, capacity = self.topology.resources.fails_at_s.tolist(), self.topology.resources.capacity.tolist()
         capacity = [0.0 if fails_at <= self.now else limit for fails_at, limit in zip(fails, capacity, strict=True)]
         rates = filled_one_at_a_time([m.work for m in busy], capacity)
         ends = [self.now + m.left / rate if rate else math.inf for m, rate in zip(busy, rates, strict=True)]
@@ -133,10 +136,10 @@ class PlainRun:
         return True
 
 
-def _messages(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Iterator[Message]:
+def _messages(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Iterator[Message]:
     for index, step in enumerate(schedule.steps):
         ones = np.ones(len(step))
-        of_latency, of_compute = machine.jitter.factors(index, len(step)) if machine.jitter else (ones, ones)
+        of_latency, of_compute = topology.jitter.factors(index, len(step)) if topology.jitter else (ones, ones)
         for row, transfer in enumerate(step):
             size = float(chunk_bytes[transfer.chunk])
             yield Message(index, transfer, size, float(of_latency[row]), float(of_compute[row]))

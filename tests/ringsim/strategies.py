@@ -44,6 +44,6 @@ def networks() -> st.SearchStrategy[Network]:
         latency_s=cost_s,
         bandwidth_bytes_per_s=bytes_per_s,
         reduce_bytes_per_s=bytes_per_s | st.just(math.inf),
-        send_overhead_s=cost_s,
+        gap_s=cost_s,
         receive_overhead_s=cost_s,
     )

@@ -24,10 +24,10 @@ class Call(NamedTuple):
     lead_s: float = 0.0
     is_native: bool = False
 
-    def queued(self, first_s: float, network: Cluster) -> work_queue.Call:
+    def queued(self, first_s: float, network: Cluster) -> work_queue.QueuedCall:
         """For a queue that begins `first_s` before the end of the backward pass."""
         call_s = call_overhead_s(network, self.is_native)
-        return work_queue.Call(self.schedule, self.size_bytes, self.element_bytes, first_s - self.lead_s, call_s)
+        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, first_s - self.lead_s, call_s)
 
 
 def gloo_all_reduce(num_ranks: int, size_bytes: int, element_bytes: int, lead_s: float = 0.0) -> Call:

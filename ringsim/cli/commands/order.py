@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.analysis import Order, default_budget, find_order
+from ringsim.analysis import RankPlacement, default_budget, find_placement
 from ringsim.cli.options import algorithm_options, json_option, network_options, size_option
 from ringsim.console import OUTPUT
 from ringsim.files import atomic_file
@@ -41,8 +41,8 @@ def order(
     click.echo(json.dumps(report) if as_json else describe_order(report))
 
 
-def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> Order:
-    """`find_order` with a progress bar on stderr, where that is a terminal."""
+def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> RankPlacement:
+    """`find_placement` with a progress bar on stderr, where that is a terminal."""
     hidden = not sys.stderr.isatty()
     with click.progressbar(length=budget, label="simulating", file=sys.stderr, hidden=hidden) as bar:
-        return find_order(schedule, network, size, seed=seed, budget=budget, on_progress=bar.update)
+        return find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=bar.update)

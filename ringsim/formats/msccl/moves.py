@@ -10,7 +10,7 @@ gone on, or never was that value.
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from ringsim.formats.msccl.order import Order
+from ringsim.formats.msccl.order import StepOrder
 from ringsim.formats.msccl.program import Instruction, Location, Program
 from ringsim.schedule import Collective, ScheduleError, initial_counts, required
 
@@ -91,7 +91,7 @@ class _Access:
     reads: list[int]
 
 
-def moves_of(program: Program, order: Order) -> Moves:
+def moves_of(program: Program, order: StepOrder) -> Moves:
     """The moves of the program.
 
     Raises ScheduleError for steps on one location in no certain order, for what is read before it is written, for what
@@ -101,7 +101,7 @@ def moves_of(program: Program, order: Order) -> Moves:
 
 
 class _Run:
-    def __init__(self, program: Program, order: Order) -> None:
+    def __init__(self, program: Program, order: StepOrder) -> None:
         self._program = program
         self._order = order
         self._share = program.num_chunks // program.num_ranks

@@ -1,4 +1,4 @@
-"""`Order`: which step of an MSCCL program happens before which, and one order in which all of them can run.
+"""`StepOrder`: which step of an MSCCL program happens before which, and one order in which all of them can run.
 
 A step comes after the one before it in its thread block, after the step that it names by depid and deps, and, where it
 receives, after the step that sends: on a connection (two gpus and a channel) the k-th receive takes the k-th message.
@@ -21,7 +21,7 @@ Connection = tuple[int, int, int]  # the gpu that sends, the gpu that receives, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class StepOrder:
     """All steps of a program in an order in which they can run.
 
     `sender`: for each step that receives, the place of the one that sends to it.
@@ -40,7 +40,7 @@ class Order:
         return bool(self.clock[later, own] >= self.clock[earlier, own])
 
 
-def order_of(program: Program) -> Order:
+def order_of(program: Program) -> StepOrder:
     """An order of the program's steps.
 
     Raises ScheduleError for a send without its receive, for different counts of the two, for steps that wait for one
@@ -68,7 +68,7 @@ class _Ordering:
             if step.kind.does.receives:
                 self._before[number].append(self._senders[number])
 
-    def run(self) -> Order:
+    def run(self) -> StepOrder:
         order = self._sorted()
         place = {number: index for index, number in enumerate(order)}
         column = [index for index, block in enumerate(self._blocks) for _ in block.instructions]
@@ -78,7 +78,7 @@ class _Ordering:
                 np.maximum(clock[index], clock[place[earlier]], out=clock[index])
             clock[index, column[number]] = self._steps[number].step + 1
         sender = {place[receive]: place[send] for receive, send in self._senders.items()}
-        return Order([self._steps[number] for number in order], sender, clock, [column[number] for number in order])
+        return StepOrder([self._steps[number] for number in order], sender, clock, [column[number] for number in order])
 
     def _matches(self) -> Iterator[tuple[int, int]]:
         """The number of each step that receives, with that of the step that sends to it."""

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from ringsim.files import atomic_file
 from ringsim.report.network_table import describe_network
 from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, SKY, VERMILLION, WHITE
-from ringsim.training_step import Prediction, Step
+from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 
 _DPI = 144
@@ -93,7 +93,7 @@ def _draw_lanes(axes: Axes, found: Prediction) -> None:
         )
 
 
-def _draw_computing(axes: Axes, step: Step) -> None:
+def _draw_computing(axes: Axes, step: PredictedStep) -> None:
     """What the computing thread does; the wait for communication is marked through all lanes."""
     into_s = step.copy_s if step.config.bucket_view else step.copy_s / 2
     parts = [
@@ -131,16 +131,16 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
             return
 
 
-def _num_lanes(step: Step) -> int:
+def _num_lanes(step: PredictedStep) -> int:
     return min(step.config.backend.num_workers, max(len(step.buckets), 1))
 
 
-def _lane_names(step: Step) -> list[str]:
+def _lane_names(step: PredictedStep) -> list[str]:
     count = _num_lanes(step)
     return ["all_reduce"] if count == 1 else [f"worker {number}" for number in range(count)]
 
 
-def _lanes(step: Step) -> list[int]:
+def _lanes(step: PredictedStep) -> list[int]:
     """The lane of each bucket, from 1: that of the worker that was free first, as the queue has it."""
     free_s = [-np.inf] * _num_lanes(step)
     found = []
@@ -155,7 +155,7 @@ def _draw_sweep(axes: Axes, found: Prediction) -> None:
     """The step's time against the cap, and how much of it is exposed; torch's own caps are a line across."""
     steps = [step for step in found.sweep if step is not found.default]
     caps = [step.config.caps.rest_bytes / 2**20 for step in steps]
-    _style(axes, "Step time against bucket_cap_mb")
+    _style(axes, "PredictedStep time against bucket_cap_mb")
     axes.set_xscale("log", base=2)
     axes.set_xticks(caps[:: max(1, len(caps) // 8)], [f"{cap:g}" for cap in caps[:: max(1, len(caps) // 8)]])
     axes.xaxis.set_minor_locator(NullLocator())

@@ -2,9 +2,9 @@
 
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
+from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
-from ringsim.schedule.combinators.relabel import relabel
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import ThenSteps, then
 
-__all__ = ["ThenSteps", "merge", "on_groups", "pipeline", "relabel", "split", "then"]
+__all__ = ["ThenSteps", "merge", "on_groups", "permute_ranks", "pipeline", "split", "then"]

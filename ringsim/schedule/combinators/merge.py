@@ -83,6 +83,6 @@ class MergedSteps(Steps):
         return replace(
             step,
             chunk=step.chunk * len(self._parts) + part,
-            ready_after=numbers[step.ready_after],
-            free_after=numbers[step.free_after],
+            data_dependency=numbers[step.data_dependency],
+            buffer_dependency=numbers[step.buffer_dependency],
         )

@@ -83,8 +83,8 @@ class GroupedSteps(Steps):
             self._in_groups(step.dst),
             (self._first_chunk[:, None] + step.chunk).ravel(),
             np.tile(step.reduce, num_groups),
-            _tiled(step.ready_after, num_groups),
-            _tiled(step.free_after, num_groups),
+            _tiled(step.data_dependency, num_groups),
+            _tiled(step.buffer_dependency, num_groups),
         )
 
 

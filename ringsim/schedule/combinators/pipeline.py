@@ -1,43 +1,43 @@
-"""`pipeline`: every chunk in pieces, each a step behind the one before it."""
+"""`pipeline`: every chunk in segments, each a step behind the one before it."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule.combinators.split import check_pieces
+from ringsim.schedule.combinators.split import check_segments
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps
 
 
-def pipeline(schedule: Schedule, pieces: int) -> Schedule:
-    """`schedule` with each chunk cut into `pieces` neighbouring chunks, which set out a step after one another.
+def pipeline(schedule: Schedule, segments: int) -> Schedule:
+    """`schedule` with each chunk cut into `segments` neighbouring chunks, which set out a step after one another.
 
-    Piece j of chunk c is chunk `c * pieces + j`; what the whole did in a step, piece j does in
-    `step + j`: a wave, `num_steps + pieces - 1` steps long. `split` has all pieces of a step before those of
+    Segment j of chunk c is chunk `c * segments + j`; what the whole did in a step, segment j does in
+    `step + j`: a wave, `num_steps + segments - 1` steps long. `split` has all segments of a step before those of
     the next, and a rank applies in that order; so where a rank takes part in steps far apart (up a tree and
-    down again) its later pieces would hold up the way back of the first, and a wave does not.
+    down again) its later segments would hold up the way back of the first, and a wave does not.
     Keeps the columns of the whole.
 
-    Raises ValueError for less than one piece.
+    Raises ValueError for less than one segment.
     """
-    check_pieces(pieces)
-    if pieces == 1:
+    check_segments(segments)
+    if segments == 1:
         return schedule
-    return replace(schedule, num_chunks=schedule.num_chunks * pieces, steps=PipelineSteps(schedule.steps, pieces))
+    return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=PipelineSteps(schedule.steps, segments))
 
 
 class PipelineSteps(Steps):
-    """Steps in which piece 0 does what `whole` does in that step, piece 1 what it does in the step before, ..."""
+    """Steps in which segment 0 does what `whole` does in that step, segment 1 what it does in the step before, ..."""
 
-    def __init__(self, whole: Steps, pieces: int) -> None:
+    def __init__(self, whole: Steps, segments: int) -> None:
         self._whole = whole
-        self._pieces = pieces
+        self._pieces = segments
         # The rows of all steps of the whole in one, since a step here is a window on them.
         steps = list(whole)
         self._first_row = np.cumsum([0, *(len(step) for step in steps)])
         self._step = np.repeat(np.arange(len(steps)), np.diff(self._first_row))
         empty = np.empty(0, dtype=np.int64)
         none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty)
-        columns = ("src", "dst", "chunk", "reduce", "ready_after", "free_after")
+        columns = ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency")
         self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in columns))
 
     def __len__(self) -> int:
@@ -60,15 +60,15 @@ class PipelineSteps(Steps):
     def step(self, index: int) -> Step:
         first, last = max(0, index - self._pieces + 1), min(index, len(self._whole) - 1)
         window = slice(self._first_row[first], self._first_row[last + 1])
-        piece = index - self._step[window]
+        segment = index - self._step[window]
         rows = self._rows
         return Step(
             rows.src[window],
             rows.dst[window],
-            rows.chunk[window] * self._pieces + piece,
+            rows.chunk[window] * self._pieces + segment,
             rows.reduce[window],
-            _later(rows.ready_after[window], piece),
-            _later(rows.free_after[window], piece),
+            _later(rows.data_dependency[window], segment),
+            _later(rows.buffer_dependency[window], segment),
         )
 
 

@@ -1,4 +1,4 @@
-"""`split`: every chunk in pieces that follow one another like a train."""
+"""`split`: every chunk in segments that follow one another like a train."""
 
 from dataclasses import replace
 
@@ -7,33 +7,33 @@ import numpy as np
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps, constant, only_value
 
 
-def split(schedule: Schedule, pieces: int) -> Schedule:
-    """`schedule` with each chunk cut into `pieces` neighbouring chunks, and each step into as many steps.
+def split(schedule: Schedule, segments: int) -> Schedule:
+    """`schedule` with each chunk cut into `segments` neighbouring chunks, and each step into as many steps.
 
-    Piece j of chunk c is chunk `c * pieces + j` and goes in step `step * pieces + j`. Since steps are an
-    order and not a barrier, a piece goes on while the next one arrives. `partition` keeps the shares of
+    Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`. Since steps are an
+    order and not a barrier, a segment goes on while the next one arrives. `partition` keeps the shares of
     the ranks where they were. For a pipeline that runs ahead of its order of application, see `pipeline`.
 
-    Raises ValueError for less than one piece.
+    Raises ValueError for less than one segment.
     """
-    check_pieces(pieces)
-    if pieces == 1:
+    check_segments(segments)
+    if segments == 1:
         return schedule
-    return replace(schedule, num_chunks=schedule.num_chunks * pieces, steps=SplitSteps(schedule.steps, pieces))
+    return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=SplitSteps(schedule.steps, segments))
 
 
-def check_pieces(pieces: int) -> None:
-    """Raise ValueError for less than one piece."""
-    if pieces < 1:
-        raise ValueError(f"pieces {pieces}: must be at least 1")
+def check_segments(segments: int) -> None:
+    """Raise ValueError for less than one segment."""
+    if segments < 1:
+        raise ValueError(f"segments {segments}: must be at least 1")
 
 
 class SplitSteps(Steps):
-    """Steps that each send one piece of what a step of `whole` sends."""
+    """Steps that each send one segment of what a step of `whole` sends."""
 
-    def __init__(self, whole: Steps, pieces: int) -> None:
+    def __init__(self, whole: Steps, segments: int) -> None:
         self._whole = whole
-        self._pieces = pieces
+        self._pieces = segments
 
     def __len__(self) -> int:
         return len(self._whole) * self._pieces
@@ -54,16 +54,16 @@ class SplitSteps(Steps):
 
     def step(self, index: int) -> Step:
         step = self._whole.step(index // self._pieces)
-        piece = index % self._pieces
+        segment = index % self._pieces
         return replace(
             step,
-            chunk=step.chunk * self._pieces + piece,
-            ready_after=self._number(step.ready_after, piece),
-            free_after=self._number(step.free_after, piece),
+            chunk=step.chunk * self._pieces + segment,
+            data_dependency=self._number(step.data_dependency, segment),
+            buffer_dependency=self._number(step.buffer_dependency, segment),
         )
 
-    def _number(self, step: Ints, piece: Ints | int) -> Ints:
+    def _number(self, step: Ints, segment: Ints | int) -> Ints:
         only = only_value(step)
-        if only is not None and isinstance(piece, int):
-            return constant(NEVER if only == NEVER else only * self._pieces + piece, len(step))
-        return np.where(step == NEVER, NEVER, step * self._pieces + piece)
+        if only is not None and isinstance(segment, int):
+            return constant(NEVER if only == NEVER else only * self._pieces + segment, len(step))
+        return np.where(step == NEVER, NEVER, step * self._pieces + segment)

@@ -72,6 +72,6 @@ class ThenSteps(Steps):
         if index < len(self._first):
             return self._first.step(index)
         step = self._second.step(index - len(self._first))
-        ready_after = self._resolve(step.ready_after, self._first.last_write, step.src, step.chunk)
-        free_after = self._resolve(step.free_after, self._first.last_send, step.dst, step.chunk)
-        return Step(step.src, step.dst, step.chunk, step.reduce, ready_after, free_after)
+        data_dependency = self._resolve(step.data_dependency, self._first.last_write, step.src, step.chunk)
+        buffer_dependency = self._resolve(step.buffer_dependency, self._first.last_send, step.dst, step.chunk)
+        return Step(step.src, step.dst, step.chunk, step.reduce, data_dependency, buffer_dependency)

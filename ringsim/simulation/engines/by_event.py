@@ -1,4 +1,4 @@
-"""The event engine: a schedule in virtual time on a machine whose ranks share things.
+"""The event engine: a schedule in virtual time on a topology whose ranks share things.
 
 It follows the arrows of `Dependencies` from transfer to transfer. A time is known as soon as all that it waits for is
 known; only work that shares a resource has to wait for the clock (`Activities`), since how long it takes depends on
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Machine
+from ringsim.network import NONE, Floats, Topology
 from ringsim.schedule import NONE as NO_ROW
 from ringsim.schedule import Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.slots import Links, Slots, ends_of_links, links_of
@@ -19,44 +19,44 @@ from ringsim.simulation.timeline import Timeline
 ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
 
 
-def run_events(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Timeline:
+def run_events(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
     chunk_bytes: (num_chunks,).
     """
     rows = dependencies(schedule)
-    run = Run(rows, links_of(*ends_of_links(rows), machine), machine, chunk_bytes)
+    run = EventRun(rows, links_of(*ends_of_links(rows), topology), topology, chunk_bytes)
     run.finish()
     return run.timeline()
 
 
-class Run:
+class EventRun:
     """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
     num_timers: of the slots, see `Slots`.
     """
 
     def __init__(
-        self, rows: Dependencies, links: Links, machine: Machine, chunk_bytes: Ints, num_timers: int = 0
+        self, rows: Dependencies, links: Links, topology: Topology, chunk_bytes: Ints, num_timers: int = 0
     ) -> None:
-        self._rows, self._links, self._machine = rows, links, machine
+        self._rows, self._links, self._topology = rows, links, topology
         self._starters = Followers(rows.ready)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
         self._bytes = chunk_bytes.astype(np.float64)
-        self._jitter = _jitter(machine, rows)
+        self._jitter = _jitter(topology, rows)
         self._start_waits = how_many(rows.ready, rows.before_on_link)
         self._apply_waits = how_many(rows.before_at_dst, rows.free)
         self._apply_waits[:-1] += 1  # it must have arrived
         self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
-        self._slots = Slots(links, machine, num_timers)
-        self._cores_are_scarce = bool((machine.processors.cores != NONE).any())
+        self._slots = Slots(links, topology, num_timers)
+        self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self) -> None:
-        """Run until nothing more can happen."""
+        """EventRun until nothing more can happen."""
         self._later(self._start, np.flatnonzero(self._start_waits[:-1] == 0))
         self._run_clock()
         self._tail = len(self._rows)
@@ -98,7 +98,7 @@ class Run:
             apply_s[row] = self._is_applied_from(row)
         columns = rows.step, rows.src, rows.dst, rows.chunk, rows.reduce
         times = start_s, self._left_s[:-1], arrived_s, apply_s, self._applied_s[:-1]
-        return Timeline(self._machine.num_ranks, len(self._bytes), *columns, *times)
+        return Timeline(self._topology.num_ranks, len(self._bytes), *columns, *times)
 
     def _starts_at(self, row: Ints) -> Floats:
         ready_s, link_s = self._applied_s[self._rows.ready[row]], self._left_s[self._rows.before_on_link[row]]
@@ -133,7 +133,7 @@ class Run:
             row = row[~late]
         start_s = self._starts_at(row)
         src = self._rows.src[row]
-        overhead_s = self._machine.processors.send_overhead_s[src]
+        overhead_s = self._topology.processors.send_overhead_s[src]
         if self._jitter is not None:
             overhead_s = overhead_s * self._jitter[1][row]
         on_cores = self._must_share_cores(src, overhead_s)
@@ -147,7 +147,7 @@ class Run:
         """Which of this work runs on cores that are scarce; None if none does."""
         if not self._cores_are_scarce:
             return None
-        on_cores: Bools = (self._machine.processors.cores[rank] != NONE) & (work_s > 0)
+        on_cores: Bools = (self._topology.processors.cores[rank] != NONE) & (work_s > 0)
         return on_cores if on_cores.any() else None
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
@@ -181,8 +181,8 @@ class Run:
     def _work_s(self, row: Ints) -> Floats:
         """What applying these takes on a core of its own."""
         dst = self._rows.dst[row]
-        reduce_s = self._bytes[self._rows.chunk[row]] / self._machine.processors.reduce_bytes_per_s[dst]
-        work_s = self._machine.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
+        reduce_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.reduce_bytes_per_s[dst]
+        work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
         return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:
@@ -206,9 +206,9 @@ class Run:
         self._later(then, row[left == 0])
 
 
-def _jitter(machine: Machine, rows: Dependencies) -> Floats | None:
+def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
     """(2, num_rows): what to multiply latencies and computing with, if anything."""
-    if machine.jitter is None or not len(rows):
+    if topology.jitter is None or not len(rows):
         return None
-    factors = [machine.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
+    factors = [topology.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
     return np.concatenate(factors, axis=1)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Machine, Paths, Processors, Resources
+from ringsim.network import NONE, Floats, Paths, Processors, Resources, Topology
 from ringsim.schedule import NONE as NO_ROW
 from ringsim.schedule import Dependencies, Schedule, dependencies
-from ringsim.simulation.engines.by_event import Run
+from ringsim.simulation.engines.by_event import EventRun
 from ringsim.simulation.engines.slots import links_of
 from ringsim.simulation.engines.waiting import Ints
 
@@ -32,15 +32,15 @@ class Queued(NamedTuple):
     call_s: float = 0.0
 
 
-def run_queue(queue: Sequence[Queued], machine: Machine, num_workers: int) -> tuple[Floats, Floats]:
+def run_queue(queue: Sequence[Queued], topology: Topology, num_workers: int) -> tuple[Floats, Floats]:
     """When each collective begins and ends, each (len(queue),); infinite for what never does.
 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
     """
     rows, first_row = _in_a_row([each.schedule for each in queue])
-    pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * machine.num_ranks + rows.dst, return_inverse=True)
-    workers = _Workers(machine, pair, num_workers)
+    pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * topology.num_ranks + rows.dst, return_inverse=True)
+    workers = _Workers(topology, pair, num_workers)
     run = _QueueRun(rows, first_row, queue, workers, len(pair))
     run.finish()
     return run.begin_s, run.end_s
@@ -67,35 +67,35 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
     return np.concatenate(columns).astype(columns[0].dtype)
 
 
-class _Workers(Machine):
-    """A machine of `num_workers * num_ranks` ranks: rank r of worker w is rank `w * num_ranks + r` here.
+class _Workers(Topology):
+    """A topology of `num_workers * num_ranks` ranks: rank r of worker w is rank `w * num_ranks + r` here.
 
     pairs: src * num_ranks + dst of all that send. The workers of two ranks share the one connection between them,
     so what limits a message whatever else happens is a resource here.
     """
 
-    def __init__(self, machine: Machine, pairs: Ints, num_workers: int) -> None:
-        self._machine, self._pairs = machine, pairs
-        self.num_ranks = machine.num_ranks * num_workers
-        self.jitter = machine.jitter
-        self.src = np.concatenate([pairs // machine.num_ranks + w * machine.num_ranks for w in range(num_workers)])
-        self.dst = np.concatenate([pairs % machine.num_ranks + w * machine.num_ranks for w in range(num_workers)])
-        self._first_pair = len(machine.resources.names)
-        connection = machine.paths(pairs // machine.num_ranks, pairs % machine.num_ranks).bytes_per_s
+    def __init__(self, topology: Topology, pairs: Ints, num_workers: int) -> None:
+        self._topology, self._pairs = topology, pairs
+        self.num_ranks = topology.num_ranks * num_workers
+        self.jitter = topology.jitter
+        self.src = np.concatenate([pairs // topology.num_ranks + w * topology.num_ranks for w in range(num_workers)])
+        self.dst = np.concatenate([pairs % topology.num_ranks + w * topology.num_ranks for w in range(num_workers)])
+        self._first_pair = len(topology.resources.names)
+        connection = topology.paths(pairs // topology.num_ranks, pairs % topology.num_ranks).bytes_per_s
         names = tuple(f"connection{pair}" for pair in range(len(pairs)))
-        found = machine.resources
+        found = topology.resources
         self.resources = Resources(
             found.names + names,
             np.concatenate([found.capacity, connection]),
             np.concatenate([found.fails_at_s, np.full(len(pairs), np.inf)]),
         )
-        columns = {name: np.tile(getattr(machine.processors, name), num_workers) for name in Processors.__slots__}
+        columns = {name: np.tile(getattr(topology.processors, name), num_workers) for name in Processors.__slots__}
         self.processors = Processors(**columns)
 
     def paths(self, src: Ints, dst: Ints) -> Paths:
-        num_ranks = self._machine.num_ranks
+        num_ranks = self._topology.num_ranks
         src, dst = src % num_ranks, dst % num_ranks
-        paths = self._machine.paths(src, dst)
+        paths = self._topology.paths(src, dst)
         connection = self._first_pair + np.searchsorted(self._pairs, src * num_ranks + dst)
         limited = np.isfinite(paths.bytes_per_s)
         return Paths(
@@ -106,7 +106,7 @@ class _Workers(Machine):
         )
 
 
-class _QueueRun(Run):
+class _QueueRun(EventRun):
     """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
 
     A row belongs to the first worker's ranks and links until it is known which worker takes it.

@@ -1,4 +1,4 @@
-"""The step engine: a schedule in virtual time on a machine where nothing is shared, a step at a time.
+"""The step engine: a schedule in virtual time on a topology where nothing is shared, a step at a time.
 
 There every time is a maximum of earlier times plus a cost, so a step is evaluated as a few NumPy
 operations over all its transfers, and only the last `lookback` steps are kept. The module knows nothing
@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import Floats, Machine
+from ringsim.network import Floats, Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value, require_memory
 from ringsim.simulation.timeline import Seconds, Timeline
 
 MAX_PATTERN_ROWS = 2**17  # kept; rings have few patterns, schedules that list their steps one a step
 
 
-def run_steps(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Timeline:
+def run_steps(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Timeline:
     """Every transfer of `schedule` with its times. chunk_bytes: (num_chunks,)."""
-    engine = _Engine(schedule, machine, chunk_bytes)
+    engine = _Engine(schedule, topology, chunk_bytes)
     timeline = Timeline.empty(schedule.num_ranks, schedule.num_chunks, schedule.num_transfers)
     first = 0
     for index, step in enumerate(schedule.steps):
@@ -37,9 +37,9 @@ def run_steps(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> Timeli
     return timeline
 
 
-def time_steps(schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> float:
+def time_steps(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> float:
     """Seconds until the last rank has finished, without keeping any times."""
-    engine = _Engine(schedule, machine, chunk_bytes)
+    engine = _Engine(schedule, topology, chunk_bytes)
     for index, step in enumerate(schedule.steps):
         engine.run_step(index, step)
     return engine.time_s
@@ -61,8 +61,8 @@ class StepTimes(NamedTuple):
 class _Engine:
     """What has happened so far: who has applied and sent what until when, and which links are busy."""
 
-    def __init__(self, schedule: Schedule, machine: Machine, chunk_bytes: Ints) -> None:
-        self._machine = machine
+    def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
+        self._topology = topology
         self._bytes = _if_same(chunk_bytes.astype(np.float64))
         kept = min(schedule.steps.lookback + 1, schedule.num_steps)
         require_memory(f"{schedule}: the times of its last {kept:,} steps", 2 * 8 * kept * schedule.num_ranks)
@@ -80,7 +80,7 @@ class _Engine:
         """The times of the next step, which must be number `index`."""
         pattern = self._pattern_of(step)
         costs = self._costs(index, step, pattern)
-        ready = self._applied.at(step.ready_after, pattern.src)
+        ready = self._applied.at(step.data_dependency, pattern.src)
         start, left = _in_turn(pattern.link, pattern.link_turns, ready, costs.send_s, self._links.busy_until)  # rule 2
         all_left = self._left.latest.copy()
         for rows, src in pattern.src_turns:
@@ -88,8 +88,8 @@ class _Engine:
         self._left.append(index, all_left)
         arrived = left + costs.latency_s
         free = arrived
-        if only_value(step.free_after) != NEVER:
-            free = np.maximum(arrived, self._left.at(step.free_after, pattern.dst))  # rule 4
+        if only_value(step.buffer_dependency) != NEVER:
+            free = np.maximum(arrived, self._left.at(step.buffer_dependency, pattern.dst))  # rule 4
         all_applied = self._applied.latest.copy()
         apply, applied = _in_turn(pattern.dst, pattern.dst_turns, free, costs.apply_s, all_applied)  # rule 3
         self._applied.append(index, all_applied)
@@ -100,11 +100,11 @@ class _Engine:
         if key not in self._patterns:
             if sum(len(known.columns[0]) for known in self._patterns.values()) > MAX_PATTERN_ROWS:
                 self._patterns.clear()
-            self._patterns[key] = _Pattern(step, self._links, self._machine, self._bytes)
+            self._patterns[key] = _Pattern(step, self._links, self._topology, self._bytes)
         return self._patterns[key]
 
     def _costs(self, index: int, step: Step, pattern: "_Pattern") -> "_Costs":
-        if pattern.by_chunk is not None and self._machine.jitter is None:
+        if pattern.by_chunk is not None and self._topology.jitter is None:
             return self._costs_alike(step, pattern, *pattern.by_chunk)
         size = _of(self._bytes, step.chunk)
         send_overhead_s, latency_s, receive_overhead_s = (
@@ -116,8 +116,8 @@ class _Engine:
         if only_value(step.reduce) is None:
             reduce_s = np.where(step.reduce, reduce_s, 0.0)
         apply_s = receive_overhead_s + reduce_s
-        if self._machine.jitter is not None:
-            of_latency, of_compute = self._machine.jitter.factors(index, len(step))
+        if self._topology.jitter is not None:
+            of_latency, of_compute = self._topology.jitter.factors(index, len(step))
             latency_s, send_overhead_s, apply_s = (
                 latency_s * of_latency, send_overhead_s * of_compute, apply_s * of_compute
             )  # fmt: skip
@@ -159,15 +159,15 @@ class _Pattern:
     by_chunk: if all links and ranks are alike, what sending and adding each chunk takes (one number: any chunk).
     """
 
-    def __init__(self, step: Step, links: "_Links", machine: Machine, size: Cost) -> None:
+    def __init__(self, step: Step, links: "_Links", topology: Topology, size: Cost) -> None:
         self.columns = step.src, step.dst  # kept, so that their ids stay theirs
         link = links.numbers(step.src, step.dst)
         self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
         self.src_turns, self.dst_turns, self.link_turns = _turns(step.src), _turns(step.dst), _turns(link)
-        paths, processors = machine.paths(step.src, step.dst), machine.processors
+        paths, processors = topology.paths(step.src, step.dst), topology.processors
         paths.check()
         self.latency_s = _if_same(paths.latency_s)
-        self.bytes_per_s = _if_same(paths.alone_bytes_per_s(machine.resources))
+        self.bytes_per_s = _if_same(paths.alone_bytes_per_s(topology.resources))
         self.send_overhead_s = _if_same(processors.send_overhead_s[step.src])
         self.receive_overhead_s = _if_same(processors.receive_overhead_s[step.dst])
         self.reduce_bytes_per_s = _if_same(processors.reduce_bytes_per_s[step.dst])

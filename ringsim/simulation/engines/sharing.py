@@ -1,24 +1,24 @@
-"""`shares`: whether any two messages of a schedule can get in each other's way on a machine."""
+"""`shares`: whether any two messages of a schedule can get in each other's way on a topology."""
 
 import numpy as np
 
-from ringsim.network import NONE, Ints, Machine
+from ringsim.network import NONE, Ints, Topology
 from ringsim.schedule import Schedule
 
 
-def shares(schedule: Schedule, machine: Machine) -> bool:
+def shares(schedule: Schedule, topology: Topology) -> bool:
     """False if every resource serves the messages of one pair of ranks at most, which travel one after the other.
 
     A ring in which every rank has a port of its own shares nothing, however many switches there are.
     """
-    if not machine.resources.names:
+    if not topology.resources.names:
         return False
-    if (machine.processors.cores != NONE).any():
+    if (topology.processors.cores != NONE).any():
         return True
     src, dst = used_links(schedule)
-    resource = machine.paths(src, dst).resource
-    users = np.bincount(resource[resource != NONE], minlength=len(machine.resources.names))
-    failing = np.isfinite(machine.resources.fails_at_s)
+    resource = topology.paths(src, dst).resource
+    users = np.bincount(resource[resource != NONE], minlength=len(topology.resources.names))
+    failing = np.isfinite(topology.resources.fails_at_s)
     return bool((users > 1).any() or (failing & (users > 0)).any())
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Machine
+from ringsim.network import NONE, Floats, Topology
 from ringsim.schedule import NONE as NO_ROW
 from ringsim.schedule import Dependencies, Rows
 from ringsim.simulation.engines.activities import Activities
@@ -35,13 +35,13 @@ def ends_of_links(rows: Dependencies) -> tuple[Ints, Ints]:
     return rows.src[first][order].astype(np.int64), rows.dst[first][order].astype(np.int64)
 
 
-def links_of(src: Ints, dst: Ints, machine: Machine) -> Links:
+def links_of(src: Ints, dst: Ints, topology: Topology) -> Links:
     """The links between these pairs of ranks, in their order."""
-    paths, capacity = machine.paths(src, dst), machine.resources.capacity
+    paths, capacity = topology.paths(src, dst), topology.resources.capacity
     paths.check()
     named = paths.resource != NONE
     shared = named.copy()
-    shared[named] = _is_shared(machine, paths.resource[named])[paths.resource[named]]
+    shared[named] = _is_shared(topology, paths.resource[named])[paths.resource[named]]
     private = named & ~shared
     alone = np.full(named.shape, np.inf)
     alone[private] = capacity[paths.resource[private]] / paths.use_per_byte[private]
@@ -54,12 +54,12 @@ def links_of(src: Ints, dst: Ints, machine: Machine) -> Links:
     )
 
 
-def _is_shared(machine: Machine, resource: Ints) -> Bools:
+def _is_shared(topology: Topology, resource: Ints) -> Bools:
     """Of each resource, whether more than one link or rank uses it, or time does not treat it all alike."""
-    cores = machine.processors.cores
-    users = np.bincount(resource, minlength=len(machine.resources.names))
+    cores = topology.processors.cores
+    users = np.bincount(resource, minlength=len(topology.resources.names))
     users += np.bincount(cores[cores != NONE], minlength=len(users))
-    shared: Bools = (users > 1) | np.isfinite(machine.resources.fails_at_s)
+    shared: Bools = (users > 1) | np.isfinite(topology.resources.fails_at_s)
     return shared
 
 
@@ -70,21 +70,21 @@ class Slots:
     num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.
     """
 
-    def __init__(self, links: Links, machine: Machine, num_timers: int = 0) -> None:
+    def __init__(self, links: Links, topology: Topology, num_timers: int = 0) -> None:
         self._num_links = len(links.src)
         self._link_src = links.src
         # A core's time counts as the bytes that it could have copied: so computing and copying get equal parts of it.
-        copies = machine.processors.copy_bytes_per_s
+        copies = topology.processors.copy_bytes_per_s
         self._worth = np.where(np.isfinite(copies), copies, 1.0)
         self.shares: Bools = np.any(links.use > 0, axis=0)
-        self.activities = self._all_slots(links, machine, num_timers)
+        self.activities = self._all_slots(links, topology, num_timers)
         self.first_timer = self.activities.num_slots - num_timers
         self._row = np.full(self.activities.num_slots, NO_ROW, dtype=np.int64)
 
-    def _all_slots(self, links: Links, machine: Machine, num_timers: int) -> Activities:
-        cores = machine.processors.cores
+    def _all_slots(self, links: Links, topology: Topology, num_timers: int) -> Activities:
+        cores = topology.processors.cores
         scarce = bool((cores != NONE).any())
-        rank = np.concatenate([links.src, np.arange(machine.num_ranks)]) if scarce else np.empty(0, dtype=np.int64)
+        rank = np.concatenate([links.src, np.arange(topology.num_ranks)]) if scarce else np.empty(0, dtype=np.int64)
         width, first = max(len(links.resource), 1), self._num_links
         resource = np.zeros((width, first + len(rank) + num_timers), dtype=np.int64)
         use = np.zeros(resource.shape)
@@ -94,7 +94,7 @@ class Slots:
         resource[0, on_cores] = cores[rank]
         use[0, on_cores] = np.where(cores[rank] != NONE, 1 / self._worth[rank], 0.0)
         most = np.concatenate([np.minimum(links.most, UNLIMITED), self._worth[rank], np.ones(num_timers)])
-        return Activities(resource, use, most, machine.resources)
+        return Activities(resource, use, most, topology.resources)
 
     def begin_sending(self, link: Rows, row: Ints, from_s: Floats, lead_s: Floats, amount: Floats) -> None:
         self._begin(link, row, from_s, lead_s, amount)

@@ -49,7 +49,7 @@ def test_every_transfer_is_recorded_once(ranks: RankPool, num_ranks: int) -> Non
 
 
 def test_records_can_be_predicted(ranks: RankPool) -> None:
-    """Gloo's own ring, whose pieces depend on the size, what "auto" chose, and one size of its own."""
+    """Gloo's own ring, whose segments depend on the size, what "auto" chose, and one size of its own."""
     plan = replace(
         PLAN, collectives=(Collective.ALL_REDUCE,), algorithms=("gloo_ring", "auto", "ring/4"), sizes_bytes=(64,)
     )

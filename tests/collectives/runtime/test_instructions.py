@@ -40,7 +40,7 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
                 left.add(which)
             if do is Do.APPLY:
                 receive = program.receives[which]
-                before = [i for i, send in enumerate(program.sends) if send.step <= receive.free_after]
+                before = [i for i, send in enumerate(program.sends) if send.step <= receive.buffer_dependency]
                 assert left.issuperset(before)
             if do is Do.POST and not program.receives[which].lands_apart:
                 receive = program.receives[which]

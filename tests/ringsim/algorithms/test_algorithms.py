@@ -57,11 +57,11 @@ def test_all_are_proved_for_over_a_hundred_ranks(collective: Collective, algorit
 @pytest.mark.parametrize(("collective", "algorithm"), ALL)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8, 12])
 def test_claimed_columns_are_those_of_a_table(collective: Collective, algorithm: str, num_ranks: int) -> None:
-    """Lazily computed `ready_after` and `last_write` equal what a table of ranks x chunks gives."""
+    """Lazily computed `data_dependency` and `last_write` equal what a table of ranks x chunks gives."""
     lazy = build(collective, algorithm, num_ranks)
     table = listed(lazy)
     for a, b in zip(lazy.steps, table.steps, strict=True):
-        assert a.ready_after.tolist() == b.ready_after.tolist()
+        assert a.data_dependency.tolist() == b.data_dependency.tolist()
     rank, chunk = (grid.ravel() for grid in np.indices((num_ranks, lazy.num_chunks)))
     assert lazy.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
 
@@ -184,7 +184,7 @@ def test_no_algorithm_is_without_its_cost() -> None:
 def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
     """That is what the double tree is for; and no rank is deeper than in a binomial tree, nor has three children."""
     passed_on: list[set[int]] = [set(), set()]
-    schedule = double_binary_tree_broadcast(num_ranks, pieces=1)
+    schedule = double_binary_tree_broadcast(num_ranks, segments=1)
     for step in schedule.steps:
         assert np.bincount(step.src).max() <= 2
         passed_on[int(step.chunk[0])] |= set(step.src.tolist()) - {0}
@@ -194,7 +194,7 @@ def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
 
 def test_the_trees_in_the_docstring() -> None:
     """The picture for eight ranks shows what the generator gives."""
-    steps = double_binary_tree_broadcast(8, pieces=1).steps
+    steps = double_binary_tree_broadcast(8, segments=1).steps
     hops = [{transfer[:2] for step in steps for transfer in step if transfer.chunk == tree} for tree in (0, 1)]
     assert hops[0] == {(0, 4), (4, 2), (4, 6), (2, 1), (2, 3), (6, 5), (6, 7)}
     assert hops[1] == {(0, 5), (5, 3), (5, 7), (3, 2), (3, 4), (7, 6), (7, 1)}
@@ -237,7 +237,7 @@ def test_a_torus_of_a_prime_number_of_ranks_is_a_ring() -> None:
 
 def test_a_chain_sends_in_waves() -> None:
     """While the first chunk goes on to the next rank, the second follows."""
-    assert [list(step) for step in ring_broadcast(3, pieces=2).steps] == [
+    assert [list(step) for step in ring_broadcast(3, segments=2).steps] == [
         [Transfer(0, 1, 0, False)],
         [Transfer(0, 1, 1, False), Transfer(1, 2, 0, False)],
         [Transfer(1, 2, 1, False)],
@@ -245,8 +245,8 @@ def test_a_chain_sends_in_waves() -> None:
 
 
 def test_what_has_come_up_a_tree_goes_down_while_the_rest_comes_up() -> None:
-    """The root sends the first piece back before it has received the last."""
-    schedule = double_binary_tree_all_reduce(8, pieces=16)
+    """The root sends the first segment back before it has received the last."""
+    schedule = double_binary_tree_all_reduce(8, segments=16)
     from_root = next(i for i, step in enumerate(schedule.steps) if 0 in step.src)
     to_root = max(i for i, step in enumerate(schedule.steps) if 0 in step.dst)
     assert from_root < to_root
@@ -276,8 +276,8 @@ def test_unknown_names_are_refused() -> None:
         (lambda: hierarchical_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
         (lambda: hierarchical_all_reduce(12, 0), "ranks_per_host 0: must divide the number of ranks, 12"),
         (lambda: multi_ring_all_reduce(8, 0), "num_rings 0: must be at least 1"),
-        (lambda: ring_broadcast(8, 0), "pieces 0: must be at least 1"),
-        (lambda: double_binary_tree_all_reduce(8, 0), "pieces 0: must be at least 1"),
+        (lambda: ring_broadcast(8, 0), "segments 0: must be at least 1"),
+        (lambda: double_binary_tree_all_reduce(8, 0), "segments 0: must be at least 1"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(make: Callable[[], Schedule], message: str) -> None:

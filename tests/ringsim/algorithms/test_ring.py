@@ -26,8 +26,8 @@ def test_a_large_ring_is_not_materialised() -> None:
     """65,536 ranks: any step is there at once, and waits for the step before it only."""
     schedule = build(Collective.ALL_REDUCE, "ring", 65536)
     assert (schedule.num_steps, schedule.steps.lookback) == (131070, 1)
-    assert (schedule.steps[100_000].ready_after == 99_999).all()
-    assert (schedule.steps[65535].ready_after == 65534).all()  # the all-gather's first step
+    assert (schedule.steps[100_000].data_dependency == 99_999).all()
+    assert (schedule.steps[65535].data_dependency == 65534).all()  # the all-gather's first step
 
 
 def test_orders_in_strides_share_no_hop() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer, build
-from ringsim.analysis.binding import After
-from ringsim.analysis.critical_path import CriticalPath, Kind, critical_path
+from ringsim.analysis.critical_path import Cause, CriticalPath, Kind, critical_path
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
 from ringsim.schedule import partition
@@ -23,8 +22,8 @@ from tests.ringsim.strategies import schedules
 def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
     """The critical path of a simulated run."""
     chunk_bytes = np.diff(partition(size, schedule.num_chunks))
-    machine = network.machine(schedule.num_ranks)
-    return critical_path(simulate(schedule, network, size), dependencies(schedule), machine, chunk_bytes)
+    topology = network.topology(schedule.num_ranks)
+    return critical_path(simulate(schedule, network, size), dependencies(schedule), topology, chunk_bytes)
 
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
@@ -50,7 +49,7 @@ def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int)
 
 def test_a_ring_is_the_closed_form() -> None:
     """2(n-1) latencies and chunks, n-1 reductions: the four terms of the textbook, one by one."""
-    network = Network(2.0, 1.0, 4.0, send_overhead_s=0.5, receive_overhead_s=0.25)
+    network = Network(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
     assert spent == {
         Kind.LATENCY: 6 * 2.0,
@@ -88,11 +87,11 @@ def test_each_kind_of_wait_is_followed() -> None:
     """Data that was written, a link, a turn, and a send of the chunk to be overwritten, worked out by hand."""
     network = Network(0.0, 1.0, 1.0)
     for rows, expected in (
-        ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [After.START, After.ARRIVED, After.READY]),
-        ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [After.START, After.LINK]),
-        ([[(0, 2, 0, True), (1, 2, 0, True)]], [After.START, After.ARRIVED, After.TURN]),
+        ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [Cause.START, Cause.ARRIVED, Cause.READY]),
+        ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.LINK]),
+        ([[(0, 2, 0, True), (1, 2, 0, True)]], [Cause.START, Cause.ARRIVED, Cause.TURN]),
         # Rank 1 sends two chunks to rank 2, the second behind the first, and is overwritten only then.
-        ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [After.START, After.LINK, After.FREE]),
+        ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [Cause.START, Cause.LINK, Cause.FREE]),
     ):
         steps = [[Transfer(*row) for row in step] for step in rows]
         schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "by hand", 3, 2, steps)
@@ -112,7 +111,7 @@ def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
         apply_s=timeline.apply_s + 0.7,
         applied_s=timeline.applied_s + 0.7,
     )
-    path = critical_path(late, dependencies(schedule), network.machine(3), np.array([1, 1, 1]), tolerance_s=0.1)
+    path = critical_path(late, dependencies(schedule), network.topology(3), np.array([1, 1, 1]), tolerance_s=0.1)
     assert path.time_s == pytest.approx(4.7)
     assert sum(path.seconds().values()) == pytest.approx(path.time_s)
     assert path.seconds()[Kind.WAITING] >= 0.5
@@ -125,9 +124,9 @@ def test_tolerance_takes_the_first_of_those_that_ended_together() -> None:
     rows = [[Transfer(0, 2, 0, True), Transfer(1, 2, 0, True)]]
     schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "two", 3, 1, rows)
     network = Network(0.0, 1.0, 1000.0)
-    timeline, machine = simulate(schedule, network, 1), network.machine(3)
-    for tolerance_s, after in ((0.0, After.TURN), (0.01, After.ARRIVED)):
-        path = critical_path(timeline, dependencies(schedule), machine, np.array([1]), tolerance_s=tolerance_s)
+    timeline, topology = simulate(schedule, network, 1), network.topology(3)
+    for tolerance_s, after in ((0.0, Cause.TURN), (0.01, Cause.ARRIVED)):
+        path = critical_path(timeline, dependencies(schedule), topology, np.array([1]), tolerance_s=tolerance_s)
         assert path.segments[-1].after is after
         assert sum(path.seconds().values()) == pytest.approx(path.time_s)
 
@@ -138,4 +137,4 @@ def test_no_transfers_have_an_empty_path_and_no_end_has_none() -> None:
     schedule, network = build(Collective.ALL_REDUCE, "ring", 2), Network(1.0, 1.0)
     endless = replace(simulate(schedule, network, 2), applied_s=np.full(4, math.inf))
     with pytest.raises(ValueError, match="^a run that never finishes has no critical path$"):
-        critical_path(endless, dependencies(schedule), network.machine(2), np.array([1, 1]))
+        critical_path(endless, dependencies(schedule), network.topology(2), np.array([1, 1]))

@@ -84,7 +84,7 @@ def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
 def test_without_a_formula_there_is_no_closed_form() -> None:
     """None has been found for double trees; and a name alone makes none."""
     assert overview_of("all_reduce", "double_binary_tree", 4).closed_form_s is None
-    assert make_overview(ring_broadcast(4, pieces=2), NETWORK, 1 << 20).closed_form_s is None
+    assert make_overview(ring_broadcast(4, segments=2), NETWORK, 1 << 20).closed_form_s is None
 
 
 def test_the_size_of_the_run_lies_within_the_sizes() -> None:

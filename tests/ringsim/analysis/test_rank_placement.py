@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ringsim import Cluster, Collective, Network, build, load_network, predict_time, relabel
-from ringsim.analysis.rank_placement import default_budget, find_order
+from ringsim import Cluster, Collective, Network, build, load_network, permute_ranks, predict_time
+from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.cli import main
 from ringsim.cli.rank_order import parse_order
 from ringsim.report.placement_report import describe_order, report_order
@@ -58,7 +58,7 @@ def fastest_s(algorithm: str, network: Cluster, num_ranks: int) -> float:
     """Of all orders, those of a ring that begin with another rank left out."""
     ring = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     orders = [(0, *rest) for rest in permutations(range(1, num_ranks))]
-    return min(predict_time(relabel(ring, order), network, SIZE) for order in orders)
+    return min(predict_time(permute_ranks(ring, order), network, SIZE) for order in orders)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -66,7 +66,7 @@ def fastest_s(algorithm: str, network: Cluster, num_ranks: int) -> float:
 def test_no_order_of_six_is_much_faster(tmp_path: Path, make_network: Any, seed: int) -> None:
     """On networks drawn at random, of which many orders are slow, what is found is within 2 % of the best."""
     network = make_network(tmp_path, seed, 6)
-    found = find_order(build(Collective.ALL_REDUCE, "ring", 6), network, SIZE)
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", 6), network, SIZE)
     assert found.time_s <= 1.02 * fastest_s("ring", network, 6)
     assert found.evaluations < 120
 
@@ -79,9 +79,9 @@ def test_of_few_ranks_all_orders_are_tried(tmp_path: Path, algorithm: str, colle
     network, schedule = uneven_network(tmp_path, 5, 4), build(Collective(collective), algorithm, 4)
     first = int(collective == "broadcast")
     orders = [(*range(first), *rest) for rest in permutations(range(first, 4))]
-    found = find_order(schedule, network, SIZE)
+    found = find_placement(schedule, network, SIZE)
     assert found.evaluations == len(orders)
-    best_s = min(predict_time(relabel(schedule, order), network, SIZE) for order in orders)
+    best_s = min(predict_time(permute_ranks(schedule, order), network, SIZE) for order in orders)
     assert found.time_s == pytest.approx(best_s, rel=1e-8)
 
 
@@ -89,7 +89,7 @@ def test_of_few_ranks_all_orders_are_tried(tmp_path: Path, algorithm: str, colle
 def test_the_root_keeps_its_place(collective: str) -> None:
     """Also where orders are searched for, and not all tried."""
     schedule = build(Collective(collective), "binomial_tree", 16)
-    found = find_order(schedule, load_network(str(EXAMPLE)), SIZE, budget=12)
+    found = find_placement(schedule, load_network(str(EXAMPLE)), SIZE, budget=12)
     assert found.order[0] == 0
     assert found.time_s < found.time_before_s
 
@@ -98,11 +98,11 @@ def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
     """4 of 16 hops leave a host (ranks equal modulo 4), it is 4 times as fast, and the docs show what is printed."""
     ring = build(Collective.ALL_REDUCE, "ring", 16)
     network = load_network(str(EXAMPLE))
-    found = find_order(ring, network, 2**26)
+    found = find_placement(ring, network, 2**26)
     assert describe_order(report_order(ring, network, 2**26, found)) in (EXAMPLE.parents[1] / "networks.md").read_text()
     assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
     assert found.gain > 4
-    verify(relabel(ring, found.order))
+    verify(permute_ranks(ring, found.order))
 
 
 def test_a_slow_link_is_avoided(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_slow_link_is_avoided(tmp_path: Path) -> None:
     ]
     hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(7)]
     network = network_of(tmp_path, "\n".join(hosts + links))
-    found = find_order(build(Collective.ALL_REDUCE, "ring", 7), network, SIZE)
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", 7), network, SIZE)
     hops = {frozenset(hop) for hop in pairwise((*found.order, found.order[0]))}
     assert not hops & {frozenset((0, 1)), frozenset((3, 4))}
 
@@ -126,8 +126,8 @@ def test_a_line_is_gone_along_and_back(tmp_path: Path) -> None:
     links = [f'[[links]]\nbetween = ["h{a}", "h{b}"]\nlatency = "1us"\nbandwidth = "1GB/s"' for a, b in pairwise(line)]
     network = network_of(tmp_path, "\n".join(hosts + links))
     ring = build(Collective.ALL_REDUCE, "ring", 7)
-    along = relabel(ring, line[::2] + line[1::2][::-1])
-    assert find_order(ring, network, SIZE).time_s <= 1.001 * predict_time(along, network, SIZE)
+    along = permute_ranks(ring, line[::2] + line[1::2][::-1])
+    assert find_placement(ring, network, SIZE).time_s <= 1.001 * predict_time(along, network, SIZE)
 
 
 def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
@@ -135,22 +135,22 @@ def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
     network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
     as_it_is = predict_time(tree, network, SIZE)
     for budget in (2, 9):
-        found = find_order(tree, network, SIZE, seed=3, budget=budget)
+        found = find_placement(tree, network, SIZE, seed=3, budget=budget)
         assert found.time_s <= found.time_before_s == as_it_is
         assert found.evaluations <= budget
-        assert found == find_order(tree, network, SIZE, seed=3, budget=budget)
-    assert find_order(tree, network, SIZE, budget=1).order == tuple(range(7))
+        assert found == find_placement(tree, network, SIZE, seed=3, budget=budget)
+    assert find_placement(tree, network, SIZE, budget=1).order == tuple(range(7))
 
 
 def test_where_all_pairs_are_alike_nothing_is_moved() -> None:
     """Orders that differ by rounding alone are not preferred."""
-    found = find_order(build(Collective.ALL_REDUCE, "ring", 7), Network(1e-6, 1e9), SIZE)
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", 7), Network(1e-6, 1e9), SIZE)
     assert (found.order, found.gain) == (tuple(range(7)), 1.0)
 
 
 def test_one_rank_has_one_order() -> None:
     """And no time passes."""
-    found = find_order(build(Collective.ALL_REDUCE, "ring", 1), Network(1e-6, 1e9), SIZE)
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", 1), Network(1e-6, 1e9), SIZE)
     assert (found.order, found.time_s, found.gain) == ((0,), 0.0, 1.0)
 
 
@@ -158,9 +158,9 @@ def test_a_failed_cable_is_avoided_and_never_is_null(tmp_path: Path) -> None:
     """Without a way round a ring never ends; with another order it does."""
     network = cabled_network(tmp_path, 1, 6)
     broken = network_of(tmp_path, (tmp_path / "network.toml").read_text() + '\n[[failure]]\nlink = "h1->h0"\n')
-    ring = relabel(build(Collective.ALL_REDUCE, "ring", 6), [1, 0, 2, 3, 4, 5])
+    ring = permute_ranks(build(Collective.ALL_REDUCE, "ring", 6), [1, 0, 2, 3, 4, 5])
     assert network.spec.cables == broken.spec.cables
-    found = find_order(ring, broken, SIZE)
+    found = find_placement(ring, broken, SIZE)
     report = report_order(ring, broken, SIZE, found)
     assert (report["time_before_s"], report["gain"]) == (None, None)
     assert report["time_s"] == found.time_s < 1
@@ -173,7 +173,7 @@ def test_the_budget_falls_with_the_number_of_transfers() -> None:
     budgets = [default_budget(build(Collective.ALL_REDUCE, "ring", n)) for n in (5, 64, 1024)]
     assert budgets == [120, 7, 2]
     with pytest.raises(ValueError, match="budget 0: must be at least 1"):
-        find_order(build(Collective.ALL_REDUCE, "ring", 5), Network(1e-6, 1e9), SIZE, budget=0)
+        find_placement(build(Collective.ALL_REDUCE, "ring", 5), Network(1e-6, 1e9), SIZE, budget=0)
 
 
 def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:

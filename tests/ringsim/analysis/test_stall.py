@@ -20,7 +20,7 @@ def cluster(failure: str) -> Cluster:
 
 def stall_of(schedule: Schedule, network: Cluster, size: int) -> Stall:
     """How its run comes to a stop."""
-    stall = find_stall(simulate(schedule, network, size), network.machine(schedule.num_ranks))
+    stall = find_stall(simulate(schedule, network, size), network.topology(schedule.num_ranks))
     assert stall is not None
     return stall
 
@@ -67,9 +67,9 @@ def test_what_finishes_in_time_has_no_stall() -> None:
     """A failure after the end, or none at all."""
     schedule = build(Collective.ALL_REDUCE, "ring", 3)
     late = cluster('rank = 0\nat = "1s"')
-    assert find_stall(simulate(schedule, late, 300), late.machine(3)) is None
+    assert find_stall(simulate(schedule, late, 300), late.topology(3)) is None
     network = Network(1.0, 1.0)
-    assert find_stall(simulate(schedule, network, 3), network.machine(3)) is None
+    assert find_stall(simulate(schedule, network, 3), network.topology(3)) is None
 
 
 def test_as_text_and_json() -> None:

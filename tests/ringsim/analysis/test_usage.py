@@ -24,7 +24,7 @@ def cluster(text: str) -> Cluster:
 def links_of(schedule: Schedule, network: AnyNetwork, size: int) -> LinkUsage:
     """How much its links are used."""
     chunk_bytes = np.diff(partition(size, schedule.num_chunks))
-    return link_usage(simulate(schedule, network, size), network.machine(schedule.num_ranks), chunk_bytes)
+    return link_usage(simulate(schedule, network, size), network.topology(schedule.num_ranks), chunk_bytes)
 
 
 def covered_s(intervals: list[tuple[float, float]]) -> float:

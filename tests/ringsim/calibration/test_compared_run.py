@@ -56,7 +56,7 @@ def test_a_run_on_the_network_itself_is_predicted(algorithm: str) -> None:
 
 
 def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
-    """Not when the link is free: all pieces of the first step at once, and never after they begin to be sent."""
+    """Not when the link is free: all segments of the first step at once, and never after they begin to be sent."""
     both = compared(algorithm="ring/4")
     first = both.predicted.step < 4
     assert not both.predicted.start_s[first].any()

@@ -129,7 +129,7 @@ def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], mea
 
 
 def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
-    """In pieces of at most 1 MiB, whether it is our own or torch's."""
+    """In segments of at most 1 MiB, whether it is our own or torch's."""
     size = 16 * 2**20
     cells = [Cell("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
     times = [each.predicted_s for each in compare_measurements(cells, HOST).cells]

@@ -13,14 +13,14 @@ from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.measurements.spread import tenths
 
-TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, send_overhead_s=12e-6)
+TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
 
 
 def probes_of(network: Network, noise: tuple[float, ...] = (1.0,)) -> list[Probe]:
     """What probes would measure on `network`, each several times with the factors of `noise`."""
-    alpha = network.latency_s + network.send_overhead_s
+    alpha = network.latency_s + network.gap_s
     times = [("shift", size, 1, alpha + size / network.bandwidth_bytes_per_s) for size in (64, 4096, 2**17, 2**20)]
-    times += [("shift", 64, 4, alpha + 64 / network.bandwidth_bytes_per_s + 3 * network.send_overhead_s)]
+    times += [("shift", 64, 4, alpha + 64 / network.bandwidth_bytes_per_s + 3 * network.gap_s)]
     times += [("reduce", size, 1, size / network.reduce_bytes_per_s) for size in (4096, 2**20)]
     return [Probe(kind, size, k, tuple(time * factor for factor in noise)) for kind, size, k, time in times]
 
@@ -35,7 +35,7 @@ def test_calibration_finds_the_network(noise: tuple[float, ...]) -> None:
     """All four parameters come back, also when one time in five is far off."""
     network = calibrate(measured(probes_of(TRUE, noise)))
     assert network.latency_s == pytest.approx(TRUE.latency_s, rel=1e-3)
-    assert network.send_overhead_s == pytest.approx(TRUE.send_overhead_s, rel=1e-3)
+    assert network.gap_s == pytest.approx(TRUE.gap_s, rel=1e-3)
     assert network.bandwidth_bytes_per_s == pytest.approx(TRUE.bandwidth_bytes_per_s, rel=1e-3)
     assert network.reduce_bytes_per_s == pytest.approx(TRUE.reduce_bytes_per_s, rel=1e-3)
 
@@ -45,7 +45,7 @@ def test_times_that_do_not_grow_give_no_bandwidth() -> None:
     flat = [Probe("shift", size, 1, (time,)) for size, time in ((64, 3e-3), (4096, 2e-3), (2**20, 1e-3))]
     burst = [Probe("shift", 64, 4, (1e-3,)), Probe("reduce", 64, 1, (1e-6,)), Probe("reduce", 4096, 1, (2e-6,))]
     network = calibrate(measured(flat + burst))
-    assert (network.bandwidth_bytes_per_s, network.latency_s, network.send_overhead_s) == (math.inf, 2e-3, 0.0)
+    assert (network.bandwidth_bytes_per_s, network.latency_s, network.gap_s) == (math.inf, 2e-3, 0.0)
 
 
 def test_a_single_rank_has_a_free_network() -> None:

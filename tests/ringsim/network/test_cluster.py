@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ringsim import Cluster, Network, load_network
 from ringsim.network.file_reader import read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
-from ringsim.network.topology import NONE, AnyNetwork, Machine
+from ringsim.network.topology import NONE, AnyNetwork, Topology
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -22,17 +22,17 @@ def example(name: str) -> Cluster:
     return load_network(DOCS / "networks" / f"{name}.toml")
 
 
-def machine(text: str, num_ranks: int) -> Machine:
+def topology(text: str, num_ranks: int) -> Topology:
     """Of a network file with this text."""
-    return read_network(text, "my.toml").machine(num_ranks)
+    return read_network(text, "my.toml").topology(num_ranks)
 
 
-def capacities(of: Machine) -> dict[str, float]:
+def capacities(of: Topology) -> dict[str, float]:
     """By name."""
     return dict(zip(of.resources.names, of.resources.capacity.tolist(), strict=True))
 
 
-def path(of: Machine, src: int, dst: int) -> tuple[float, float, dict[str, float]]:
+def path(of: Topology, src: int, dst: int) -> tuple[float, float, dict[str, float]]:
     """Latency, limit of the message itself, and what a byte uses."""
     found = of.paths(np.array([src]), np.array([dst]))
     pairs = zip(found.resource[0], found.use_per_byte[0], strict=True)
@@ -42,7 +42,7 @@ def path(of: Machine, src: int, dst: int) -> tuple[float, float, dict[str, float
 
 def test_racks_have_these_resources() -> None:
     """18 ranks: 9 hosts, the last with one free place, on 3 leaves whose uplinks are half of 4 x 25 Gbit/s."""
-    of = example("racks").machine(17)
+    of = example("racks").topology(17)
     found = capacities(of)
     assert sum(name.startswith("rank") for name in found) == 2 * 17
     assert (found["rank16.out"], found["host8.nic0.in"], found["host8.memory"]) == (10e9, 3.125e9, 20e9)
@@ -53,14 +53,14 @@ def test_racks_have_these_resources() -> None:
 
 def test_a_path_within_a_host() -> None:
     """Two ports; in and out of the memory; one core copies at each end, both of the same host."""
-    latency, limit, uses = path(example("racks").machine(17), 2, 3)
+    latency, limit, uses = path(example("racks").topology(17), 2, 3)
     assert (latency, limit) == (2e-6, 10e9)
     assert uses == {"rank2.out": 1, "rank3.in": 1, "host1.memory": 2, "host1.cores": pytest.approx(2e-10)}
 
 
 def test_a_path_on_one_leaf() -> None:
     """Two NICs and a switch; each host's memory and cores once."""
-    latency, _, uses = path(example("racks").machine(17), 2, 7)
+    latency, _, uses = path(example("racks").topology(17), 2, 7)
     assert latency == pytest.approx(2.5e-6)
     assert uses == {
         "host1.nic0.out": 1,
@@ -74,7 +74,7 @@ def test_a_path_on_one_leaf() -> None:
 
 def test_a_path_from_leaf_to_leaf() -> None:
     """Two switches, their uplinks, and the latency between them."""
-    latency, _, uses = path(example("racks").machine(17), 16, 0)
+    latency, _, uses = path(example("racks").topology(17), 16, 0)
     assert latency == pytest.approx(4e-6)
     assert uses["leaf2.up"] == uses["leaf0.down"] == 1
     assert "leaf2.down" not in uses
@@ -82,7 +82,7 @@ def test_a_path_from_leaf_to_leaf() -> None:
 
 def test_processors_of_the_racks() -> None:
     """All ranks alike, each on its host's cores."""
-    of = example("racks").machine(17)
+    of = example("racks").topology(17)
     assert set(of.processors.send_overhead_s) == {1e-6}
     assert set(of.processors.receive_overhead_s) == {2e-6}
     assert set(of.processors.reduce_bytes_per_s) == {8e9}
@@ -95,7 +95,7 @@ def test_processors_of_the_racks() -> None:
 
 def test_hosts_by_name_lay_their_keys_over_the_common_ones() -> None:
     """Two NICs for four ranks; a half-duplex NIC is one resource; a host without a limit on cores has none."""
-    of = example("three-hosts").machine(6)
+    of = example("three-hosts").topology(6)
     assert capacities(of) == {
         "big.nic0.out": 1.25e9,
         "big.nic1.out": 1.25e9,
@@ -115,7 +115,7 @@ def test_hosts_by_name_lay_their_keys_over_the_common_ones() -> None:
 
 def test_cables_are_followed_hop_by_hop() -> None:
     """Three cables from a to d, the one in the middle in half duplex; one to the switch and one back from a to b."""
-    of = example("cables").machine(4)
+    of = example("cables").topology(4)
     assert path(of, 0, 3) == (pytest.approx(60e-6), math.inf, {"a->left": 1, "left<->right": 1, "right->d": 1})
     assert path(of, 3, 0)[2] == {"d->right": 1, "left<->right": 1, "left->a": 1}
     assert path(of, 0, 1) == (pytest.approx(10e-6), math.inf, {"a->left": 1, "left->b": 1})
@@ -127,9 +127,9 @@ def test_of_ways_with_as_many_links_the_first_in_the_file_is_taken() -> None:
     hosts = "\n".join(f'[[hosts]]\nname = "{name}"\nranks = [{rank}]' for rank, name in enumerate("ab"))
     ends = [("a", "x"), ("x", "b"), ("a", "y"), ("y", "b"), ("a", "p"), ("p", "q"), ("q", "b")]
     cables = [f'[[links]]\nbetween = ["{one}", "{other}"]\nbandwidth = "1GB/s"\n' for one, other in ends]
-    assert path(machine(hosts + "\n" + "".join(cables), 2), 0, 1)[2] == {"a->x": 1, "x->b": 1}
+    assert path(topology(hosts + "\n" + "".join(cables), 2), 0, 1)[2] == {"a->x": 1, "x->b": 1}
     turned = cables[2:4] + cables[:2] + cables[4:]
-    assert path(machine(hosts + "\n" + "".join(turned), 2), 0, 1)[2] == {"a->y": 1, "y->b": 1}
+    assert path(topology(hosts + "\n" + "".join(turned), 2), 0, 1)[2] == {"a->y": 1, "y->b": 1}
 
 
 def test_hosts_may_be_on_the_way() -> None:
@@ -139,14 +139,14 @@ def test_hosts_may_be_on_the_way() -> None:
         f'[[links]]\nbetween = ["h{rank}", "h{(rank + 1) % 4}"]\nbandwidth = "1GB/s"\nlatency = "1us"'
         for rank in range(4)
     )
-    of = machine(hosts + "\n" + cables, 4)
+    of = topology(hosts + "\n" + cables, 4)
     assert path(of, 0, 2) == (2e-6, math.inf, {"h0->h1": 1, "h1->h2": 1})
     assert path(of, 1, 0) == (1e-6, math.inf, {"h1->h0": 1})
 
 
 def test_trouble() -> None:
     """A straggler, slow links, what fails and when, and jitter."""
-    of = example("trouble").machine(8)
+    of = example("trouble").topology(8)
     assert of.processors.reduce_bytes_per_s.tolist() == [8e9] * 3 + [3.2e9] + [8e9] * 4
     assert capacities(of)["host2.nic0.out"] == 1.25e8
     assert capacities(of)["host5.nic0.in"] == 1.25e9 / 4
@@ -163,7 +163,7 @@ def test_trouble() -> None:
 def test_a_slow_rank_copies_slowly() -> None:
     """It takes more of the cores for a byte, and no message from or to it goes faster."""
     text = '[host]\nranks = 2\ncores = 4\n[rank]\nsend_overhead = "1us"\ncopy_bandwidth = "2GB/s"\n'
-    of = machine(text + "[[slow_rank]]\nrank = 1\nslowdown = 2\n", 4)
+    of = topology(text + "[[slow_rank]]\nrank = 1\nslowdown = 2\n", 4)
     assert path(of, 0, 1) == (0, 1e9, {"host0.cores": pytest.approx(0.5e-9 + 1e-9)})
     assert path(of, 1, 2)[2] == {"host0.cores": pytest.approx(1e-9), "host1.cores": pytest.approx(0.5e-9)}
     assert path(of, 2, 3)[1] == 2e9
@@ -172,25 +172,25 @@ def test_a_slow_rank_copies_slowly() -> None:
 
 def test_what_has_no_limit_may_still_be_slow_or_fail() -> None:
     """It is a resource only then."""
-    assert machine("[host]\nranks = 1\n", 2).resources.names == ()
-    failing = machine('[host]\nranks = 1\n[[failure]]\nlink = "host1.nic0.in"\n', 2)
+    assert topology("[host]\nranks = 1\n", 2).resources.names == ()
+    failing = topology('[host]\nranks = 1\n[[failure]]\nlink = "host1.nic0.in"\n', 2)
     assert capacities(failing) == {"host1.nic0.in": math.inf}
     assert failing.resources.fails_at_s.tolist() == [0]
     assert path(failing, 0, 1)[2] == {"host1.nic0.in": 1}
-    slow = machine('[host]\nranks = 1\n[[slow_link]]\nlink = "host1.nic0.in"\nlatency = "3us"\n', 2)
+    slow = topology('[host]\nranks = 1\n[[slow_link]]\nlink = "host1.nic0.in"\nlatency = "3us"\n', 2)
     assert (path(slow, 0, 1)[0], path(slow, 1, 0)[0]) == (3e-6, 0)
 
 
 def test_half_duplex_ports_are_shared_by_both_directions() -> None:
     """What a rank sends and what it receives use one resource."""
-    of = machine('[host]\nranks = 3\nlink = { bandwidth = "1GB/s", duplex = "half" }\n', 3)
+    of = topology('[host]\nranks = 3\nlink = { bandwidth = "1GB/s", duplex = "half" }\n', 3)
     assert path(of, 0, 1)[2] == {"rank0.port": 1, "rank1.port": 1}
     assert path(of, 2, 0)[2] == {"rank2.port": 1, "rank0.port": 1}
 
 
 def test_without_host_ranks_all_are_on_one_host() -> None:
     """However many there are; NICs are dealt out to them all the same."""
-    of = machine("[host]\ncores = 2\n", 100)
+    of = topology("[host]\ncores = 2\n", 100)
     assert capacities(of) == {"host0.cores": 2}
     assert set(of.processors.cores) == {0}
 
@@ -198,14 +198,14 @@ def test_without_host_ranks_all_are_on_one_host() -> None:
 def test_an_oversubscribed_leaf_that_is_partly_filled_counts_as_full() -> None:
     """Of hosts like those it has."""
     text = '[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n[switch]\nhosts = 4\noversubscription = 2\n'
-    assert {capacities(machine(text, 5))[name] for name in ("leaf0.up", "leaf1.down")} == {2e9}
+    assert {capacities(topology(text, 5))[name] for name in ("leaf0.up", "leaf1.down")} == {2e9}
 
 
 def test_cluster_and_network_stand_in_for_each_other() -> None:
-    """Both give a machine, and a dict for JSON that has no infinity."""
+    """Both give a topology, and a dict for JSON that has no infinity."""
     networks: list[AnyNetwork] = [Network(1e-6, 1e9), example("racks")]
     for network in networks:
-        assert network.machine(4).num_ranks == 4
+        assert network.topology(4).num_ranks == 4
         assert "Infinity" not in json.dumps(network.as_dict())
     assert networks[1].as_dict()["name"] == "racks"
     assert networks[1].as_dict()["spec"]["host"]["nics"]["bandwidth_bytes_per_s"] == 3.125e9
@@ -249,7 +249,7 @@ def _keys(values: dict[str, object]) -> str:
 @settings(max_examples=150, deadline=None)
 def test_every_pair_has_a_path(text: str, num_ranks: int) -> None:
     """Capacities and uses are positive, no row names a resource twice, and asking for one pair gives its row."""
-    of = machine(text, num_ranks)
+    of = topology(text, num_ranks)
     assert (of.resources.capacity > 0).all()
     src, dst = np.divmod(np.arange(num_ranks**2), num_ranks)
     src, dst = src[src != dst], dst[src != dst]
@@ -266,9 +266,9 @@ def test_every_pair_has_a_path(text: str, num_ranks: int) -> None:
         assert alone == (paths.latency_s[row], paths.bytes_per_s[row], uses)
 
 
-def test_a_large_machine_has_no_table_of_all_pairs() -> None:
+def test_a_large_topology_has_no_table_of_all_pairs() -> None:
     """65,536 ranks: a ring's pairs at once, with a row each."""
-    of = load_network("dgx-h100-cluster").machine(65536)
+    of = load_network("dgx-h100-cluster").topology(65536)
     ranks = np.arange(65536)
     paths = of.paths(ranks, np.roll(ranks, -1))
     assert paths.resource.shape == (65536, 2)

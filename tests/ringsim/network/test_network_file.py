@@ -17,10 +17,10 @@ TWO = '[[hosts]]\nname = "a"\nranks = [0]\n[[hosts]]\nname = "b"\nranks = [1]\n'
 
 @pytest.mark.parametrize("path", sorted((DOCS / "networks").glob("*.toml")), ids=lambda path: path.stem)
 def test_the_documented_files_are_read(path: Path) -> None:
-    """Each makes a machine with all its ranks, and is linked from the documentation."""
+    """Each makes a topology with all its ranks, and is linked from the documentation."""
     cluster = load_network(path)
     assert cluster.name == path.stem
-    assert cluster.machine(cluster.spec.max_ranks or 16).num_ranks
+    assert cluster.topology(cluster.spec.max_ranks or 16).num_ranks
     assert f"networks/{path.name}" in (DOCS / "networks.md").read_text()
 
 
@@ -28,7 +28,7 @@ def test_the_documented_files_are_read(path: Path) -> None:
 def test_the_examples_in_the_text_are_read(text: str) -> None:
     """What the page shows is a network file by itself."""
     cluster = read_network(text, "example.toml")
-    assert cluster.machine(cluster.spec.max_ranks or 16).resources.names
+    assert cluster.topology(cluster.spec.max_ranks or 16).resources.names
 
 
 def test_the_name_is_the_files_unless_it_says_so() -> None:
@@ -222,10 +222,10 @@ UNFIT = [
 
 @pytest.mark.parametrize(("text", "num_ranks", "message"), UNFIT, ids=[message[:30] for _, _, message in UNFIT])
 def test_what_does_not_fit_the_ranks_is_refused(text: str, num_ranks: int, message: str) -> None:
-    """When the machine is made, since only then the number of ranks is known."""
+    """When the topology is made, since only then the number of ranks is known."""
     cluster = read_network(text, "my.toml")
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
-        cluster.machine(num_ranks)
+        cluster.topology(num_ranks)
     assert str(error.value).startswith(f"my.toml: {message}")
 
 

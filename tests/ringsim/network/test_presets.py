@@ -23,12 +23,12 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("num_ranks", [1, 2, 8, 16])
-def test_presets_make_machines(name: str, num_ranks: int) -> None:
+def test_presets_make_topologies(name: str, num_ranks: int) -> None:
     """Within their limits; every pair has a path of a finite rate."""
     preset = load_network(name)
     if preset.spec.max_ranks is not None and num_ranks > preset.spec.max_ranks:
         pytest.skip("it has fewer ranks")
-    of = preset.machine(num_ranks)
+    of = preset.topology(num_ranks)
     src, dst = np.divmod(np.arange(num_ranks**2), num_ranks)
     paths = of.paths(src[src != dst], dst[src != dst])
     assert np.isfinite(paths.alone_bytes_per_s(of.resources)).all()
@@ -53,7 +53,7 @@ def test_presets_say_where_their_numbers_come_from(name: str) -> None:
 )
 def test_nccls_figures(name: str, within: tuple[float, float], across: tuple[float, float]) -> None:
     """Links times rate of a link, and a hop of protocol Simple."""
-    of = load_network(name).machine(16)
+    of = load_network(name).topology(16)
     paths = of.paths(np.array([0, 7]), np.array([1, 8]))
     assert paths.latency_s == pytest.approx([within[0], across[0]])
     assert paths.alone_bytes_per_s(of.resources) == pytest.approx([within[1], across[1]])
@@ -61,7 +61,7 @@ def test_nccls_figures(name: str, within: tuple[float, float], across: tuple[flo
 
 def test_two_cores_of_the_loopback_move_4_gigabytes_a_second() -> None:
     """Core-seconds of a byte at both ends, and of adding every second one, as in a ring all_reduce."""
-    of = load_network("loopback").machine(4)
+    of = load_network("loopback").topology(4)
     use = of.paths(np.array([0]), np.array([1])).use_per_byte[0, 0]
     core_s_per_byte = use + 0.5 / of.processors.reduce_bytes_per_s[0]
     assert of.resources.capacity[0] / core_s_per_byte == pytest.approx(4.0e9)

@@ -17,8 +17,8 @@ from ringsim import (
     build,
     merge,
     on_groups,
+    permute_ranks,
     pipeline,
-    relabel,
     split,
     then,
 )
@@ -47,7 +47,7 @@ def assert_same(made: Schedule, rows: Rows) -> None:
     shape = Shape(made.collective, made.algorithm, made.num_ranks, made.num_chunks)
     table = Schedule.from_transfers(*shape, rows)
     for a, b in zip(made.steps, table.steps, strict=True):
-        for name in ("src", "dst", "chunk", "reduce", "ready_after", "free_after"):
+        for name in ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency"):
             assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
     rank, chunk = (grid.ravel() for grid in np.indices((made.num_ranks, made.num_chunks)))
     assert made.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
@@ -55,9 +55,9 @@ def assert_same(made: Schedule, rows: Rows) -> None:
     assert made.steps.lookback >= table.steps.lookback
 
 
-def piece(transfer: Transfer, pieces: int, j: int) -> Transfer:
-    """The transfer of piece j of the chunk."""
-    return transfer._replace(chunk=transfer.chunk * pieces + j)
+def segment(transfer: Transfer, segments: int, j: int) -> Transfer:
+    """The transfer of segment j of the chunk."""
+    return transfer._replace(chunk=transfer.chunk * segments + j)
 
 
 @given(schedules(), st.integers(0, 6))
@@ -79,22 +79,24 @@ def test_then_needs_the_same_chunks() -> None:
 
 
 @given(schedules(), st.integers(1, 4))
-def test_split_sends_piece_after_piece(schedule: Schedule, pieces: int) -> None:
-    """Every step becomes one for each piece, and nothing else changes."""
-    made = split(schedule, pieces)
-    assert_same(made, [[piece(t, pieces, j) for t in row] for row in written_out(schedule) for j in range(pieces)])
-    assert made.steps.lookback == schedule.steps.lookback * pieces
+def test_split_sends_piece_after_piece(schedule: Schedule, segments: int) -> None:
+    """Every step becomes one for each segment, and nothing else changes."""
+    made = split(schedule, segments)
+    assert_same(
+        made, [[segment(t, segments, j) for t in row] for row in written_out(schedule) for j in range(segments)]
+    )
+    assert made.steps.lookback == schedule.steps.lookback * segments
 
 
 @given(schedules(), st.integers(1, 4))
-def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, pieces: int) -> None:
-    """In step t piece j does what the whole did in step t - j."""
+def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, segments: int) -> None:
+    """In step t segment j does what the whole did in step t - j."""
     rows = written_out(schedule)
-    waves: Rows = [[] for _ in range(len(rows) + pieces - 1 if rows else 0)]
+    waves: Rows = [[] for _ in range(len(rows) + segments - 1 if rows else 0)]
     for index, row in enumerate(rows):
-        for j in range(pieces):
-            waves[index + j] += [piece(t, pieces, j) for t in row]
-    made = pipeline(schedule, pieces)
+        for j in range(segments):
+            waves[index + j] += [segment(t, segments, j) for t in row]
+    made = pipeline(schedule, segments)
     assert_same(made, waves)
     assert made.steps.lookback == schedule.steps.lookback
 
@@ -102,7 +104,7 @@ def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, pieces: int
 @pytest.mark.parametrize("combinator", [split, pipeline])
 def test_no_pieces_are_refused(combinator: Callable[[Schedule, int], Schedule]) -> None:
     """The message names the value."""
-    with pytest.raises(ValueError, match="^pieces 0: must be at least 1$"):
+    with pytest.raises(ValueError, match="^segments 0: must be at least 1$"):
         combinator(build(Collective.ALL_REDUCE, "ring", 3), 0)
 
 
@@ -113,7 +115,7 @@ def test_merge_takes_turns(schedule: Schedule, cuts: list[int]) -> None:
     parts = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
     shape = Shape(Collective.ALL_REDUCE, "part", schedule.num_ranks, schedule.num_chunks)
     made = merge(*(Schedule.from_transfers(*shape, part) for part in parts), algorithm="merged")
-    by_turns = zip_longest(*([[piece(t, len(parts), i) for t in row] for row in p] for i, p in enumerate(parts)))
+    by_turns = zip_longest(*([[segment(t, len(parts), i) for t in row] for row in p] for i, p in enumerate(parts)))
     assert_same(made, [row for turn in by_turns for row in turn if row is not None])
     assert made.algorithm == "merged"
 
@@ -158,7 +160,7 @@ def test_relabel_moves_ranks_and_the_chunks_they_own(
         chunk = order[owner[t.chunk]] * per_rank + t.chunk % per_rank if owned else t.chunk
         return Transfer(order[t.src], order[t.dst], chunk, t.reduce)
 
-    made = relabel(plain, order)
+    made = permute_ranks(plain, order)
     assert_same(made, [[moved(t) for t in row] for row in rows])
     assert made.steps.lookback == plain.steps.lookback
 
@@ -167,21 +169,21 @@ def test_relabel_moves_ranks_and_the_chunks_they_own(
 def test_relabel_needs_a_permutation(order: list[int]) -> None:
     """Each rank has to be somewhere, once."""
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
-        relabel(build(Collective.ALL_REDUCE, "ring", 3), order)
+        permute_ranks(build(Collective.ALL_REDUCE, "ring", 3), order)
     assert str(error.value) == f"order {order}: must have each rank 0..2 once"
 
 
 def test_relabel_leaves_the_root() -> None:
     """A broadcast from another rank would not be the broadcast of the contract."""
     with pytest.raises(ValueError, match=r"^order \[1, 0, 2\]: must begin with rank 0, the root of broadcast$"):
-        relabel(build(Collective.BROADCAST, "ring", 3), [1, 0, 2])
+        permute_ranks(build(Collective.BROADCAST, "ring", 3), [1, 0, 2])
 
 
 def test_relabel_needs_shares_of_equal_size() -> None:
     """Where one rank owns more chunks than another their chunks cannot be exchanged."""
     uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
     with pytest.raises(ScheduleError, match="has 3 chunks; must be a multiple of its ranks$"):
-        relabel(uneven, [1, 0])
+        permute_ranks(uneven, [1, 0])
 
 
 @given(schedules(), st.integers(1, 3), st.integers(0, 2), st.data())

@@ -35,7 +35,7 @@ class Followed:
 
     def _left(self, row: int) -> float:
         network = self._network
-        return self.start(row) + float(network.send_overhead_s + self._bytes[row] / network.bandwidth_bytes_per_s)
+        return self.start(row) + float(network.gap_s + self._bytes[row] / network.bandwidth_bytes_per_s)
 
     def _all_left(self, row: int) -> float:
         before = self._arrows.before_at_src[row]

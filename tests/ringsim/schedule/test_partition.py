@@ -19,10 +19,10 @@ def test_chunks_cover_everything_and_differ_by_one(num_elements: int, num_chunks
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50), st.integers(1, 8))
-def test_cutting_finer_keeps_the_old_bounds(num_elements: int, num_chunks: int, pieces: int) -> None:
+def test_cutting_finer_keeps_the_old_bounds(num_elements: int, num_chunks: int, segments: int) -> None:
     """Every chunk can be cut into k without moving the share of any rank."""
-    coarse, fine = partition(num_elements, num_chunks), partition(num_elements, num_chunks * pieces)
-    assert (fine[::pieces] == coarse).all()
+    coarse, fine = partition(num_elements, num_chunks), partition(num_elements, num_chunks * segments)
+    assert (fine[::segments] == coarse).all()
 
 
 @pytest.mark.parametrize(

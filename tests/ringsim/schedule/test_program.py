@@ -29,7 +29,7 @@ def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
         groups = [program.first_sends, *(receive.then_send for receive in program.receives)]
         latest: dict[int, int] = {}
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
-            needed = sum(step <= send.ready_after for step in steps)
+            needed = sum(step <= send.data_dependency for step in steps)
             assert group >= needed
             latest[send.peer] = max(latest.get(send.peer, 0), needed)
             assert group == latest[send.peer]
@@ -53,9 +53,9 @@ def test_a_chunk_still_being_sent_is_marked() -> None:
     rows = [[Transfer(0, 1, 0, False), Transfer(1, 0, 0, False)]]
     exchange = Schedule.from_transfers(Collective.ALL_REDUCE, "exchange", 2, 1, rows)
     (receive,) = rank_program(exchange, 0).receives
-    assert (receive.lands_apart, receive.free_after) == (True, 0)
+    assert (receive.lands_apart, receive.buffer_dependency) == (True, 0)
     last = rank_program(ring_all_reduce(3), 1).receives[-1]
-    assert (last.lands_apart, last.sent_in, last.last_user, last.free_after) == (False, 1, 1, NEVER)
+    assert (last.lands_apart, last.sent_in, last.last_user, last.buffer_dependency) == (False, 1, 1, NEVER)
 
 
 def test_a_rank_that_is_not_there_is_refused() -> None:

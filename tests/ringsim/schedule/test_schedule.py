@@ -12,15 +12,15 @@ def written_out(*steps: list[Transfer]) -> Schedule:
 
 
 def test_columns_name_the_last_write_and_the_last_send() -> None:
-    """`ready_after` is the write that a send needs, `free_after` the send that a write must let go first."""
+    """`data_dependency` is the write that a send needs, `buffer_dependency` the send that a write must let go first."""
     schedule = written_out(
         [Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)],  # an exchange: each sends what it held before
         [Transfer(2, 0, 1, False)],
         [Transfer(0, 2, 0, False)],
         [Transfer(1, 0, 0, False)],
     )
-    assert [step.ready_after.tolist() for step in schedule.steps] == [[NEVER, NEVER], [NEVER], [0], [0]]
-    assert [step.free_after.tolist() for step in schedule.steps] == [[0, 0], [NEVER], [NEVER], [2]]
+    assert [step.data_dependency.tolist() for step in schedule.steps] == [[NEVER, NEVER], [NEVER], [0], [0]]
+    assert [step.buffer_dependency.tolist() for step in schedule.steps] == [[0, 0], [NEVER], [NEVER], [2]]
     assert schedule.steps.lookback == 3
 
 

@@ -170,8 +170,8 @@ def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> 
 def test_a_false_ready_after_is_refused() -> None:
     """An executor trusts the column, so the proof must not."""
     ring = build(Collective.ALL_REDUCE, "ring", 4)
-    fault = fault_of(altered(ring, ready_after=-1))
-    assert fault.endswith("step 1, rank 0: chunk 2 was last written in step 0, but ready_after says -1")
+    fault = fault_of(altered(ring, data_dependency=-1))
+    assert fault.endswith("step 1, rank 0: chunk 2 was last written in step 0, but data_dependency says -1")
 
 
 def test_a_false_lookback_is_refused() -> None:
@@ -181,12 +181,12 @@ def test_a_false_lookback_is_refused() -> None:
 
 
 def test_an_exchange_must_let_the_old_value_leave() -> None:
-    """Two ranks that swap sums: without `free_after` the write could overtake the send."""
+    """Two ranks that swap sums: without `buffer_dependency` the write could overtake the send."""
     exchange = Schedule.from_transfers(
         Collective.ALL_REDUCE, "exchange", 2, 1, [[Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)]]
     )
     verify(exchange)
-    fault = fault_of(altered(exchange, free_after=-1))
+    fault = fault_of(altered(exchange, buffer_dependency=-1))
     assert "may be overwritten before it has left for rank 0" in fault
 
 
@@ -195,7 +195,7 @@ def test_a_send_that_must_have_arrived_needs_no_wait() -> None:
     up = [[Transfer(2, 1, 0, True)], [Transfer(1, 0, 0, True)]]
     down = [[Transfer(0, 1, 0, False)], [Transfer(1, 2, 0, False)]]
     chain = Schedule.from_transfers(Collective.ALL_REDUCE, "chain", 3, 1, [*up, *down])
-    assert verify(altered(chain, free_after=-1)).num_transfers == 4
+    assert verify(altered(chain, buffer_dependency=-1)).num_transfers == 4
 
 
 def test_the_grid_marks_the_fault() -> None:
@@ -235,8 +235,8 @@ def test_counts_do_not_wrap_round() -> None:
 
 def test_a_wait_for_a_later_step_is_refused() -> None:
     """An executor would look for a step that has not been."""
-    fault = fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), free_after=5))
-    assert "was last sent in step -1, but free_after says 5" in fault
+    fault = fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), buffer_dependency=5))
+    assert "was last sent in step -1, but buffer_dependency says 5" in fault
 
 
 def test_adding_to_nothing_is_refused() -> None:

@@ -89,7 +89,7 @@ def test_the_formulas_are_those_of_the_textbooks(
 
 def test_a_ring_adds_once() -> None:
     """2(n-1)(alpha + S/(nB)) + (n-1)(S/n)/R for 4 ranks and 4 MB, overheads being part of alpha."""
-    network = Network(10e-6, 1e9, reduce_bytes_per_s=4e9, send_overhead_s=3e-6, receive_overhead_s=2e-6)
+    network = Network(10e-6, 1e9, reduce_bytes_per_s=4e9, gap_s=3e-6, receive_overhead_s=2e-6)
     time = closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, network)
     assert time == pytest.approx(6 * (15e-6 + 1e-3) + 3 * 0.25e-3)
 
@@ -112,7 +112,7 @@ def test_some_have_no_formula(collective: Collective, algorithm: str, num_ranks:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ring_broadcast(4, pieces=2),
+        lambda: ring_broadcast(4, segments=2),
         lambda: split(build(Collective.ALL_REDUCE, "ring", 4), 2),
         lambda: hierarchical_all_reduce(24, ranks_per_host=4),
         lambda: Schedule.from_transfers(Collective.ALL_REDUCE, "ring", 4, 4, []),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ringsim import Cluster, Network, Schedule, Timeline, build, predict_time
 from ringsim.network.spec import Host, Link, Spec
-from ringsim.network.topology import Machine
+from ringsim.network.topology import Topology
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition
 from ringsim.schedule.collective import Collective
@@ -18,9 +18,9 @@ from ringsim.schedule.schedule import Ints
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
-from tests.ringsim.machines import private_machines, shared_machines
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import networks, schedules
+from tests.ringsim.topologies import private_topologies, shared_topologies
 
 MAX_RANKS = 4
 
@@ -35,24 +35,24 @@ def times(timeline: Timeline) -> np.ndarray:
     return np.array([getattr(timeline, name) for name in COLUMNS])
 
 
-def assert_engines_agree(schedule: Schedule, machine: Machine, size: int) -> None:
+def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> None:
     """To the last bit, in all columns."""
-    by_step, by_event = (run(schedule, machine, chunk_bytes(schedule, size)) for run in (run_steps, run_events))
+    by_step, by_event = (run(schedule, topology, chunk_bytes(schedule, size)) for run in (run_steps, run_events))
     for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
         assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
-    assert time_steps(schedule, machine, chunk_bytes(schedule, size)) == by_event.time_s
+    assert time_steps(schedule, topology, chunk_bytes(schedule, size)) == by_event.time_s
 
 
 @given(schedules(), networks(), st.integers(0, 10**6))
 def test_engines_agree_on_uniform_networks(schedule: Schedule, network: Network, size: int) -> None:
     """For any schedule."""
-    assert_engines_agree(schedule, network.machine(schedule.num_ranks), size)
+    assert_engines_agree(schedule, network.topology(schedule.num_ranks), size)
 
 
-@given(schedules(), private_machines(MAX_RANKS), st.integers(0, 10**6))
-def test_engines_agree_where_every_pair_is_different(schedule: Schedule, machine: Machine, size: int) -> None:
+@given(schedules(), private_topologies(MAX_RANKS), st.integers(0, 10**6))
+def test_engines_agree_where_every_pair_is_different(schedule: Schedule, topology: Topology, size: int) -> None:
     """With slow ranks, costs by pair, and jitter."""
-    assert_engines_agree(schedule, machine, size)
+    assert_engines_agree(schedule, topology, size)
 
 
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
@@ -60,28 +60,28 @@ def test_engines_agree_where_every_pair_is_different(schedule: Schedule, machine
 def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num_ranks: int) -> None:
     """On a uniform network, and where every pair is different."""
     schedule = build(collective, name, num_ranks)
-    assert_engines_agree(schedule, Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).machine(num_ranks), 10**6 + 7)
+    assert_engines_agree(schedule, Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(num_ranks), 10**6 + 7)
 
 
-def assert_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """All columns, within rounding."""
-    plain = np.array(PlainRun(schedule, machine, chunk_bytes(schedule, size)).times()).reshape(-1, 5).T
-    found = times(run_events(schedule, machine, chunk_bytes(schedule, size)))
+    plain = np.array(PlainRun(schedule, topology, chunk_bytes(schedule, size)).times()).reshape(-1, 5).T
+    found = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=250, deadline=None)
-@given(schedules(), shared_machines(MAX_RANKS), st.integers(0, 10**5))
-def test_sharing_is_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+@given(schedules(), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
+def test_sharing_is_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Anything may be shared: links, a memory that counts twice, cores."""
-    assert_as_in_plain_python(schedule, machine, size)
+    assert_as_in_plain_python(schedule, topology, size)
 
 
 @settings(max_examples=250, deadline=None)
-@given(schedules(), shared_machines(MAX_RANKS, failures=True), st.integers(0, 10**5))
-def test_failures_are_as_in_plain_python(schedule: Schedule, machine: Machine, size: int) -> None:
+@given(schedules(), shared_topologies(MAX_RANKS, failures=True), st.integers(0, 10**5))
+def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """What fails may do so from the start, or in the middle of messages."""
-    assert_as_in_plain_python(schedule, machine, size)
+    assert_as_in_plain_python(schedule, topology, size)
 
 
 NAN = float("nan")
@@ -99,18 +99,18 @@ IMPOSSIBLE = [
 
 
 class Altered:
-    """A network on whose machine a column has another value."""
+    """A network on whose topology a column has another value."""
 
     def __init__(self, cluster: Cluster, column: str, value: float) -> None:
         self._cluster, self._column, self._value = cluster, column, value
 
-    def machine(self, num_ranks: int) -> Machine:
-        machine = self._cluster.machine(num_ranks)
-        paths = machine.paths
-        machine.paths = lambda src, dst: self._altered(paths(src, dst))  # type: ignore[method-assign]
-        machine.processors = self._altered(machine.processors)
-        machine.resources = self._altered(machine.resources)
-        return machine
+    def topology(self, num_ranks: int) -> Topology:
+        topology = self._cluster.topology(num_ranks)
+        paths = topology.paths
+        topology.paths = lambda src, dst: self._altered(paths(src, dst))  # type: ignore[method-assign]
+        topology.processors = self._altered(topology.processors)
+        topology.resources = self._altered(topology.resources)
+        return topology
 
     def _altered(self, columns: Any) -> Any:
         """Of this object, if it has the column."""

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Timeline, predict_time, relabel
+from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, predict_time
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition
@@ -95,11 +95,11 @@ def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, netwo
     """A link sends one message at a time, the last of which is then to be applied; a rank applies one at a time."""
     timeline = simulate(schedule, network, size)
     bytes_ = chunk_bytes(timeline, size)
-    send = network.send_overhead_s + bytes_ / network.bandwidth_bytes_per_s
+    send = network.gap_s + bytes_ / network.bandwidth_bytes_per_s
     apply = network.receive_overhead_s + np.where(timeline.reduce, bytes_ / network.reduce_bytes_per_s, 0)
     of_link = np.bincount(timeline.src * schedule.num_ranks + timeline.dst, send)
     of_rank = np.bincount(timeline.dst, apply)
-    for busy_s, other_end_s in ((of_link, network.receive_overhead_s), (of_rank, network.send_overhead_s)):
+    for busy_s, other_end_s in ((of_link, network.receive_overhead_s), (of_rank, network.gap_s)):
         bound = busy_s[busy_s > 0] + network.latency_s + other_end_s
         assert timeline.time_s * ROUNDING >= bound.max(initial=0)
 
@@ -111,7 +111,7 @@ def test_never_faster_than_its_hops(schedule: Schedule, size: int, network: Netw
 
     ceil(log2(n)) hops are no bound here: a rank may send to many at once.
     """
-    hop_s = network.latency_s + network.send_overhead_s + network.receive_overhead_s
+    hop_s = network.latency_s + network.gap_s + network.receive_overhead_s
     assert predict_time(schedule, network, size) * ROUNDING >= hops(schedule) * hop_s
 
 
@@ -162,7 +162,7 @@ def test_other_numbers_for_the_ranks_change_nothing(
         size *= schedule.num_chunks
     everyone = st.permutations(range(schedule.num_ranks))
     order = data.draw(everyone.filter(lambda order: order[0] == 0 or schedule.collective not in ROOTED))
-    moved = simulate(relabel(schedule, order), network, size)
+    moved = simulate(permute_ranks(schedule, order), network, size)
     assert (times_of(moved) == times_of(simulate(schedule, network, size))).all()
 
 
@@ -262,7 +262,7 @@ def test_the_same_input_gives_the_same_output(schedule: Schedule, size: int, net
 
 def digest() -> str:
     """All times of all algorithms, in one number."""
-    network = Network(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, send_overhead_s=1.1e-6, receive_overhead_s=2.3e-6)
+    network = Network(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, gap_s=1.1e-6, receive_overhead_s=2.3e-6)
     hashed = hashlib.sha256()
     for key in ALGORITHMS:
         hashed.update(times_of(simulate(build_key(key, 6), network, 1_000_003)).tobytes())

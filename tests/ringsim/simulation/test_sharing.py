@@ -40,17 +40,17 @@ def cluster(text: str) -> Cluster:
     ],
 )
 def test_what_is_shared(text: str, algorithm: str, expected: bool) -> None:
-    """It depends on who sends to whom, not only on the machine."""
+    """It depends on who sends to whom, not only on the topology."""
     schedule = build(Collective.ALL_REDUCE, algorithm, 8)
-    assert shares(schedule, cluster(text).machine(8)) is expected
+    assert shares(schedule, cluster(text).topology(8)) is expected
 
 
 @pytest.mark.parametrize("num_ranks", [2, 5, 8])
 def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> None:
     """To the last bit; `simulate` and `predict_time` take the faster one."""
-    schedule, machine = ring_all_reduce(num_ranks), cluster(PRIVATE).machine(num_ranks)
-    assert not shares(schedule, machine)
-    assert_engines_agree(schedule, machine, 10**6 + 7)
+    schedule, topology = ring_all_reduce(num_ranks), cluster(PRIVATE).topology(num_ranks)
+    assert not shares(schedule, topology)
+    assert_engines_agree(schedule, topology, 10**6 + 7)
     assert predict_time(schedule, cluster(PRIVATE), 10**6 + 7) == simulate(schedule, cluster(PRIVATE), 10**6 + 7).time_s
 
 
@@ -63,7 +63,7 @@ def test_links_that_are_used() -> None:
     assert [column.tolist() for column in used_links(ring_all_reduce(1))] == [[], []]
 
 
-def peak_bytes(engine: object, schedule: Schedule, machine: object) -> float:
+def peak_bytes(engine: object, schedule: Schedule, topology: object) -> float:
     """A transfer, at most at any time while it is recorded; the schedule itself is there before."""
     assert callable(engine)
     for step in schedule.steps:
@@ -71,7 +71,7 @@ def peak_bytes(engine: object, schedule: Schedule, machine: object) -> float:
     chunks = chunk_bytes(schedule, schedule.num_chunks * 1000)
     tracemalloc.start()
     try:
-        engine(schedule, machine, chunks)
+        engine(schedule, topology, chunks)
         return tracemalloc.get_traced_memory()[1] / schedule.num_transfers
     finally:
         tracemalloc.stop()
@@ -79,15 +79,15 @@ def peak_bytes(engine: object, schedule: Schedule, machine: object) -> float:
 
 def test_memory_of_the_step_engine() -> None:
     """520,000 transfers in the room that `simulate` asks for."""
-    assert peak_bytes(run_steps, ring_all_reduce(512), Network(1e-5, 1e9).machine(512)) <= BYTES_RECORDED
+    assert peak_bytes(run_steps, ring_all_reduce(512), Network(1e-5, 1e9).topology(512)) <= BYTES_RECORDED
 
 
 def test_memory_of_the_event_engine() -> None:
     """524,000 transfers on hosts with one NIC."""
     schedule = build(Collective.ALL_REDUCE, "hierarchical", 512)
-    machine = cluster('[host]\nranks = 8\nlink.bandwidth = "9GB/s"\nnic.bandwidth = "1GB/s"\n').machine(512)
-    assert shares(schedule, machine)
-    assert peak_bytes(run_events, schedule, machine) <= BYTES_RECORDED
+    topology = cluster('[host]\nranks = 8\nlink.bandwidth = "9GB/s"\nnic.bandwidth = "1GB/s"\n').topology(512)
+    assert shares(schedule, topology)
+    assert peak_bytes(run_events, schedule, topology) <= BYTES_RECORDED
 
 
 def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

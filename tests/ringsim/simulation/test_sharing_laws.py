@@ -1,4 +1,4 @@
-"""What holds for any schedule on any machine that shares things, and what does not."""
+"""What holds for any schedule on any topology that shares things, and what does not."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,76 +9,78 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Timeline, build, relabel
+from ringsim import Collective, Schedule, Timeline, build, permute_ranks
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Jitter, Resources
 from ringsim.schedule.dependencies import NONE as NO_ROW
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps
-from tests.ringsim.machines import TableMachine, one_nic_hosts, ranks_with, resources, shared_machines
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
 from tests.ringsim.strategies import schedules
+from tests.ringsim.topologies import TableTopology, one_nic_hosts, ranks_with, resources, shared_topologies
 
-MACHINES = shared_machines(MAX_RANKS)
+TOPOLOGIES = shared_topologies(MAX_RANKS)
 SIZES = st.integers(0, 10**5)
 
 
-def with_nothing_shared(machine: TableMachine) -> TableMachine:
+def with_nothing_shared(topology: TableTopology) -> TableTopology:
     """Every message as fast as if it were alone, and cores for all."""
-    src, dst = np.indices(machine.bytes_per_s.shape)
-    alone = machine.paths(src.ravel(), dst.ravel()).alone_bytes_per_s(machine.resources).reshape(src.shape)
-    cores = machine.processors.cores != NONE
-    fraction = np.where(cores, np.minimum(machine.resources.capacity[machine.processors.cores], 1.0), 1.0)
+    src, dst = np.indices(topology.bytes_per_s.shape)
+    alone = topology.paths(src.ravel(), dst.ravel()).alone_bytes_per_s(topology.resources).reshape(src.shape)
+    cores = topology.processors.cores != NONE
+    fraction = np.where(cores, np.minimum(topology.resources.capacity[topology.processors.cores], 1.0), 1.0)
     processors = replace(
-        machine.processors,
-        send_overhead_s=machine.processors.send_overhead_s / fraction,
-        receive_overhead_s=machine.processors.receive_overhead_s / fraction,
-        reduce_bytes_per_s=machine.processors.reduce_bytes_per_s * fraction,
-        cores=np.full(machine.num_ranks, NONE),
+        topology.processors,
+        send_overhead_s=topology.processors.send_overhead_s / fraction,
+        receive_overhead_s=topology.processors.receive_overhead_s / fraction,
+        reduce_bytes_per_s=topology.processors.reduce_bytes_per_s * fraction,
+        cores=np.full(topology.num_ranks, NONE),
     )
-    no_paths = {"resource": machine.resource[..., :0], "use": machine.use[..., :0]}
-    tables = {"latency_s": machine.latency_s, "bytes_per_s": alone, **no_paths}
-    return TableMachine(machine.num_ranks, Resources.none(), processors, machine.jitter, **tables)
+    no_paths = {"resource": topology.resource[..., :0], "use": topology.use[..., :0]}
+    tables = {"latency_s": topology.latency_s, "bytes_per_s": alone, **no_paths}
+    return TableTopology(topology.num_ranks, Resources.none(), processors, topology.jitter, **tables)
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), MACHINES, SIZES)
-def test_sharing_never_makes_anything_earlier(schedule: Schedule, machine: TableMachine, size: int) -> None:
+@given(schedules(), TOPOLOGIES, SIZES)
+def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Every transfer's every time."""
-    shared = times(run_events(schedule, machine, chunk_bytes(schedule, size)))
-    alone = times(run_steps(schedule, with_nothing_shared(machine), chunk_bytes(schedule, size)))
+    shared = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
+    alone = times(run_steps(schedule, with_nothing_shared(topology), chunk_bytes(schedule, size)))
     assert (shared >= alone * (1 - 1e-9)).all()
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), MACHINES, SIZES)
-def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, machine: TableMachine, size: int) -> None:
+@given(schedules(), TOPOLOGIES, SIZES)
+def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Of messages that are sent within any span of time, all together."""
-    timeline = run_events(schedule, machine, chunk_bytes(schedule, size))
+    timeline = run_events(schedule, topology, chunk_bytes(schedule, size))
     amount = chunk_bytes(schedule, size)[timeline.chunk]
     for begin in {0.0, *timeline.start_s}:
         for end in {end for end in timeline.left_s if end >= begin}:
             within = (timeline.start_s >= begin) & (timeline.left_s <= end)
             resource, use = (table[timeline.src[within], timeline.dst[within]] for table in
-                             (machine.resource, machine.use))  # fmt: skip
-            for number, capacity in enumerate(machine.resources.capacity):
+                             (topology.resource, topology.use))  # fmt: skip
+            for number, capacity in enumerate(topology.resources.capacity):
                 used = (np.where(resource == number, use, 0).sum(axis=1) * amount[within]).sum()
                 assert used <= capacity * (end - begin) * (1 + 1e-9) + 1e-6
 
 
 @settings(max_examples=100, deadline=None)
-@given(schedules(), MACHINES, SIZES)
-def test_twice_of_everything_takes_exactly_twice_as_long(schedule: Schedule, machine: TableMachine, size: int) -> None:
+@given(schedules(), TOPOLOGIES, SIZES)
+def test_twice_of_everything_takes_exactly_twice_as_long(
+    schedule: Schedule, topology: TableTopology, size: int
+) -> None:
     """Twice the bytes, latencies and overheads: to the last bit, so no time is compared with a fixed one."""
     chunks = chunk_bytes(schedule, size)
-    once = times(run_events(schedule, machine, chunks))
-    machine.latency_s = machine.latency_s * 2
-    of = machine.processors
-    machine.processors = replace(
+    once = times(run_events(schedule, topology, chunks))
+    topology.latency_s = topology.latency_s * 2
+    of = topology.processors
+    topology.processors = replace(
         of, send_overhead_s=of.send_overhead_s * 2, receive_overhead_s=of.receive_overhead_s * 2
     )
-    assert (times(run_events(schedule, machine, chunks * 2)) == 2 * once).all()
+    assert (times(run_events(schedule, topology, chunks * 2)) == 2 * once).all()
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3])
@@ -89,10 +91,10 @@ def test_a_ring_gets_what_the_nics_give(num_hosts: int, ranks_per_host: int) -> 
     size = num_ranks * 1000
     dealt_out = [place % num_hosts * ranks_per_host + place // num_hosts for place in range(num_ranks)]
     ring = build(Collective.ALL_REDUCE, "ring", num_ranks)
-    for schedule, crossing in ((ring, 1), (relabel(ring, dealt_out), ranks_per_host)):
+    for schedule, crossing in ((ring, 1), (permute_ranks(ring, dealt_out), ranks_per_host)):
         for half_duplex in (False, True):
-            machine = one_nic_hosts(num_ranks, ranks_per_host, bandwidth, half_duplex=half_duplex)
-            time_s = run_events(schedule, machine, chunk_bytes(schedule, size)).time_s
+            topology = one_nic_hosts(num_ranks, ranks_per_host, bandwidth, half_duplex=half_duplex)
+            time_s = run_events(schedule, topology, chunk_bytes(schedule, size)).time_s
             busbw = busbw_bytes_per_s(Collective.ALL_REDUCE, num_ranks, size, time_s)
             assert busbw == pytest.approx(bandwidth / crossing / (1 + half_duplex))
 
@@ -100,27 +102,27 @@ def test_a_ring_gets_what_the_nics_give(num_hosts: int, ranks_per_host: int) -> 
 def test_names_of_ranks_do_not_matter() -> None:
     """Hosts, and the ranks of a host, change places."""
     schedule = build(Collective.ALL_REDUCE, "halving_doubling", 8)
-    machine = one_nic_hosts(8, 4, 1e9)
+    topology = one_nic_hosts(8, 4, 1e9)
     place = [6, 4, 7, 5, 1, 3, 0, 2]
-    one, other = (run_events(s, machine, chunk_bytes(s, 8000)) for s in (schedule, relabel(schedule, place)))
+    one, other = (run_events(s, topology, chunk_bytes(s, 8000)) for s in (schedule, permute_ranks(schedule, place)))
     assert np.array(place)[one.src].tolist() == other.src.tolist()
     np.testing.assert_allclose(times(one), times(other), rtol=1e-9)
 
 
 def test_the_same_again_to_the_last_bit() -> None:
     """And other delays from another seed."""
-    schedule, machine = build(Collective.ALL_REDUCE, "hierarchical", 8), one_nic_hosts(8, 4, 1e9)
-    machine.latency_s += 1e-5
+    schedule, topology = build(Collective.ALL_REDUCE, "hierarchical", 8), one_nic_hosts(8, 4, 1e9)
+    topology.latency_s += 1e-5
     found = []
     for seed in (1, 1, 2):
-        machine.jitter = Jitter(seed, latency=0.5)
-        found.append(times(run_events(schedule, machine, chunk_bytes(schedule, 8000))))
+        topology.jitter = Jitter(seed, latency=0.5)
+        found.append(times(run_events(schedule, topology, chunk_bytes(schedule, 8000))))
     assert (found[0] == found[1]).all()
     assert found[0][-1].max() != found[2][-1].max()
 
 
-def machine_with(num_ranks: int, uses: Mapping[tuple[int, int], Sequence[int]], capacity: list[float],
-                 bytes_per_s: float = math.inf) -> TableMachine:  # fmt: skip
+def topology_with(num_ranks: int, uses: Mapping[tuple[int, int], Sequence[int]], capacity: list[float],
+                 bytes_per_s: float = math.inf) -> TableTopology:  # fmt: skip
     """These pairs use these resources; all other messages are limited by `bytes_per_s` alone."""
     resource = np.full((num_ranks, num_ranks, 2), NONE)
     rates = np.full((num_ranks, num_ranks), bytes_per_s)
@@ -128,7 +130,7 @@ def machine_with(num_ranks: int, uses: Mapping[tuple[int, int], Sequence[int]], 
         resource[src, dst, : len(used)] = used
         rates[src, dst] = math.inf
     use, latency = np.where(resource == NONE, 0.0, 1.0), np.zeros((num_ranks, num_ranks))
-    return TableMachine(num_ranks, resources(capacity), ranks_with(num_ranks), None, latency, rates, resource, use)
+    return TableTopology(num_ranks, resources(capacity), ranks_with(num_ranks), None, latency, rates, resource, use)
 
 
 def schedule_of(num_ranks: int, *rows: tuple[int, int, int]) -> Schedule:
@@ -141,7 +143,7 @@ def test_a_faster_link_can_make_it_slower() -> None:
     """As `docs/design.md` works it out: 0 -> 1 is what takes long, and 2 -> 3 gets in its way once it can."""
     schedule = schedule_of(4, (0, 1, 0), (0, 1, 1), (2, 3, 1))
     times_s = [
-        run_events(schedule, machine_with(4, {(0, 1): [1, 2], (2, 3): [0, 1]}, [slow, 3, 2]), np.array([3, 4])).time_s
+        run_events(schedule, topology_with(4, {(0, 1): [1, 2], (2, 3): [0, 1]}, [slow, 3, 2]), np.array([3, 4])).time_s
         for slow in (1.0, 2.0)
     ]
     assert times_s == pytest.approx([4, 25 / 6])
@@ -150,24 +152,24 @@ def test_a_faster_link_can_make_it_slower() -> None:
 def test_more_bytes_can_take_less_time() -> None:
     """As `docs/design.md` works it out: a message that comes later lets another through on which more depends."""
     schedule = schedule_of(5, (0, 1, 0), (2, 3, 1), (1, 2, 0), (3, 4, 1))
-    machine = machine_with(5, {(2, 3): [0], (1, 2): [0]}, [1.0], bytes_per_s=1.0)
-    machine.bytes_per_s[3, 4] = 0.2
-    assert [run_events(schedule, machine, np.array([size, 2])).time_s for size in (1, 2)] == pytest.approx([13, 12])
+    topology = topology_with(5, {(2, 3): [0], (1, 2): [0]}, [1.0], bytes_per_s=1.0)
+    topology.bytes_per_s[3, 4] = 0.2
+    assert [run_events(schedule, topology, np.array([size, 2])).time_s for size in (1, 2)] == pytest.approx([13, 12])
 
 
 @settings(max_examples=300, deadline=None)
-@given(schedules(), shared_machines(MAX_RANKS, failures=True), SIZES)
+@given(schedules(), shared_topologies(MAX_RANKS, failures=True), SIZES)
 def test_a_failure_stops_what_depends_on_it_and_nothing_else(
-    schedule: Schedule, machine: TableMachine, size: int
+    schedule: Schedule, topology: TableTopology, size: int
 ) -> None:
     """Until then all is as without it; then exactly those never happen that the arrows lead to."""
-    failing = run_events(schedule, machine, chunk_bytes(schedule, size))
-    fails = machine.resources.fails_at_s
-    machine.resources = resources(list(machine.resources.capacity))
-    healthy = times(run_events(schedule, machine, chunk_bytes(schedule, size)))
+    failing = run_events(schedule, topology, chunk_bytes(schedule, size))
+    fails = topology.resources.fails_at_s
+    topology.resources = resources(list(topology.resources.capacity))
+    healthy = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
     before = healthy < fails.min()
     np.testing.assert_allclose(times(failing)[before], healthy[before], rtol=1e-12)
-    uses = [set(row[row != NONE]) for row in machine.resource[failing.src, failing.dst]]
+    uses = [set(row[row != NONE]) for row in topology.resource[failing.src, failing.dst]]
     fails_s = np.array([min((fails[number] for number in used), default=math.inf) for used in uses])
     left = np.isfinite(failing.left_s)
     assert (failing.left_s[left] <= fails_s[left]).all()
@@ -192,8 +194,8 @@ def assert_only_what_depends_is_lost(schedule: Schedule, run: Timeline, may_be_s
 def test_empty_messages_do_not_pass_what_has_failed(fails_at_s: float, lost: int) -> None:
     """Four of them, back and forth, a second apart; what has left by then arrives all the same."""
     schedule = schedule_of(2, *[(step % 2, 1 - step % 2, 0) for step in range(4)])
-    machine = machine_with(2, {(0, 1): [0], (1, 0): [0]}, [1.0])
-    machine.latency_s[:] = 1.0
-    machine.resources = resources([1.0], [fails_at_s])
-    applied_s = run_events(schedule, machine, np.array([0])).applied_s
+    topology = topology_with(2, {(0, 1): [0], (1, 0): [0]}, [1.0])
+    topology.latency_s[:] = 1.0
+    topology.resources = resources([1.0], [fails_at_s])
+    applied_s = run_events(schedule, topology, np.array([0])).applied_s
     assert applied_s.tolist() == [1.0, 2.0, 3.0, 4.0][: 4 - lost] + [math.inf] * lost

@@ -13,7 +13,7 @@ from ringsim.simulation import simulate
 from tests.ringsim.strategies import schedules
 
 NETWORK = Network(
-    latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9, send_overhead_s=1e-6, receive_overhead_s=2e-6
+    latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9, gap_s=1e-6, receive_overhead_s=2e-6
 )
 
 
@@ -23,14 +23,14 @@ def plainly_simulated(schedule: Schedule, network: Network, size: int) -> list[t
     done: list[tuple[int, Transfer, float, float, float]] = []  # step, transfer, start, left, applied
     for index, step in enumerate(schedule.steps):
         started = []
-        for transfer, ready_after in zip(step, step.ready_after, strict=True):
+        for transfer, data_dependency in zip(step, step.data_dependency, strict=True):
             written = {s for s, t, *_ in done if (t.dst, t.chunk) == (transfer.src, transfer.chunk)}
-            assert ready_after == max(written, default=NEVER)
-            ready = max((a for s, t, _, _, a in done if t.dst == transfer.src and s <= ready_after), default=0.0)
+            assert data_dependency == max(written, default=NEVER)
+            ready = max((a for s, t, _, _, a in done if t.dst == transfer.src and s <= data_dependency), default=0.0)
             ahead = [left for _, t, _, left, _ in done + started if t[:2] == transfer[:2]]
             start = max([ready, *ahead[-1:]])
             size_ = chunk_bytes[transfer.chunk]
-            left = start + (network.send_overhead_s + size_ / network.bandwidth_bytes_per_s)
+            left = start + (network.gap_s + size_ / network.bandwidth_bytes_per_s)
             started.append((index, transfer, start, left, math.nan))
         finished = []
         for _, transfer, start, left, _ in started:

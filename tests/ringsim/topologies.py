@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from ringsim.network.topology import NONE, Floats, Ints, Jitter, Machine, Paths, Processors, Resources
+from ringsim.network.topology import NONE, Floats, Ints, Jitter, Paths, Processors, Resources, Topology
 
 
 @dataclass(eq=False)
-class TableMachine(Machine):
+class TableTopology(Topology):
     """Paths written out; latency_s, bytes_per_s: (num_ranks, num_ranks); resource, use: one more axis, the width."""
 
     num_ranks: int
@@ -40,14 +40,14 @@ def ranks_with(num_ranks: int, *, overhead_s: float = 0.0, reduce_bytes_per_s: f
     return Processors(*columns, np.full(num_ranks, cores), np.full(num_ranks, copy_bytes_per_s))
 
 
-def one_nic_hosts(num_ranks: int, ranks_per_host: int, bandwidth: float, *, half_duplex: bool = False) -> TableMachine:
+def one_nic_hosts(num_ranks: int, ranks_per_host: int, bandwidth: float, *, half_duplex: bool = False) -> TableTopology:
     """Each host has one NIC, all that there is; messages within a host are free."""
     host = np.arange(num_ranks) // ranks_per_host
     num_hosts = int(host[-1]) + 1
     out, into = np.meshgrid(host, host if half_duplex else num_hosts + host, indexing="ij")
     across = host[:, None] != host[None, :]
     resource = np.where(across[..., None], np.stack([out, into], axis=-1), NONE)
-    return TableMachine(
+    return TableTopology(
         num_ranks,
         resources([bandwidth] * (2 * num_hosts)),
         ranks_with(num_ranks),
@@ -75,7 +75,7 @@ def _times(rng: Rng, *shape: int) -> Floats:
     return rng.choice([0.0, 1e-3, rng.uniform(0, 1e-2), rng.uniform(0, 1e-2)], size=shape)
 
 
-def private_machine(rng: Rng, num_ranks: int) -> TableMachine:
+def private_topology(rng: Rng, num_ranks: int) -> TableTopology:
     """Every pair and rank with costs of its own, and nothing shared."""
     pairs = (num_ranks, num_ranks)
     processors = Processors(
@@ -88,46 +88,46 @@ def private_machine(rng: Rng, num_ranks: int) -> TableMachine:
     jitter = Jitter(int(rng.integers(100)), 0.3, 0.2) if rng.random() < 0.3 else None
     tables = _times(rng, *pairs), _rates_or_none(rng, *pairs)
     empty = np.empty((*pairs, 0))
-    return TableMachine(num_ranks, Resources.none(), processors, jitter, *tables, empty.astype(int), empty)
+    return TableTopology(num_ranks, Resources.none(), processors, jitter, *tables, empty.astype(int), empty)
 
 
-def shared_machine(rng: Rng, num_ranks: int, *, failures: bool = False) -> TableMachine:
+def shared_topology(rng: Rng, num_ranks: int, *, failures: bool = False) -> TableTopology:
     """The same with resources that any paths may use, by different amounts, and ranks that may be short of cores."""
-    machine, number = private_machine(rng, num_ranks), int(rng.integers(1, 5))
+    topology, number = private_topology(rng, num_ranks), int(rng.integers(1, 5))
     fails = np.where(rng.random(number) < 0.5, _times(rng, number), math.inf) if failures else np.full(number, math.inf)
-    machine.resources = resources(list(_rates(rng, number)), list(fails))
-    machine.use = rng.choice([0.0, 0.5, 1.0, 1.0, 2.0], size=(num_ranks, num_ranks, number))
-    machine.resource = np.where(machine.use > 0, np.arange(number), NONE)
+    topology.resources = resources(list(_rates(rng, number)), list(fails))
+    topology.use = rng.choice([0.0, 0.5, 1.0, 1.0, 2.0], size=(num_ranks, num_ranks, number))
+    topology.resource = np.where(topology.use > 0, np.arange(number), NONE)
     if rng.random() < 0.5:
-        _put_on_cores(machine, float(rng.choice([0.5, 1.0, 2.0])), rng.random(num_ranks) < 0.6)
-    return machine
+        _put_on_cores(topology, float(rng.choice([0.5, 1.0, 2.0])), rng.random(num_ranks) < 0.6)
+    return topology
 
 
-def _put_on_cores(machine: TableMachine, num_cores: float, on_host: np.ndarray) -> None:
+def _put_on_cores(topology: TableTopology, num_cores: float, on_host: np.ndarray) -> None:
     """One host for some of the ranks; a byte takes time on its cores at each end."""
-    number, processors = len(machine.resources.names), machine.processors
-    capacity, fails = machine.resources.capacity, machine.resources.fails_at_s
-    machine.resources = resources([*capacity, num_cores], [*fails, math.inf])
+    number, processors = len(topology.resources.names), topology.processors
+    capacity, fails = topology.resources.capacity, topology.resources.fails_at_s
+    topology.resources = resources([*capacity, num_cores], [*fails, math.inf])
     cores = np.where(on_host, number, NONE)
-    machine.processors = Processors(
+    topology.processors = Processors(
         processors.send_overhead_s, processors.receive_overhead_s, processors.reduce_bytes_per_s, cores,
         processors.copy_bytes_per_s,
     )  # fmt: skip
     at_end = np.where(on_host, 1 / processors.copy_bytes_per_s, 0.0)
     use = (at_end[:, None] + at_end[None, :])[..., None]
-    machine.resource = np.concatenate([machine.resource, np.where(use > 0, number, NONE)], axis=-1)
-    machine.use = np.concatenate([machine.use, use], axis=-1)
-    machine.bytes_per_s = np.minimum(machine.bytes_per_s, np.minimum.outer(*[processors.copy_bytes_per_s] * 2))
+    topology.resource = np.concatenate([topology.resource, np.where(use > 0, number, NONE)], axis=-1)
+    topology.use = np.concatenate([topology.use, use], axis=-1)
+    topology.bytes_per_s = np.minimum(topology.bytes_per_s, np.minimum.outer(*[processors.copy_bytes_per_s] * 2))
 
 
 _RNGS = st.integers(0, 2**32).map(np.random.default_rng)
 
 
-def private_machines(num_ranks: int) -> st.SearchStrategy[TableMachine]:
-    """Any `private_machine`."""
-    return _RNGS.map(lambda rng: private_machine(rng, num_ranks))
+def private_topologies(num_ranks: int) -> st.SearchStrategy[TableTopology]:
+    """Any `private_topology`."""
+    return _RNGS.map(lambda rng: private_topology(rng, num_ranks))
 
 
-def shared_machines(num_ranks: int, *, failures: bool = False) -> st.SearchStrategy[TableMachine]:
-    """Any `shared_machine`."""
-    return _RNGS.map(lambda rng: shared_machine(rng, num_ranks, failures=failures))
+def shared_topologies(num_ranks: int, *, failures: bool = False) -> st.SearchStrategy[TableTopology]:
+    """Any `shared_topology`."""
+    return _RNGS.map(lambda rng: shared_topology(rng, num_ranks, failures=failures))

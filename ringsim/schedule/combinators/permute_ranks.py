@@ -1,4 +1,4 @@
-"""`relabel`: the same schedule with the ranks in other places."""
+"""`permute_ranks`: the same schedule with the ranks in other places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import Ints, Schedule, ScheduleError, Step, Steps
 
 
-def relabel(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
+def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
     """What rank i does in `schedule`, rank `order[i]` does; so a ring goes order[0], order[1], ...
 
     In reduce_scatter and all_gather the chunks of rank i become those of rank `order[i]`, so that the
@@ -29,13 +29,13 @@ def relabel(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) 
     if schedule.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
         if schedule.num_chunks % schedule.num_ranks:
             raise ScheduleError(
-                f"relabel: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
+                f"permute_ranks: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
             )
         new_chunk = new_chunk.reshape(schedule.num_ranks, -1)[new_rank].ravel()
-    return replace(schedule, steps=RelabelledSteps(schedule.steps, new_rank, new_chunk))
+    return replace(schedule, steps=PermutedSteps(schedule.steps, new_rank, new_chunk))
 
 
-class RelabelledSteps(Steps):
+class PermutedSteps(Steps):
     """Steps with other numbers for ranks and chunks."""
 
     def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
