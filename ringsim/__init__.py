@@ -1,16 +1,21 @@
-"""Collective algorithms as data: proved, simulated and timed. Imports neither torch nor matplotlib."""
+"""Collective algorithms as data: proved, simulated and timed. Imports neither torch nor matplotlib.
+
+>>> from ringsim import algorithm, load_network, predict_time, verify
+>>> ring = algorithm("ring", num_ranks=8)
+>>> verify(ring)
+Proof(num_steps=14, num_transfers=112)
+>>> round(predict_time(ring, load_network("gbe"), 64 * 2**20), 2)
+0.94
+"""
 
 __version__ = "0.1.0"
 
-from ringsim.algorithms import (
-    gloo_ring_all_gather,
-    gloo_ring_all_reduce,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_reduce_scatter,
-)
+from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from ringsim.analysis import Explanation, RankPlacement, Sweep, explain, find_placement, run_sweep
+from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.network import Cluster, Network, load_network
-from ringsim.registry import build
+from ringsim.registry import ALGORITHMS, algorithm
+from ringsim.report import write_trace
 from ringsim.schedule import (
     NEVER,
     Collective,
@@ -32,33 +37,42 @@ from ringsim.schedule import (
 from ringsim.simulation import Timeline, closed_form_s, predict_time, simulate
 
 __all__ = [
+    "ALGORITHMS",
     "NEVER",
     "Cluster",
     "Collective",
+    "Explanation",
     "Network",
+    "RankPlacement",
     "Schedule",
     "ScheduleError",
     "Step",
     "Steps",
+    "Sweep",
     "Timeline",
     "Transfer",
-    "build",
+    "algorithm",
     "closed_form_s",
-    "gloo_ring_all_gather",
-    "gloo_ring_all_reduce",
+    "explain",
+    "find_placement",
+    "goal_lines",
     "load_network",
     "merge",
+    "msccl_lines",
     "on_groups",
     "partition",
     "permute_ranks",
     "pipeline",
     "predict_time",
+    "read_msccl",
     "replay",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
+    "run_sweep",
     "simulate",
     "split",
     "then",
     "verify",
+    "write_trace",
 ]

@@ -35,7 +35,13 @@ def why_not_explained(schedule: Schedule) -> str | None:
 
 
 def explain(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Explanation:
-    """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does."""
+    """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
+
+    >>> from ringsim import explain, load_network, ring_all_reduce
+    >>> explanation = explain(ring_all_reduce(4), load_network("gbe"), 2**20)
+    >>> explanation.path.num_transfers
+    6
+    """
     timeline = simulate(schedule, network, size_bytes)
     topology = network.topology(schedule.num_ranks)
     chunk_bytes = schedule.chunk_bytes(size_bytes)

@@ -64,6 +64,10 @@ def find_placement(
     on_progress: is told how many have been simulated since it was last told.
 
     Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
+
+        >>> from ringsim import find_placement, load_network, ring_all_reduce
+        >>> find_placement(ring_all_reduce(4), load_network("gbe"), 2**20).order
+        (0, 1, 2, 3)
     """
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:

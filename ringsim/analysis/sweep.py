@@ -133,6 +133,12 @@ def run_sweep(
 
     Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2, or an algorithm can be
     built, or a network has room, for no number of ranks.
+
+        >>> from ringsim import Collective, Network, run_sweep
+        >>> networks = {"mine": Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)}
+        >>> sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "recursive_doubling"], [8], [2**10, 2**26], networks)
+        >>> [winner.cell.algorithm for winner in sweep.winners().values()]
+        ['recursive_doubling', 'ring']
     """
     if not (algorithms and ranks and sizes_bytes and networks):
         raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")

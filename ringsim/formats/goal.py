@@ -17,7 +17,7 @@ MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte
 
 
 def goal_lines(schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float = math.inf) -> Iterator[str]:
-    """`schedule` for a tensor of `size_bytes` in GOAL text, line by line, each with its line end.
+    r"""`schedule` for a tensor of `size_bytes` in GOAL text, line by line, each with its line end.
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
     a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has a nic of its own
@@ -25,6 +25,10 @@ def goal_lines(schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float = 
     LogGOPSim charges (size - 1) G.
 
     Raises ValueError for a negative size and for more kinds of pairs than GOAL has nics.
+
+        >>> from ringsim import goal_lines, ring_all_reduce
+        >>> next(goal_lines(ring_all_reduce(4), 2**20))
+        'num_ranks 4\n'
     """
     operations = _Operations.of(schedule, size_bytes, reduce_bytes_per_s)
     rows_of: list[list[int]] = [[] for _ in range(schedule.num_ranks)]

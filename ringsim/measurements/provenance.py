@@ -4,12 +4,11 @@ import datetime
 import os
 import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from ringsim import __version__
 
 
 def provenance() -> dict[str, Any]:
@@ -22,7 +21,7 @@ def provenance() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "ringsim": __version__,
+        "ringsim": version("ringsim"),
     }
 
 

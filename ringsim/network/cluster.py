@@ -19,6 +19,10 @@ class Cluster:
     calibration: the timings it was fitted to; None if it was not.
 
     Raises ValueError for a spec with a time that is not finite or is negative, or a rate that is not greater than 0.
+
+        >>> from ringsim import load_network
+        >>> load_network("gbe").topology(4).num_ranks
+        4
     """
 
     name: str

@@ -20,6 +20,10 @@ def load_network(name_or_path: str | Path) -> Cluster:
 
     Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
     be read.
+
+        >>> from ringsim import load_network
+        >>> load_network("dgx-h100").name
+        'dgx-h100'
     """
     if str(name_or_path).endswith(".toml"):
         return read_network(read_text(Path(name_or_path)), str(name_or_path))

@@ -84,6 +84,29 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 }
 
 
+def algorithm(
+    name: str, num_ranks: int, collective: Collective | str = Collective.ALL_REDUCE, size_bytes: int | None = None
+) -> Schedule:
+    """The schedule of the algorithm `name` for `num_ranks` ranks.
+
+    name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`; or FILE.py:FUNCTION; or MSCCL's
+    FILE.xml.
+    size_bytes: of the whole tensor, where the schedule depends on it, as that of `gloo_ring` does.
+
+    Raises ValueError for a name that the collective does not have, and for whatever is wrong with a file.
+
+        >>> from ringsim import algorithm, verify
+        >>> ring = algorithm("ring", num_ranks=8)
+        >>> ring
+        Schedule(all_reduce ring over 8 ranks, 8 chunks, 14 steps)
+        >>> verify(ring)
+        Proof(num_steps=14, num_transfers=112)
+        >>> algorithm("binomial_tree", 8, "broadcast")
+        Schedule(broadcast binomial_tree over 8 ranks, 1 chunks, 3 steps)
+    """
+    return build(Collective(collective), name, num_ranks, size_bytes)
+
+
 def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 

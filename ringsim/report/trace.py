@@ -29,6 +29,10 @@ def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline
     Times are rounded to nanoseconds, finer than which the viewers do not go. The file appears complete or not at all.
 
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+
+        >>> from ringsim import Network, ring_all_reduce, simulate, write_trace
+        >>> timeline = simulate(ring_all_reduce(4), Network(1e-5, 1e9), 2**20)
+        >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
     write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs))
 

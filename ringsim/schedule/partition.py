@@ -16,6 +16,10 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     keeps every old bound: the share of a rank does not move when a schedule is pipelined.
 
     Raises ValueError for a negative number of elements, less than one chunk, or more than 64 bits can count.
+
+        >>> from ringsim import partition
+        >>> partition(10, 4)
+        array([ 0,  2,  5,  7, 10])
     """
     if num_elements < 0:
         raise ValueError(f"num_elements {num_elements}: must not be negative")

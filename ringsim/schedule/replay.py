@@ -25,6 +25,13 @@ def replay(
     combine: called with a chunk and what arrived for it, to change the chunk in place.
 
     Raises ValueError if there is not one buffer of the same length per rank.
+
+        >>> import numpy as np
+        >>> from ringsim import replay, ring_all_reduce
+        >>> buffers = [np.arange(4) + 10 * rank for rank in range(3)]
+        >>> replay(ring_all_reduce(3), buffers)
+        >>> buffers[0]
+        array([30, 33, 36, 39])
     """
     for _ in replay_steps(schedule, buffers, sent=sent, combine=combine):
         pass

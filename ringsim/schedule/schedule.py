@@ -211,6 +211,11 @@ class Schedule:
 
     cut: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.
     Simulation and execution both cut tensors by it, so that they move the same bytes.
+
+        >>> from ringsim import Collective, Schedule, Transfer
+        >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
+        >>> Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, steps)
+        Schedule(broadcast mine over 3 ranks, 1 chunks, 2 steps)
     """
 
     collective: Collective
@@ -275,6 +280,9 @@ class Schedule:
         if element_bytes < 1 or size_bytes % element_bytes:
             raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
         return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
+
+    def __repr__(self) -> str:
+        return f"Schedule({self}, {self.num_chunks} chunks, {self.num_steps} steps)"
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"

@@ -36,6 +36,11 @@ def verify(schedule: Schedule) -> Proof:
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
     ValueError if the proof would not fit into memory.
+
+        >>> from ringsim import Collective, Schedule, Transfer, verify
+        >>> swap = [[Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)]]
+        >>> verify(Schedule.from_transfers(Collective.ALL_REDUCE, "swap", 2, 1, swap))
+        Proof(num_steps=1, num_transfers=2)
     """
     needed = 2 * 4 * schedule.num_ranks**2 * schedule.num_chunks
     if needed > MAX_BYTES:

@@ -58,6 +58,10 @@ def closed_form_s(
 
     Exact where the number of chunks divides the size; otherwise it lies, as the simulated time does, between the values
     at the next smaller and the next larger size that it divides.
+
+        >>> from ringsim import Collective, Network, closed_form_s
+        >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
+        0.00606
     """
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:

@@ -21,6 +21,13 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
     than there is memory for.
+
+        >>> from ringsim import load_network, ring_all_reduce, simulate
+        >>> timeline = simulate(ring_all_reduce(4), load_network("gbe"), 2**20)
+        >>> timeline
+        Timeline(4 ranks, 24 transfers, 12.71 ms)
+        >>> timeline.sent_order(0, 1)[:2]
+        [(0, 3), (1, 2)]
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
@@ -33,6 +40,10 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
     """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
 
     Infinite if a failure keeps it from finishing.
+
+        >>> from ringsim import load_network, predict_time, ring_all_reduce
+        >>> round(predict_time(ring_all_reduce(64), load_network("dgx-h100-cluster"), 2**30), 3)
+        0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     topology = sound_topology(network, schedule.num_ranks)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.units import format_time
+
 Seconds = npt.NDArray[np.float64]
 
 
@@ -38,6 +40,9 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        return f"Timeline({self.num_ranks} ranks, {len(self)} transfers, {format_time(self.time_s)})"
 
     @property
     def time_s(self) -> float:

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.reduction import reduction
-from ringsim import Collective, build
+from ringsim import Collective
+from ringsim.registry import build
 from ringsim.schedule import replay
 
 COLLECTIVE_OF = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim import Collective, Network, Schedule, ScheduleError, Transfer, build
+from ringsim import Collective, Network, Schedule, ScheduleError, Transfer
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import initial_counts, required

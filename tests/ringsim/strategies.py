@@ -5,7 +5,8 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim import Collective, Network, Schedule, Transfer
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 
 

@@ -19,6 +19,12 @@ def read_msccl(path: Path) -> Schedule:
     Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for what is not MSCCL
     XML, does not come to an end, leaves its result to chance, or cannot be said in a Schedule; OSError if the
     file cannot be read.
+
+        >>> from pathlib import Path
+        >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
+        >>> _ = Path("ring.xml").write_text("".join(msccl_lines(ring_all_reduce(4))))
+        >>> read_msccl(Path("ring.xml"))
+        Schedule(all_reduce msccl:ring over 4 ranks, 4 chunks, 6 steps)
     """
     program = read_program(path)
     steps = steps_of(program, moves_of(program, order_of(program)))

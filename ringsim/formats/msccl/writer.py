@@ -77,9 +77,14 @@ class _Gpu:
 
 
 def msccl_lines(schedule: Schedule) -> Iterator[str]:
-    """`schedule` as MSCCL XML, line by line, each with its line end.
+    r"""`schedule` as MSCCL XML, line by line, each with its line end.
 
     Raises ScheduleError for a reduce_scatter or all_gather whose ranks own different numbers of chunks.
+
+        >>> from ringsim import msccl_lines, ring_all_reduce
+        >>> lines = list(msccl_lines(ring_all_reduce(4)))
+        >>> lines[-1]
+        '</algo>\n'
     """
     collective, num_ranks, num_chunks = schedule.collective, schedule.num_ranks, schedule.num_chunks
     if collective in OWNED and num_chunks % num_ranks:

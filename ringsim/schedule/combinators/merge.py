@@ -15,6 +15,10 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
     algorithm: the name of the result; without it that of the first.
 
     Raises ScheduleError if the schedules do not fit.
+
+        >>> from ringsim import merge, ring_all_reduce
+        >>> merge(ring_all_reduce(4), ring_all_reduce(4, direction=-1), algorithm="both_ways")
+        Schedule(all_reduce both_ways over 4 ranks, 8 chunks, 12 steps)
     """
     schedules = [first, *others]
     for other in others:

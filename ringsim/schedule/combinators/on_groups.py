@@ -24,6 +24,10 @@ def on_groups(
     twice. The chunks of group g are a run from `first_chunk[g]` on; from 0 without it.
 
     Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
+
+        >>> from ringsim import Collective, on_groups, ring_reduce_scatter
+        >>> on_groups(ring_reduce_scatter(2), [[0, 1], [2, 3]], 4, 2, Collective.REDUCE_SCATTER)
+        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 steps)
     """
     ranks = np.atleast_2d(np.asarray(groups, dtype=np.int64))
     start = np.zeros(len(ranks), dtype=np.int64) if first_chunk is None else np.array(first_chunk, dtype=np.int64)

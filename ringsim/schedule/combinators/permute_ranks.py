@@ -19,6 +19,10 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
 
     Raises ValueError if `order` is not a permutation of the ranks, or moves the root of a broadcast or
     reduce, and ScheduleError if ranks own different numbers of chunks.
+
+        >>> from ringsim import permute_ranks, ring_all_reduce
+        >>> [transfer.src for transfer in permute_ranks(ring_all_reduce(4), [0, 2, 1, 3]).steps[0]]
+        [0, 2, 1, 3]
     """
     new_rank = np.array(order, dtype=np.int64)
     if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):

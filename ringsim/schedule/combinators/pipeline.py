@@ -18,6 +18,10 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
     Keeps the columns of the whole.
 
     Raises ValueError for less than one segment.
+
+        >>> from ringsim import algorithm, pipeline
+        >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
+        Schedule(broadcast binomial_tree over 8 ranks, 4 chunks, 6 steps)
     """
     check_segments(segments)
     if segments == 1:

@@ -15,6 +15,10 @@ def split(schedule: Schedule, segments: int) -> Schedule:
     the ranks where they were. For a pipeline that runs ahead of its order of application, see `pipeline`.
 
     Raises ValueError for less than one segment.
+
+        >>> from ringsim import ring_all_reduce, split
+        >>> split(ring_all_reduce(4), 2)
+        Schedule(all_reduce ring over 4 ranks, 8 chunks, 12 steps)
     """
     check_segments(segments)
     if segments == 1:

@@ -20,6 +20,10 @@ def then(
     step of `second` is looked at.
 
     Raises ScheduleError if the two do not have the same ranks and chunks.
+
+        >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
+        >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
+        Schedule(all_reduce mine over 4 ranks, 4 chunks, 6 steps)
     """
     if (first.num_ranks, first.num_chunks) != (second.num_ranks, second.num_chunks):
         raise ScheduleError(

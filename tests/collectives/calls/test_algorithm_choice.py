@@ -7,7 +7,8 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, chooser_of, use_network
 from collectives.runtime.queue import lane_of
-from ringsim import Collective, Network, build, predict_time
+from ringsim import Collective, Network, predict_time
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
 

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from collectives import Executor, execute
 from collectives.runtime.transport import Transport
-from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim import Collective, Network, Schedule, Transfer
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay
 from ringsim.simulation import simulate

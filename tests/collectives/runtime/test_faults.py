@@ -17,7 +17,8 @@ import torch.distributed as dist
 import collectives
 from collectives import CollectiveError, Event, Executor
 from collectives.runtime.transport import Transport
-from ringsim import Collective, Schedule, build
+from ringsim import Collective, Schedule
+from ringsim.registry import build
 from ringsim.schedule.program import rank_program
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool

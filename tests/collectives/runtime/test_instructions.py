@@ -3,7 +3,8 @@
 from hypothesis import given
 
 from collectives.runtime.instructions import POSTED_AHEAD, Do, num_apart, script_of
-from ringsim import Collective, Schedule, build
+from ringsim import Collective, Schedule
+from ringsim.registry import build
 from ringsim.schedule.program import RankProgram, rank_program
 from tests.ringsim.strategies import schedules
 

@@ -6,7 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from collectives.runtime.transport import Transport
-from ringsim import Collective, build
+from ringsim import Collective
+from ringsim.registry import build
 from tests.collectives.runtime.test_executor import assert_conforms, executed
 from tests.ranks import RankPool
 

@@ -12,7 +12,8 @@ from collectives.calls.algorithm_choice import require_network
 from collectives.runtime.instructions import Do, batched_script_of, num_apart_in_a_step, script_of
 from collectives.runtime.object_gather import Exchange
 from collectives.runtime.transport import Transport, find_transport, home_of
-from ringsim import Collective, build
+from ringsim import Collective
+from ringsim.registry import build
 from ringsim.schedule.program import rank_program
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool, group_on

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Transfer, build
+from ringsim import Collective, Schedule, Transfer
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.algorithms.rings import multi_ring_all_reduce
 from ringsim.algorithms.tree import double_binary_tree_all_reduce, double_binary_tree_broadcast
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import owners

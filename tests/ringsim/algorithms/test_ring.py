@@ -2,8 +2,9 @@
 
 import pytest
 
-from ringsim import Collective, build, ring_reduce_scatter
+from ringsim import Collective, ring_reduce_scatter
 from ringsim.algorithms.ring import stride_orders
+from ringsim.registry import build
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 7])

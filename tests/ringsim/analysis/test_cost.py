@@ -2,8 +2,9 @@
 
 import pytest
 
-from ringsim import Collective, build
+from ringsim import Collective
 from ringsim.analysis.cost import cost_of, sent_bound, steps_bound
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Transfer, build
+from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.analysis.critical_path import Cause, CriticalPath, Kind, critical_path
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
+from ringsim.registry import build
 from ringsim.schedule import partition
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ringsim import Cluster, Collective, Network, build, load_network, permute_ranks, predict_time
+from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.cli import main
 from ringsim.cli.rank_order import parse_order
+from ringsim.registry import build
 from ringsim.report.placement_report import describe_order, report_order
 from ringsim.schedule import verify
 

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from ringsim import Cluster, Collective, Network, Schedule, build
+from ringsim import Cluster, Collective, Network, Schedule
 from ringsim.analysis.stall import Stall, Stuck, find_stall, format_stall
 from ringsim.network.file_reader import read_network
+from ringsim.registry import build
 from ringsim.simulation import simulate
 
 HOSTS = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[rank]\nreduce_bandwidth = "1GB/s"\n'

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from ringsim import Schedule, build, predict_time
+from ringsim import Schedule, predict_time
 from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
 from ringsim.network.spec import Host, Link, Nics, SlowLink, Spec
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from tests.ringsim.calibration.test_one_host import TRUE, measured_on
 

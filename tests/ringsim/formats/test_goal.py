@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 
-from ringsim import Collective, Network, Schedule, build, closed_form_s
+from ringsim import Collective, Network, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import schedules

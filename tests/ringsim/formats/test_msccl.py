@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 
-from ringsim import Collective, Schedule, ScheduleError, Transfer, build
+from ringsim import Collective, Schedule, ScheduleError, Transfer
 from ringsim.cli import main
 from ringsim.formats.msccl.reader import read_msccl
 from ringsim.formats.msccl.writer import msccl_lines
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition, replay, verify
 from tests.ringsim.strategies import schedules

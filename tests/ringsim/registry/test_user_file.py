@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ringsim import Collective, build
+from ringsim import Collective
+from ringsim.registry import build
 from ringsim.schedule import verify
 
 EXCHANGE = """

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Timeline, build
+from ringsim import Collective, Network, Schedule, Timeline
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
+from ringsim.registry import build
 from ringsim.report.trace import MAX_TRANSFERS, write_trace
 from ringsim.simulation import simulate
 from tests.ringsim.analysis.test_usage import NETWORKS

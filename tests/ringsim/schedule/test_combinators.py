@@ -14,7 +14,6 @@ from ringsim import (
     Schedule,
     ScheduleError,
     Transfer,
-    build,
     merge,
     on_groups,
     permute_ranks,
@@ -22,6 +21,7 @@ from ringsim import (
     split,
     then,
 )
+from ringsim.registry import build
 from ringsim.schedule.collective import owners
 from tests.ringsim.strategies import schedules
 

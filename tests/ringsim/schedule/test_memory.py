@@ -3,8 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from ringsim import Collective, Network, Schedule, build, predict_time
+from ringsim import Collective, Network, Schedule, predict_time
 from ringsim.cli import main
+from ringsim.registry import build
 from ringsim.schedule import memory, verify
 from ringsim.schedule.memory import require_memory
 

@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 
-from ringsim import NEVER, Collective, Schedule, Transfer, build, ring_all_reduce
+from ringsim import NEVER, Collective, Schedule, Transfer, ring_all_reduce
+from ringsim.registry import build
 from ringsim.schedule.program import rank_program
 from tests.ringsim.strategies import schedules
 

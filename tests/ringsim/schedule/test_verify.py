@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, ScheduleError, Step, Transfer, build
+from ringsim import Collective, Schedule, ScheduleError, Step, Transfer
+from ringsim.registry import build
 from ringsim.schedule import replay, verify
 from ringsim.schedule.combinators.then import ThenSteps
 from ringsim.schedule.schedule import Steps

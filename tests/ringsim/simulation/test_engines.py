@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Cluster, Network, Schedule, Timeline, build, predict_time
+from ringsim import Cluster, Network, Schedule, Timeline, predict_time
 from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
+from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition
 from ringsim.schedule.collective import Collective

@@ -5,8 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ringsim import Cluster, Collective, Network, Schedule, build, predict_time, ring_all_reduce
+from ringsim import Cluster, Collective, Network, Schedule, predict_time, ring_all_reduce
 from ringsim.network.file_reader import read_network
+from ringsim.registry import build
 from ringsim.schedule import memory as memory_module
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Timeline, build, permute_ranks
+from ringsim import Collective, Schedule, Timeline, permute_ranks
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Jitter, Resources
+from ringsim.registry import build
 from ringsim.schedule.dependencies import NONE as NO_ROW
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation.engines.by_event import run_events

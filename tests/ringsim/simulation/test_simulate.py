@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import NEVER, Collective, Network, Schedule, Timeline, Transfer, build, predict_time, ring_all_reduce
+from ringsim import NEVER, Collective, Network, Schedule, Timeline, Transfer, predict_time, ring_all_reduce
+from ringsim.registry import build
 from ringsim.schedule import partition
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import schedules
