@@ -124,8 +124,8 @@ class _Fold:
         chunk_in, chunk_out: what each of the folded gives and is given, (num_folded or 1, any number).
         """
         # Nearly every rank sends nearly every chunk; asked for here, since the steps are long in the making.
-        what = f"{algorithm} of {self.num_ranks:,} ranks in {num_chunks:,} chunks"
-        require_memory(what, self.num_left * num_chunks * BYTES_LISTED)
+        purpose = f"{algorithm} of {self.num_ranks:,} ranks in {num_chunks:,} chunks"
+        require_memory(purpose, self.num_left * num_chunks * BYTES_LISTED)
         core = Schedule.from_columns(collective, algorithm, self.num_left, num_chunks, steps)
         if not len(self.folded):
             return core

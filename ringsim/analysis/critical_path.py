@@ -45,10 +45,10 @@ class Hop(NamedTuple):
     """One activity of the transfer in `row` of a timeline."""
 
     row: int
-    doing: Activity
+    activity: Activity
     begin_s: float
     end_s: float
-    after: Cause
+    cause: Cause
 
 
 class Kind(Enum):
@@ -65,7 +65,7 @@ class Kind(Enum):
 class PathSegment(NamedTuple):
     """A segment of the path, which `rank` is at on behalf of the transfer from `src` to `dst`.
 
-    after: what the activity had waited for; all segments of one activity have it in common.
+    cause: what the activity had waited for; all segments of one activity have it in common.
     """
 
     kind: Kind
@@ -76,7 +76,7 @@ class PathSegment(NamedTuple):
     chunk: int
     begin_s: float
     seconds: float
-    after: Cause
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CriticalPath:
     @property
     def num_transfers(self) -> int:
         """How many transfers have a part in it."""
-        return len({(each.step, each.src, each.dst, each.chunk) for each in self.segments})
+        return len({(segment.step, segment.src, segment.dst, segment.chunk) for segment in self.segments})
 
     def seconds(self) -> dict[Kind, float]:
         """What was spent on each kind."""
@@ -127,11 +127,11 @@ def critical_path(
         begin_s = min(hop.begin_s, end_s)
         if after_it is not None:
             segments.append(_segment(timeline, after_it, Kind.WAITING, end_s, until_s - end_s))
-        segments += _pieces(timeline, hop, costs, begin_s, end_s)[::-1]
+        segments += _segments(timeline, hop, costs, begin_s, end_s)[::-1]
         until_s, after_it = begin_s, hop
     if after_it is not None:
         segments.append(_segment(timeline, after_it, Kind.WAITING, 0.0, until_s))
-    return CriticalPath(timeline.time_s, tuple(each for each in reversed(segments) if each.seconds > 0))
+    return CriticalPath(timeline.time_s, tuple(segment for segment in reversed(segments) if segment.seconds > 0))
 
 
 Costs = Sequence[tuple[Kind, float]]  # of one activity if nothing else were going on, in the order of time
@@ -139,21 +139,21 @@ Costs = Sequence[tuple[Kind, float]]  # of one activity if nothing else were goi
 
 def _costs(timeline: Timeline, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]) -> list[Costs]:
     row = np.array([hop.row for hop in path], dtype=np.int64)
-    costs = costs_of(timeline, topology, chunk_bytes, row)
-    columns = (costs.send_overhead_s, bytes_s(timeline, topology, chunk_bytes, row), costs.receive_overhead_s)
-    parts = zip(*(column.tolist() for column in (*columns, costs.reduce_s)), strict=True)
-    of: list[Costs] = []
+    own = costs_of(timeline, topology, chunk_bytes, row)
+    columns = (own.send_overhead_s, bytes_s(timeline, topology, chunk_bytes, row), own.receive_overhead_s)
+    parts = zip(*(column.tolist() for column in (*columns, own.reduce_s)), strict=True)
+    costs: list[Costs] = []
     for hop, (send_overhead_s, sending_s, receive_overhead_s, reduce_s) in zip(path, parts, strict=True):
-        if hop.doing is Activity.SENDING:
-            of.append([(Kind.OVERHEAD, send_overhead_s), (Kind.BANDWIDTH, sending_s)])
-        elif hop.doing is Activity.APPLYING:
-            of.append([(Kind.OVERHEAD, receive_overhead_s), (Kind.REDUCTION, reduce_s)])
+        if hop.activity is Activity.SENDING:
+            costs.append([(Kind.OVERHEAD, send_overhead_s), (Kind.BANDWIDTH, sending_s)])
+        elif hop.activity is Activity.APPLYING:
+            costs.append([(Kind.OVERHEAD, receive_overhead_s), (Kind.REDUCTION, reduce_s)])
         else:
-            of.append([(Kind.LATENCY, hop.end_s - hop.begin_s)])
-    return of
+            costs.append([(Kind.LATENCY, hop.end_s - hop.begin_s)])
+    return costs
 
 
-def _pieces(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
+def _segments(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
     """An activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
     spent: list[tuple[Kind, float]] = []
     rest_s = end_s - begin_s
@@ -174,8 +174,8 @@ def _pieces(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: f
 def _segment(timeline: Timeline, hop: Hop, kind: Kind, begin_s: float, seconds: float) -> PathSegment:
     row = hop.row
     src, dst, step, chunk = (int(column[row]) for column in (timeline.src, timeline.dst, timeline.step, timeline.chunk))
-    rank = src if hop.doing is Activity.SENDING else dst
-    return PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.after)
+    rank = src if hop.activity is Activity.SENDING else dst
+    return PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.cause)
 
 
 Candidate = tuple[float, Cause, int, Activity]  # when it ended, and what it was
@@ -186,17 +186,19 @@ def _hops(timeline: Timeline, rows: Dependencies, tolerance_s: float) -> Iterato
     if not len(timeline):
         return
     before = _Before(timeline, rows)
-    row, doing = int(np.argmax(timeline.applied_s)), Activity.APPLYING
+    row, activity = int(np.argmax(timeline.applied_s)), Activity.APPLYING
     while True:
-        begin_s, end_s = before.times(row, doing)
-        candidates = before.candidates(row, doing, begin_s)
+        begin_s, end_s = before.times(row, activity)
+        candidates = before.candidates(row, activity, begin_s)
         if not candidates:
-            yield Hop(row, doing, begin_s, end_s, Cause.START)
+            yield Hop(row, activity, begin_s, end_s, Cause.START)
             return
         last_s = max(ended_s for ended_s, *_ in candidates)
-        _, after, next_row, next_doing = next(each for each in candidates if each[0] >= last_s - tolerance_s)
-        yield Hop(row, doing, begin_s, end_s, after)
-        row, doing = next_row, next_doing
+        _, cause, next_row, next_activity = next(
+            candidate for candidate in candidates if candidate[0] >= last_s - tolerance_s
+        )
+        yield Hop(row, activity, begin_s, end_s, cause)
+        row, activity = next_row, next_activity
 
 
 class _Before:
@@ -207,40 +209,40 @@ class _Before:
         self._sent_by = cache(self._sends)
         self._order: Ints | None = None
 
-    def times(self, row: int, doing: Activity) -> tuple[float, float]:
+    def times(self, row: int, activity: Activity) -> tuple[float, float]:
         """When it began and ended."""
         timeline = self._timeline
         begin, end = {
             Activity.SENDING: (timeline.start_s, timeline.left_s),
             Activity.TRAVELLING: (timeline.left_s, timeline.arrived_s),
             Activity.APPLYING: (timeline.apply_s, timeline.applied_s),
-        }[doing]
+        }[activity]
         return float(begin[row]), float(end[row])
 
-    def candidates(self, row: int, doing: Activity, begin_s: float) -> list[Candidate]:
+    def candidates(self, row: int, activity: Activity, begin_s: float) -> list[Candidate]:
         """In the order of `Cause`."""
-        if doing is Activity.TRAVELLING:
+        if activity is Activity.TRAVELLING:
             return [(begin_s, Cause.LEFT, row, Activity.SENDING)]
         rows = self._rows
-        if doing is Activity.SENDING:
-            found = [
+        if activity is Activity.SENDING:
+            candidates = [
                 self._applied(Cause.READY, int(rows.ready[row])),
                 self._left(Cause.LINK, int(rows.before_on_link[row])),
             ]
         else:
             arrived_s = float(self._timeline.arrived_s[row])
-            found = [
+            candidates = [
                 (arrived_s, Cause.ARRIVED, row, Activity.TRAVELLING),
                 self._applied(Cause.TURN, int(rows.before_at_dst[row])),
                 self._left(Cause.FREE, self._last_to_leave(int(rows.free[row]))),
             ]
-        return [candidate for candidate in found if candidate is not None]
+        return [candidate for candidate in candidates if candidate is not None]
 
-    def _applied(self, after: Cause, row: int) -> Candidate | None:
-        return None if row == NONE else (float(self._timeline.applied_s[row]), after, row, Activity.APPLYING)
+    def _applied(self, cause: Cause, row: int) -> Candidate | None:
+        return None if row == NONE else (float(self._timeline.applied_s[row]), cause, row, Activity.APPLYING)
 
-    def _left(self, after: Cause, row: int) -> Candidate | None:
-        return None if row == NONE else (float(self._timeline.left_s[row]), after, row, Activity.SENDING)
+    def _left(self, cause: Cause, row: int) -> Candidate | None:
+        return None if row == NONE else (float(self._timeline.left_s[row]), cause, row, Activity.SENDING)
 
     def _last_to_leave(self, free: int) -> int:
         """Of all that its sender has sent up to row `free`, the one that left last; of several the first."""

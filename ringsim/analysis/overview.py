@@ -128,8 +128,8 @@ def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Second
     if not isinstance(network, Network):
         return None
     times = [closed_form_of(schedule, network, size) for size in sizes.tolist()]
-    known = [time for time in times if time is not None]
-    return np.array(known) if len(known) == len(times) else None
+    finite = [time for time in times if time is not None]
+    return np.array(finite) if len(finite) == len(times) else None
 
 
 def _crossover(schedule: Schedule, network: AnyNetwork, floor: float, sizes: Ints, times: Seconds) -> int | None:

@@ -158,9 +158,9 @@ def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator
     first, as_it_is = _first_free(schedule), np.arange(schedule.num_ranks)
     near = _nearest_neighbours(congestion, schedule.num_ranks)
     random = [np.append(as_it_is[:first], rng.permutation(as_it_is[first:])) for _ in range(NUM_RANDOM_STARTS)]
-    found = [near, *(_improved(congestion, start, first, rng) for start in (near, as_it_is, *random))]
-    found.sort(key=congestion.estimate_s)
-    yield from dict.fromkeys(tuple(order.tolist()) for order in found)
+    orders = [near, *(_improved(congestion, start, first, rng) for start in (near, as_it_is, *random))]
+    orders.sort(key=congestion.estimate_s)
+    yield from dict.fromkeys(tuple(order.tolist()) for order in orders)
 
 
 def _nearest_neighbours(congestion: Congestion, num_ranks: int) -> Ints:

@@ -59,7 +59,7 @@ class Stall:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        first = [each._asdict() for each in self.first]
+        first = [number._asdict() for number in self.first]
         ranks = [asdict(rank) | {"transfer": rank.transfer._asdict()} for rank in self.ranks]
         failed = [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]
         return asdict(self) | {"first": first, "failed": failed, "ranks": ranks}
@@ -94,16 +94,16 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.left_s)
     begun_to_apply = np.isfinite(timeline.apply_s) & unended
-    found: dict[int, tuple[str, int]] = {}
+    activities: dict[int, tuple[str, int]] = {}
     for doing, its_rank, rows in (
         ("sends", timeline.src, begun_to_send),
         ("adds", timeline.dst, begun_to_apply),
         ("waits", timeline.dst, unended),
     ):
-        for each, row in _first_rows(its_rank, rows):
-            found.setdefault(each, (doing, row))
+        for number, row in _first_rows(its_rank, rows):
+            activities.setdefault(number, (doing, row))
     stalled = []
-    for rank, (doing, row) in sorted(found.items()):
+    for rank, (doing, row) in sorted(activities.items()):
         transfer = _stuck(timeline, row)
         peer = transfer.dst if doing == "sends" else transfer.src
         failed = _failed(topology, transfer, timeline.until_s)
@@ -123,10 +123,10 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
-    fails_at = {each: float(resources.fails_at_s[each]) for each in used if each != NONE}
+    fails_at = {number: float(resources.fails_at_s[number]) for number in used if number != NONE}
     # What was under way when the first of them failed ends at no later time.
     first_s = min(fails_at.values(), default=np.inf)
-    return tuple(resources.names[each] for each, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
+    return tuple(resources.names[number] for number, at_s in fails_at.items() if at_s <= max(until_s, first_s) < np.inf)
 
 
 def format_stall(stall: Stall) -> list[str]:

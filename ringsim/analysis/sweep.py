@@ -83,7 +83,7 @@ class Sweep:
             if cell.skipped:
                 names.setdefault((cell.num_ranks, cell.skipped), {})[cell.algorithm] = None
         every = len(self.algorithms)
-        who = {of: "all algorithms" if len(some) == every > 1 else ", ".join(some) for of, some in names.items()}
+        who = {place: "all algorithms" if len(some) == every > 1 else ", ".join(some) for place, some in names.items()}
         return [f"{who[num_ranks, why]} on {num_ranks} ranks skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> d
             network.topology(num_ranks)
         except ValueError as error:
             reasons[name, num_ranks] = str(error)
-            if all((name, each) in reasons for each in ranks):
+            if all((name, count) in reasons for count in ranks):
                 raise
     return reasons
 

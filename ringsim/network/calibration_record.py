@@ -24,7 +24,7 @@ class Calibration:
     def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int) -> bool:
         """Whether a time of this collective, whatever its algorithm, was among them."""
         return any(
-            (of.collective, of.num_ranks, of.num_hosts) == (collective, num_ranks, num_hosts)
-            and size_bytes in of.sizes_bytes
-            for of in self.cells
+            (calibrated.collective, calibrated.num_ranks, calibrated.num_hosts) == (collective, num_ranks, num_hosts)
+            and size_bytes in calibrated.sizes_bytes
+            for calibrated in self.cells
         )

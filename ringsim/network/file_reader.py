@@ -41,21 +41,21 @@ def _calibration(fields: Fields) -> Calibration | None:
 
 def _spec(fields: Fields) -> spec.Spec:
     placed, template = fields.get("placed_hosts", []), fields.get("host", {})
-    made: Fields = {}
+    sections: Fields = {}
     if placed:
-        made["placed_hosts"] = _placed_hosts(placed, template)
+        sections["placed_hosts"] = _placed_hosts(placed, template)
     else:
-        made |= _all_alike(fields)
-    made["cables"] = _cables(fields, made.get("placed_hosts", ()))
-    made["switch"] = _switch(fields, made)
-    made["processor"] = spec.Processor(**fields.get("processor", {}))
-    made["slow_ranks"] = tuple(spec.SlowRank(**slow) for slow in fields.get("slow_ranks", []))
-    made["slow_links"] = _slow_links(fields.get("slow_links", []))
-    made["failures"] = _failures(fields.get("failures", []))
-    made["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
-    made["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
-    made["library"] = spec.Library(**fields.get("library", {}))
-    return spec.Spec(**made)
+        sections |= _all_alike(fields)
+    sections["cables"] = _cables(fields, sections.get("placed_hosts", ()))
+    sections["switch"] = _switch(fields, sections)
+    sections["processor"] = spec.Processor(**fields.get("processor", {}))
+    sections["slow_ranks"] = tuple(spec.SlowRank(**slow) for slow in fields.get("slow_ranks", []))
+    sections["slow_links"] = _slow_links(fields.get("slow_links", []))
+    sections["failures"] = _failures(fields.get("failures", []))
+    sections["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
+    sections["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
+    sections["library"] = spec.Library(**fields.get("library", {}))
+    return spec.Spec(**sections)
 
 
 def _all_alike(fields: Fields) -> Fields:
@@ -135,18 +135,18 @@ def _check_reach(cables: Sequence[spec.Cable], hosts: Sequence[spec.PlacedHost])
             raise ValueError(f"links: there is no way from {first.name} {ranks}")
 
 
-def _switch(fields: Fields, made: Fields) -> spec.Switch:
-    given = fields.get("switch", {})
+def _switch(fields: Fields, sections: Fields) -> spec.Switch:
+    switch = fields.get("switch", {})
     for key, field in (("uplink", "uplink_bytes_per_s"), ("oversubscription", "oversubscription")):
-        if field in given and "hosts_per_leaf" not in given:
+        if field in switch and "hosts_per_leaf" not in switch:
             raise ValueError(f"switch.{key}: give switch.hosts too, the hosts of each leaf switch")
-    if "oversubscription" in given:
-        if "uplink_bytes_per_s" in given:
+    if "oversubscription" in switch:
+        if "uplink_bytes_per_s" in switch:
             raise ValueError("switch.oversubscription: give this or switch.uplink, not both")
-        hosts = [placed.host for placed in made.get("placed_hosts", ())] or [made["host"]]
+        hosts = [placed.host for placed in sections.get("placed_hosts", ())] or [sections["host"]]
         if any(math.isinf(host.nics.bandwidth_bytes_per_s) for host in hosts):
             raise ValueError("switch.oversubscription: needs a bandwidth of every NIC")
-    return spec.Switch(**given)
+    return spec.Switch(**switch)
 
 
 def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:

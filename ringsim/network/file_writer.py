@@ -32,11 +32,11 @@ def network_text(cluster: Cluster) -> str:
 
 def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
     host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts, "cores": spec.host.cores}
-    found = [f"{key} = {value}" for key, value in host.items() if value is not None]
-    yield "[host]", found + _values("host", spec.host)
-    for place, of in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
+    lines = [f"{key} = {value}" for key, value in host.items() if value is not None]
+    yield "[host]", lines + _values("host", spec.host)
+    for place, part in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
                       ("library", spec.library)):  # fmt: skip
-        values = _values(place, of)
+        values = _values(place, part)
         if values:
             yield f"[{place}]", values
     for protocol in spec.protocols:
@@ -45,12 +45,12 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
         yield "[[slow_link]]", _values("slow_link", slow)
 
 
-def _values(place: str, of: Any) -> list[str]:
+def _values(place: str, part: Any) -> list[str]:
     """A line for each key that says something else than if it were left out."""
-    defaults = {field.name: field.default for field in fields(of)}
+    defaults = {field.name: field.default for field in fields(part)}
     lines = []
     for name, key in _table(place).keys.items():
-        value = getattr(of, key.field, None)
+        value = getattr(part, key.field, None)
         if isinstance(key.holds, Table) or key.field not in defaults or value == defaults[key.field]:
             continue
         if name != "cores":

@@ -136,23 +136,25 @@ def require_sound(topology: Topology) -> None:
         _refuse("fails_at_s of", resources.fails_at_s, resources.fails_at_s >= 0, "not negative", resources.names)
 
 
-def require_costs(of: str, values: Floats) -> None:
+def require_costs(quantity: str, values: Floats) -> None:
     """Raise ValueError unless all are finite and not negative."""
     good = (values >= 0) & (values < np.inf)
     if not good.all():
-        _refuse(of, values, good, "finite and not negative")
+        _refuse(quantity, values, good, "finite and not negative")
 
 
-def require_rates(of: str, values: Floats, names: Sequence[str] = ()) -> None:
+def require_rates(quantity: str, values: Floats, names: Sequence[str] = ()) -> None:
     """Raise ValueError unless all are greater than 0; infinite: without limit."""
     good = values > 0
     if not good.all():
-        _refuse(of, values, good, "greater than 0", names)
+        _refuse(quantity, values, good, "greater than 0", names)
 
 
-def _refuse(of: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()) -> NoReturn:
+def _refuse(
+    quantity: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()
+) -> NoReturn:
     first = int(np.argmin(good))
-    raise ValueError(f"{of} {names[first] if names else first} is {values[first]}: must be {rule}")
+    raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")
 
 
 class AnyNetwork(Protocol):

@@ -126,7 +126,7 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
         return build_from_file(collective, algorithm, num_ranks)
     name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
-        known = ", ".join(name for of, name in ALGORITHMS if of is collective)
+        known = ", ".join(name for owner, name in ALGORITHMS if owner is collective)
         raise ValueError(
             f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
         )

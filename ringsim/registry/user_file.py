@@ -19,20 +19,20 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
     returned is not a Schedule of that collective and number of ranks.
     """
     file, _, function = algorithm.rpartition(":")
-    made = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
-    if not isinstance(made, Schedule):
-        raise ValueError(f"algorithm {algorithm!r}: it returned {type(made).__name__}, not a Schedule")
+    schedule = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"algorithm {algorithm!r}: it returned {type(schedule).__name__}, not a Schedule")
     for name, kind in (("collective", Collective), ("num_ranks", int), ("num_chunks", int), ("steps", Steps)):
-        value = getattr(made, name)
+        value = getattr(schedule, name)
         if not isinstance(value, kind):
             raise ValueError(f"algorithm {algorithm!r}: {name} {quoted(value)}: must be of {kind.__name__}")
-    if not callable(made.cut):
-        raise ValueError(f"algorithm {algorithm!r}: cut {quoted(made.cut)}: must be a function as partition is")
-    if (made.collective, made.num_ranks) != (collective, num_ranks):
+    if not callable(schedule.cut):
+        raise ValueError(f"algorithm {algorithm!r}: cut {quoted(schedule.cut)}: must be a function as partition is")
+    if (schedule.collective, schedule.num_ranks) != (collective, num_ranks):
         raise ValueError(
-            f"algorithm {algorithm!r}: it returned {made}; needed is {collective.value} over {num_ranks} ranks"
+            f"algorithm {algorithm!r}: it returned {schedule}; needed is {collective.value} over {num_ranks} ranks"
         )
-    return replace(made, algorithm=f"{Path(file).name}:{function}")  # so that whatever is said of it names the file
+    return replace(schedule, algorithm=f"{Path(file).name}:{function}")  # so that whatever is said of it names the file
 
 
 def _function(algorithm: str, path: Path, name: str) -> Any:

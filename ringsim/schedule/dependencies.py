@@ -104,14 +104,14 @@ def _grouped(key: npt.NDArray[np.integer]) -> tuple[Rows, Rows]:
 
 def _last_until(step: Rows, rank: Rows, wanted_rank: Rows, wanted_step: Rows) -> Rows:
     """For each row the last one whose `rank` is its `wanted_rank`, in a step up to its `wanted_step`."""
-    found = np.full(len(step), NONE, dtype=np.int32)
+    rows = np.full(len(step), NONE, dtype=np.int32)
     waits = np.flatnonzero(wanted_step != NONE)
     if not len(waits):
-        return found
+        return rows
     num_steps = int(step[-1]) + 1
     order = stable_order(rank)  # within a rank the rows stay in step order
     place = rank[order].astype(np.int64) * num_steps + step[order]
     wanted = wanted_rank[waits].astype(np.int64) * num_steps + wanted_step[waits]
     last = order[np.searchsorted(place, wanted, side="right") - 1]  # if none is before: the last of all, another rank's
-    found[waits] = np.where(rank[last] == wanted_rank[waits], last, NONE)
-    return found
+    rows[waits] = np.where(rank[last] == wanted_rank[waits], last, NONE)
+    return rows

@@ -7,20 +7,20 @@ from pathlib import Path
 from ringsim.units import format_size
 
 
-def require_memory(what: str, num_bytes: float) -> None:
-    """Raise ValueError if `what`, which takes `num_bytes`, does not fit into this machine's free memory."""
+def require_memory(purpose: str, num_bytes: float) -> None:
+    """Raise ValueError if `purpose`, which takes `num_bytes`, does not fit into this machine's free memory."""
     free = free_bytes()
     if num_bytes > free:
         raise ValueError(
-            f"{what}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free: take fewer ranks"
+            f"{purpose}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free: take fewer ranks"
         )
 
 
-def require_installed_memory(what: str, num_bytes: float) -> None:
-    """Raise ValueError if `what` does not fit even into an empty machine: all processes there get the same answer."""
+def require_installed_memory(purpose: str, num_bytes: float) -> None:
+    """Raise ValueError if `purpose` does not fit even into an empty machine: all processes get the same answer."""
     installed = _pages_bytes("SC_PHYS_PAGES")
     if num_bytes > installed:
-        raise ValueError(f"{what}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
+        raise ValueError(f"{purpose}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
 
 
 def free_bytes() -> float:

@@ -143,9 +143,9 @@ class _Verifier:
                 dst,
                 f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}",
             )
-        known = np.maximum(self._progress[dst], seen)
+        progress = np.maximum(self._progress[dst], seen)
         for step, receiver in self._unconfirmed.pop((dst, chunk), []):
-            if buffer_dependency < step and known[receiver] < step:
+            if buffer_dependency < step and progress[receiver] < step:
                 self._fail(
                     index,
                     dst,

@@ -36,7 +36,7 @@ class Timeline:
     def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> "Timeline":
         """One whose columns are still to be filled in."""
         types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
-        return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=each) for each in types))
+        return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=dtype) for dtype in types))
 
     def __len__(self) -> int:
         return len(self.step)

@@ -108,7 +108,7 @@ class StepProfile:
         parameters = as_tuple("parameters", rest.pop("parameters"))
         if len(parameters) > MAX_PARAMETERS:
             raise ValueError(f"parameters: {len(parameters)} of them: must be at most {MAX_PARAMETERS}")
-        return cls(tuple(_parameter(index, each) for index, each in enumerate(parameters)), **rest)
+        return cls(tuple(_parameter(index, values) for index, values in enumerate(parameters)), **rest)
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""

@@ -171,14 +171,14 @@ def sweep_caps(
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[PredictedStep]:
     """The step with each of these caps; those that make the same buckets are predicted once."""
-    known: dict[tuple[tuple[int, ...], ...], PredictedStep] = {}
+    predictions: dict[tuple[tuple[int, ...], ...], PredictedStep] = {}
     steps = []
-    for each in caps:
-        own = replace(config, caps=each)
-        buckets = tuple(tuple(bucket) for bucket in assign_buckets(profile, each, config.phase))
-        if buckets not in known:
-            known[buckets] = predict_step(profile, network, num_ranks, own)
-        steps.append(replace(known[buckets], config=own))
+    for caps_of_step in caps:
+        step_config = replace(config, caps=caps_of_step)
+        buckets = tuple(tuple(bucket) for bucket in assign_buckets(profile, caps_of_step, config.phase))
+        if buckets not in predictions:
+            predictions[buckets] = predict_step(profile, network, num_ranks, step_config)
+        steps.append(replace(predictions[buckets], config=step_config))
         on_step(1)
     return steps
 

@@ -92,12 +92,12 @@ class _Ordering:
     def _on_connections(
         self, wanted: Callable[[Instruction], bool], connection: Callable[[ThreadBlock], Connection]
     ) -> defaultdict[Connection, list[int]]:
-        found: defaultdict[Connection, list[int]] = defaultdict(list)
+        sends: defaultdict[Connection, list[int]] = defaultdict(list)
         for block in self._blocks:
             for step in block.instructions:
                 if wanted(step):
-                    found[connection(block)].append(self._number[step.gpu, step.block, step.step])
-        return found
+                    sends[connection(block)].append(self._number[step.gpu, step.block, step.step])
+        return sends
 
     def _match(self, connection: Connection, sends: list[int], receives: list[int]) -> Iterator[tuple[int, int]]:
         src, dst, channel = connection

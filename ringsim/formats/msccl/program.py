@@ -181,11 +181,11 @@ class _Reader:
                 ("send", block.send_to, block.channel),
                 ("recv", block.receive_from, block.channel),
             )
-            for what, number, channel in ends:
-                if number != NO_PEER and (what, number, channel) in used:
-                    other = used[what, number, channel]
-                    self._fail(f"gpu {gpu} tb {block.number}", f"{what} {number}: tb {other} has that already")
-                used[what, number, channel] = block.number
+            for direction, number, channel in ends:
+                if number != NO_PEER and (direction, number, channel) in used:
+                    other = used[direction, number, channel]
+                    self._fail(f"gpu {gpu} tb {block.number}", f"{direction} {number}: tb {other} has that already")
+                used[direction, number, channel] = block.number
         return blocks
 
     def _sizes(self, gpu: int, element: "Element") -> dict[str, int]:

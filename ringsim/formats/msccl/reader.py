@@ -40,10 +40,10 @@ def build_from_msccl(collective: Collective, algorithm: str, num_ranks: int) -> 
     path = Path(algorithm)
     if not path.is_file():
         raise ValueError(f"algorithm {algorithm!r}: there is no such file")
-    made = read_msccl(path)
-    if (made.collective, made.num_ranks) != (collective, num_ranks):
+    schedule = read_msccl(path)
+    if (schedule.collective, schedule.num_ranks) != (collective, num_ranks):
         raise ValueError(
-            f"algorithm {algorithm!r}: it is {made.collective.value} over {made.num_ranks} ranks; asked for is "
+            f"algorithm {algorithm!r}: it is {schedule.collective.value} over {schedule.num_ranks} ranks; asked for is "
             f"{collective.value} over {num_ranks}"
         )
-    return made
+    return schedule

@@ -32,8 +32,8 @@ def steps_of(program: Program, moves: Moves) -> list[list[Transfer]]:
                     step[other] = max(step[other], step_of_group + distance)
             step[move] = step_of_group
     rows: list[list[Transfer]] = [[] for _ in range(max(step, default=-1) + 1)]
-    for made, number in zip(moves.moves, step, strict=True):
-        rows[number].append(Transfer(made.src, made.dst, made.chunk, made.reduce))
+    for done, number in zip(moves.moves, step, strict=True):
+        rows[number].append(Transfer(done.src, done.dst, done.chunk, done.reduce))
     return rows
 
 

@@ -74,11 +74,11 @@ class MergedSteps(Steps):
         return self._of_parts("last_send", rank, chunk)
 
     def _of_parts(self, query: str, rank: Ints, chunk: Ints) -> Ints:
-        found = np.full_like(rank, NEVER)
+        last_steps = np.full_like(rank, NEVER)
         for i, (steps, numbers) in enumerate(zip(self._parts, self._numbers, strict=True)):
             mine = chunk % len(self._parts) == i
-            found[mine] = numbers[getattr(steps, query)(rank[mine], chunk[mine] // len(self._parts))]
-        return found
+            last_steps[mine] = numbers[getattr(steps, query)(rank[mine], chunk[mine] // len(self._parts))]
+        return last_steps
 
     def step(self, index: int) -> Step:
         part = int(self._part[index])

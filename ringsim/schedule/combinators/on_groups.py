@@ -74,10 +74,10 @@ class GroupedSteps(Steps):
     def _within(self, query: str, rank: Ints, chunk: Ints) -> Ints:
         group = self._group[rank]
         own_chunk = chunk - self._first_chunk[group]
-        known = (group != NEVER) & (own_chunk >= 0) & (own_chunk < self._num_chunks)
-        found = np.full_like(rank, NEVER)
-        found[known] = getattr(self._steps, query)(self._place[rank[known]], own_chunk[known])
-        return found
+        inside = (group != NEVER) & (own_chunk >= 0) & (own_chunk < self._num_chunks)
+        steps = np.full_like(rank, NEVER)
+        steps[inside] = getattr(self._steps, query)(self._place[rank[inside]], own_chunk[inside])
+        return steps
 
     def step(self, index: int) -> Step:
         step = self._steps.step(index)

@@ -89,10 +89,10 @@ class Activities:
         """
         if now >= self._now_s * (1 - SAME_MOMENT):
             return
-        for times, what in ((self._joins_s, "begins"), (self._ends_s, "ends")):
+        for times, event in ((self._joins_s, "begins"), (self._ends_s, "ends")):
             for slot in np.flatnonzero(~(times >= self._now_s))[:1].tolist():
                 raise ValueError(
-                    f"{self._name(slot)}: {what} at {times[slot]} s: the clock is at {self._now_s} s already"
+                    f"{self._name(slot)}: {event} at {times[slot]} s: the clock is at {self._now_s} s already"
                 )
         raise ValueError(f"the clock does not advance: from {self._now_s} s to {now} s")
 

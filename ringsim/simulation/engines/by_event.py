@@ -114,16 +114,16 @@ class EventRun:
         free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(self._rows.free[row]))
         return np.maximum(free_s, self._applied_s[self._rows.before_at_dst[row]])
 
-    def _later(self, what: Callable[[Ints], None], rows: Ints) -> None:
+    def _later(self, action: Callable[[Ints], None], rows: Ints) -> None:
         if len(rows):
-            self._todo.setdefault(what, []).append(rows)
+            self._todo.setdefault(action, []).append(rows)
 
     def _settle(self) -> None:
         """Find out all that follows from what is known, as much of one kind at a time as there is."""
         while self._todo:
-            what = next(iter(self._todo))
-            rows = self._todo.pop(what)
-            what(rows[0] if len(rows) == 1 else np.concatenate(rows))
+            action = next(iter(self._todo))
+            rows = self._todo.pop(action)
+            action(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
     def _start(self, row: Ints) -> None:
         """All that these waited for is known: they take their links."""

@@ -38,7 +38,7 @@ def run_queue(queue: Sequence[Queued], topology: Topology, num_workers: int) -> 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
     """
-    rows, first_row = _in_a_row([each.schedule for each in queue])
+    rows, first_row = _in_a_row([call.schedule for call in queue])
     pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * topology.num_ranks + rows.dst, return_inverse=True)
     workers = _Workers(topology, pair, num_workers)
     run = _QueueRun(rows, first_row, queue, workers, len(pair))
@@ -48,8 +48,8 @@ def run_queue(queue: Sequence[Queued], topology: Topology, num_workers: int) -> 
 
 def _in_a_row(schedules: Sequence[Schedule]) -> tuple[Dependencies, Ints]:
     """The rows of all schedules, one after the other, and where those of each begin, and the last end."""
-    known = {id(schedule): schedule for schedule in schedules}
-    rows_of = {name: dependencies(schedule) for name, schedule in known.items()}
+    by_id = {id(schedule): schedule for schedule in schedules}
+    rows_of = {name: dependencies(schedule) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
     first_row = np.cumsum([0, *(len(part) for part in parts)])
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
@@ -83,11 +83,11 @@ class _Workers(Topology):
         self._first_pair = len(topology.resources.names)
         connection = topology.paths(pairs // topology.num_ranks, pairs % topology.num_ranks).bytes_per_s
         names = tuple(f"connection{pair}" for pair in range(len(pairs)))
-        found = topology.resources
+        resources = topology.resources
         self.resources = Resources(
-            found.names + names,
-            np.concatenate([found.capacity, connection]),
-            np.concatenate([found.fails_at_s, np.full(len(pairs), np.inf)]),
+            resources.names + names,
+            np.concatenate([resources.capacity, connection]),
+            np.concatenate([resources.fails_at_s, np.full(len(pairs), np.inf)]),
         )
         columns = {name: np.tile(getattr(topology.processors, name), num_workers) for name in Processors.__slots__}
         self.processors = Processors(**columns)
@@ -124,7 +124,7 @@ class _QueueRun(EventRun):
         self._sends_from_s = np.full(len(queue), np.inf)
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
-        chunk_bytes = np.concatenate([each.chunk_bytes for each in queue])
+        chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
         links = links_of(workers.src, workers.dst, workers)
         super().__init__(rows, links, workers, chunk_bytes, num_timers=self._num_workers)
 
@@ -161,8 +161,8 @@ class _QueueRun(EventRun):
         super()._be_applied(row)
         collectives, counts = np.unique(self._collective[row], return_counts=True)
         self._to_apply[collectives] -= counts
-        for each in collectives[self._to_apply[collectives] == 0].tolist():
-            self._has_ended(each, float(self._applied_s[self._first_row[each] : self._first_row[each + 1]].max()))
+        for call in collectives[self._to_apply[collectives] == 0].tolist():
+            self._has_ended(call, float(self._applied_s[self._first_row[call] : self._first_row[call + 1]].max()))
 
     def _has_ended(self, collective: int, end_s: float) -> None:
         """Its end may be known before the clock comes to it; only then is its worker free."""

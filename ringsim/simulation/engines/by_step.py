@@ -98,7 +98,7 @@ class _Engine:
     def _pattern_of(self, step: Step) -> "_Pattern":
         key = id(step.src), id(step.dst)
         if key not in self._patterns:
-            if sum(len(known.columns[0]) for known in self._patterns.values()) > MAX_PATTERN_ROWS:
+            if sum(len(pattern.columns[0]) for pattern in self._patterns.values()) > MAX_PATTERN_ROWS:
                 self._patterns.clear()
             self._patterns[key] = _Pattern(step, self._links, self._topology, self._bytes)
         return self._patterns[key]

@@ -96,7 +96,7 @@ def test_each_kind_of_wait_is_followed() -> None:
     ):
         steps = [[Transfer(*row) for row in step] for step in rows]
         schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "by hand", 3, 2, steps)
-        assert [segment.after for segment in path_of(schedule, network, 2).segments] == expected
+        assert [segment.cause for segment in path_of(schedule, network, 2).segments] == expected
 
 
 def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
@@ -128,7 +128,7 @@ def test_tolerance_takes_the_first_of_those_that_ended_together() -> None:
     timeline, topology = simulate(schedule, network, 1), network.topology(3)
     for tolerance_s, after in ((0.0, Cause.TURN), (0.01, Cause.ARRIVED)):
         path = critical_path(timeline, dependencies(schedule), topology, np.array([1]), tolerance_s=tolerance_s)
-        assert path.segments[-1].after is after
+        assert path.segments[-1].cause is after
         assert sum(path.seconds().values()) == pytest.approx(path.time_s)
 
 
