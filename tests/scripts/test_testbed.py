@@ -210,7 +210,13 @@ def test_clean_removes_what_a_killed_testbed_left() -> None:
         "os.kill(os.getpid(), 9)",
     ])  # fmt: skip
     with Testbed(1) as bed:
-        done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, env=ENVIRONMENT, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            cwd=ROOT / "scripts",
+            env=ENVIRONMENT,
+            check=False,
+        )
         assert done.returncode == -signal.SIGKILL
         removed = clean()
         assert len({owner(name) for name in removed}) == 1

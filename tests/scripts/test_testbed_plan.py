@@ -109,7 +109,7 @@ def test_names_carry_the_process_that_made_them() -> None:
 
 def capacities(text: str, num_ranks: int) -> dict[str, float]:
     """What the network that the text describes can carry, by resource."""
-    of = read_network(text, "testbed.toml").machine(num_ranks).resources
+    of = read_network(text, "testbed.toml").topology(num_ranks).resources
     return dict(zip(of.names, of.capacity.tolist(), strict=True))
 
 
