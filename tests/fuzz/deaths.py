@@ -98,7 +98,7 @@ class Death:
         while waiting and time.monotonic() < end_s:
             ended = {rank for rank in waiting if ranks.has_ended(rank)}
             answers |= ranks.answers(sorted(waiting), 0.1)
-            # On a busy machine 0.1 s may pass without a look; the pipe of a rank that has ended is read without waiting.
+            # On a busy machine 0.1 s may pass without a look; who has ended need not be waited for.
             answers |= ranks.answers(sorted(ended - answers.keys()), HANGS_S)
             waiting -= ended | answers.keys()
             if ranks.is_stopped(self.victim):
