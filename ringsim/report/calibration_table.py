@@ -7,6 +7,7 @@ from typing import Any
 
 from ringsim.calibration import MISFIT, Cell, LogFit, Parameter, ProbeFit
 from ringsim.measurements import Probe
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_size, format_time
 
 _SHOWN_MISFITS = 5
@@ -16,12 +17,10 @@ def format_fit(fit: LogFit) -> str:
     """The table of parameters, and the statement of fit."""
     rows = [("parameter", "value", "95 % between", "seen in")]
     rows += [(each.name, *_values(each), _seen(each.seen_in)) for each in fit.parameters]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    return "\n".join([*lines, method, "", *format_fit_statement(fit.cells, fit.errors)])
+    return "\n".join([*align_columns(rows), method, "", *format_fit_statement(fit.cells, fit.errors)])
 
 
 def format_fit_statement(cells: Sequence[Cell], errors: Sequence[float]) -> list[str]:
@@ -73,9 +72,7 @@ def format_probe_fit(fit: ProbeFit) -> str:
     for name, value in fit.values.items():
         between = f"{_shown_or_none(name, fit.low[name])} .. {_shown_or_none(name, fit.high[name])}"
         rows.append((name, _shown_or_none(name, value), between, fit.probes[name]))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += ["intervals: bootstrap over the blocks of each probe", ""]
+    lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
     worst = max(fit.residuals, key=lambda pair: abs(pair[1]))

@@ -2,20 +2,20 @@
 
 import csv
 import io
-from collections.abc import Sequence
 
 from ringsim.calibration import Compared, Comparison
+from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 _COLUMNS = ("collective", "algorithm", "size", "ranks", "hosts", "predicted", "measured", "error", "spread", "")
+_ALIGNMENT = "llrrrrrrrl"
 
 
 def format_comparison(comparison: Comparison) -> str:
     """A row for each cell, then the summary by size class."""
     rows = [_COLUMNS, *(_row(each) for each in comparison.cells)]
-    return "\n".join(
-        [f"network {comparison.network}", *_aligned(rows), "", format_summary(comparison), *_notes(comparison)]
-    )
+    cells = align_columns(rows, _ALIGNMENT)
+    return "\n".join([f"network {comparison.network}", *cells, "", format_summary(comparison), *_notes(comparison)])
 
 
 def format_summary(comparison: Comparison) -> str:
@@ -24,7 +24,7 @@ def format_summary(comparison: Comparison) -> str:
     for of in comparison.summary():
         used = "used in the calibration" if of["used_in_calibration"] else "held out"
         rows.append((of["sizes"], str(of["num_cells"]), f"{of['median']:.1%}", f"{of['p95']:.1%}", used))
-    return "\n".join(_aligned(rows))
+    return "\n".join(align_columns(rows, "llrrl"))
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -64,15 +64,3 @@ def _notes(comparison: Comparison) -> list[str]:
         f"not predicted: {collective} {algorithm}, {number} cells: {why}"
         for (collective, algorithm, why), number in missing.items()
     ]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join([*cells[:-1], row[-1]]).rstrip())
-    return lines

@@ -5,6 +5,7 @@ from typing import Any
 
 from ringsim.analysis import CriticalPath, Explanation, LinkUsage, RankUsage, among_most
 from ringsim.network import Floats
+from ringsim.text_table import align_columns
 from ringsim.units import format_time
 
 _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applying", "waiting_s": "waiting",
@@ -93,8 +94,7 @@ def ranks_table(explanation: Explanation) -> str:
     rows = [("rank", *_RANK_COLUMNS.values())]
     for rank in range(explanation.timeline.num_ranks):
         rows.append((str(rank), *(format_time(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(align_columns(rows, "r"))
 
 
 def _percent(share: float) -> str:

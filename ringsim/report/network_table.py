@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ringsim.network import NONE, Cluster, Machine
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_time
 
 
@@ -24,14 +25,12 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
 
 def format_networks(clusters: Iterable[Cluster]) -> str:
     """Two lines for each: what it is, and where its numbers come from."""
-    rows = [network_summary(cluster) for cluster in clusters]
-    width = max(len(row["name"]) for row in rows)
-    lines = []
-    for row in rows:
-        hosts, ranks = row["num_hosts"] or "any", row["max_ranks"] or "any"
-        lines.append(f"{row['name']:{width}}  {hosts!s:>3} hosts, {ranks!s:>3} ranks  {row['description']}")
-        lines.append(f"{'':{width}}  {row['source']}")
-    return "\n".join(lines)
+    rows = []
+    for summary in map(network_summary, clusters):
+        hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
+        rows.append((summary["name"], f"{hosts!s:>3} hosts, {ranks!s:>3} ranks  {summary['description']}"))
+        rows.append(("", summary["source"]))
+    return "\n".join(align_columns(rows))
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
@@ -78,8 +77,8 @@ def format_network_details(found: dict[str, Any]) -> str:
     about = f": {found['description']}" if found["description"] else ""
     parts = [f"{found['name']}, {found['num_ranks']} ranks{about}"]
     parts += [found["source"], ""] if found["source"] else [""]
-    parts += _aligned([("resource", "number", "capacity", ""), *_alike(found["resources"])])
-    parts += ["", *_aligned([("path", "latency", "alone", "uses for a byte"), *paths])]
+    parts += align_columns([("resource", "number", "capacity", ""), *_alike(found["resources"])])
+    parts += ["", *align_columns([("path", "latency", "alone", "uses for a byte"), *paths])]
     return "\n".join(parts)
 
 
@@ -110,11 +109,6 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 def _failing(resource: dict[str, Any]) -> str:
     return "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _finite(value: float) -> float | None:

@@ -9,6 +9,7 @@ import numpy as np
 from ringsim.analysis import Congestion, Order
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, partition
+from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 SLOW = 2.0  # times the quickest of all hops, before and now
@@ -56,18 +57,15 @@ def describe_order(report: Mapping[str, Any]) -> str:
     """What `report_order` gave, for people."""
     before, now = report["before"], report["now"]
     of = f"{report['num_ranks']} ranks, {format_size(report['size_bytes'])}"
-    rows = [f"{report['collective']} {report['algorithm']}, {of}", _row("order", _joined(report["order"]))]
-    rows.append(_row("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
+    rows = [("order", _joined(report["order"]))]
+    rows.append(("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
     if before["busiest"]:
         busiest = " -> ".join(f"{of['busiest']}, {format_time(of['busy_s'])}" for of in (before, now))
-        rows.append(_row("busiest", busiest))
-    rows += [_row(f"slow hops {when}", _slow_hops(of)) for when, of in (("before", before), ("now", now))]
-    rows.append(_row("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
-    return "\n".join(rows)
-
-
-def _row(name: str, value: str) -> str:
-    return f"  {name:<17} {value}"
+        rows.append(("busiest", busiest))
+    rows += [(f"slow hops {when}", _slow_hops(of)) for when, of in (("before", before), ("now", now))]
+    rows.append(("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
+    title = f"{report['collective']} {report['algorithm']}, {of}"
+    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
 
 
 def _joined(order: Sequence[int]) -> str:

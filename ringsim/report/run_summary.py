@@ -8,6 +8,7 @@ from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
 from ringsim.schedule import Schedule
 from ringsim.simulation import closed_form_of, predict_time
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_size, format_time
 
 
@@ -48,10 +49,8 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None) -> 
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
     title = f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks"
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(
-        [f"{title}, {format_size(result['size_bytes'])}", *(f"  {name:{width}}  {text}" for name, text in rows)]
-    )
+    lines_of_text = [f"  {line}" for line in align_columns(rows)]
+    return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.report.network_table import describe_network
+from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 _GAP = "   "
@@ -43,7 +44,10 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
     about = ", ".join(describe_network(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
-    blocks = ["\n".join(_beside([sizes, *some])) for some in _pages(columns, width - len(max(sizes, key=len)))]
+    blocks = [
+        "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
+        for page in _pages(columns, width - len(max(sizes, key=len)))
+    ]
     return "\n\n".join([f"{title}\nnetwork {network}" + (f": {about}" if about else ""), *blocks])
 
 
@@ -51,9 +55,7 @@ def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
     """The cells of one number of ranks below its heading, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
-    names, times, gains = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [f"{name:<{names}}  {time:>{times}}  {gain:>{gains}}".rstrip() for name, time, gain in rows]
-    return [f"{num_ranks} ranks", *lines]
+    return [f"{num_ranks} ranks", *align_columns(rows, "lr")]
 
 
 def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
@@ -75,11 +77,3 @@ def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]
         page.append(column)
         used += needed
     yield page
-
-
-def _beside(columns: Sequence[list[str]]) -> Iterator[str]:
-    first, *others = columns
-    widths = [max(map(len, column)) for column in others]
-    for head, *cells in zip(first, *others, strict=True):
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        yield _GAP.join([head.rjust(max(map(len, first))), *padded]).rstrip()

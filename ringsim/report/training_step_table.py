@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ringsim.text_table import align_columns
 from ringsim.training_step import BucketTimes, Prediction, Step, reason
 from ringsim.units import format_size, format_time
 
@@ -36,7 +37,7 @@ def _step(found: Prediction) -> str:
         ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
-    return "\n".join([title, *(f"  {name:10}  {text}" for name, text in rows)])
+    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
 
 
 def _buckets(step: Step) -> str:
@@ -44,7 +45,7 @@ def _buckets(step: Step) -> str:
     if len(rows) > MAX_ROWS:
         half = MAX_ROWS // 2
         rows[half:-half] = [("...", "", "", "", "", "")]
-    return "\n".join(aligned([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows]))
+    return "\n".join(align_columns([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows], "r"))
 
 
 def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
@@ -62,7 +63,7 @@ def _sweep(found: Prediction) -> str:
         rows.append((str(step.config.caps), str(len(step.buckets)), *times, f"{100 * step.efficiency:.1f} %", mark))
     why = [reason(found.sweep, found.step)]
     why += [f"{found.speedup:.3f} times as fast as torch's own"] if found.default is not found.step else []
-    return "\n".join([*aligned(rows), *(f"  {line}" for line in why if line)])
+    return "\n".join([*align_columns(rows, "r"), *(f"  {line}" for line in why if line)])
 
 
 def _scaling(steps: Sequence[Step]) -> str:
@@ -72,13 +73,7 @@ def _scaling(steps: Sequence[Step]) -> str:
         rows.append(
             (str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup)
         )
-    return "\n".join(aligned(rows))
-
-
-def aligned(rows: Sequence[Row]) -> list[str]:
-    """Columns of equal width, to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(align_columns(rows, "r"))
 
 
 def _time(time_s: float) -> str:
