@@ -11,10 +11,10 @@ from typing import NamedTuple
 import click
 
 from generated_part import GeneratedPart
-from ringsim.calibration import calibrate_logs, cells_of_tables, compare_logs, percentile
+from ringsim.calibration import calibrate_logs, cells_of_tables, compare_logs
 from ringsim.cli.inputs import parse_nics
 from ringsim.console import OneLineCommand
-from ringsim.measurements import read_logs
+from ringsim.measurements import p95, read_logs
 from ringsim.network import network_text, read_network
 
 LARGE = 2**20  # bytes: what the targets are about
@@ -121,7 +121,7 @@ def measure(pair: Pair, logs: Path) -> Result:
     errors = [(each.cell.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
-    return Result(pair, len(large), statistics.median(large), percentile(large, 0.95), bulk_median)
+    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median)
 
 
 def _files(names: tuple[str, ...], logs: Path) -> list[Path]:

@@ -5,6 +5,7 @@ table says so; and training steps, from probes and a profile of a step without s
 what was measured is kept in the output folder.
 """
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,10 @@ from ringsim.calibration import (
     cells_of_measurements,
     compare_measurements,
     fitting_model,
-    percentile,
 )
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
-from ringsim.measurements import Measurements, provenance
+from ringsim.measurements import Measurements, p95, provenance
 from ringsim.network import Cluster, network_text, read_network
 
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
@@ -153,9 +153,9 @@ def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Comp
 
 def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float) -> str:
     """Of the table."""
-    median, p95 = percentile(errors, 0.5), percentile(errors, 0.95)
+    median = statistics.median(errors)
     return (
-        f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95:.1%} | {percentile(spreads, 0.5):.0%} | "
+        f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95(errors):.1%} | {statistics.median(spreads):.0%} | "
         f"{target:.0%} | {'' if median <= target else 'missed'} |"
     )
 

@@ -2,7 +2,7 @@
 
 from ringsim.calibration.cases import Cell, cells_of_measurements, cells_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
-from ringsim.calibration.comparison import Compared, Comparison, compare_logs, compare_measurements, percentile
+from ringsim.calibration.comparison import Compared, Comparison, compare_logs, compare_measurements
 from ringsim.calibration.from_logs import MISFIT, LogFit, Parameter, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
@@ -37,6 +37,5 @@ __all__ = [
     "fitted_cluster",
     "fitting_model",
     "num_hosts",
-    "percentile",
     "picture_names",
 ]

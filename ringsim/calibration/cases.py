@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
-from ringsim.measurements import Measurements, Places, Row, Table, tenths
+from ringsim.measurements import Measurements, Places, Row, Table, p10_p90
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
     highs = [row.high_s for _, row in rows if row.high_s is not None]
-    spread = (min(lows), max(highs)) if lows and highs else tenths(times)
+    spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
     table = rows[0][0]
     return Cell(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file)
 
@@ -86,5 +86,5 @@ def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str)
             )
         seconds = times.together_s if one_clock else times.times_s
         key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
-        cells.append(Cell(*key, seconds, seconds if times.in_place else (), tenths(seconds), file=file))
+        cells.append(Cell(*key, seconds, seconds if times.in_place else (), p10_p90(seconds), file=file))
     return cells

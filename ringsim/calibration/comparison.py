@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ringsim.calibration.cases import Cell
 from ringsim.calibration.protocol_time import TESTS, predict
-from ringsim.measurements import RAW_SOCKETS, TORCH
+from ringsim.measurements import RAW_SOCKETS, TORCH, p95
 from ringsim.native import executed_schedule, local_s, local_work, rival_schedule
 from ringsim.network import Cluster
 from ringsim.schedule import Collective
@@ -84,7 +84,7 @@ class Comparison:
                 ]
                 if errors:
                     rows.append({"sizes": name, "used_in_calibration": used, "num_cells": len(errors),
-                                 "median": statistics.median(errors), "p95": percentile(errors, 0.95)})  # fmt: skip
+                                 "median": statistics.median(errors), "p95": p95(errors)})  # fmt: skip
         return rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,12 +94,6 @@ class Comparison:
             "cells": [each.as_dict() for each in self.cells],
             "summary": self.summary(),
         }
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def compare_logs(cells: Sequence[Cell], cluster: Cluster) -> Comparison:

@@ -7,7 +7,7 @@ from ringsim.measurements.measurements import Measurements, Probe, save_json
 from ringsim.measurements.places import Places
 from ringsim.measurements.provenance import provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
-from ringsim.measurements.spread import tenths
+from ringsim.measurements.spread import p10_p90, p95
 
 __all__ = [
     "PT2PT_BANDWIDTH",
@@ -23,8 +23,9 @@ __all__ = [
     "RecordedRun",
     "Row",
     "Table",
+    "p10_p90",
+    "p95",
     "provenance",
     "read_logs",
     "save_json",
-    "tenths",
 ]

@@ -14,7 +14,7 @@ from ringsim.files import (
     require_seconds,
     require_whole,
 )
-from ringsim.measurements.spread import tenths
+from ringsim.measurements.spread import p10_p90
 from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
@@ -87,9 +87,9 @@ class CollectiveTimes:
         )
 
     @property
-    def tenths_s(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile."""
-        return tenths(self.times_s)
+    def p10_p90_s(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile of `times_s`."""
+        return p10_p90(self.times_s)
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
