@@ -1,5 +1,6 @@
-"""The fields of what is read from JSON: that they are there, and that each is a quantity of its kind."""
+"""The fields of JSON: what is read has all of them, each a quantity of its kind; what is written is finite."""
 
+import math
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, TypeGuard
@@ -72,3 +73,12 @@ def as_tuple(name: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} {quoted(value)}: must be a list")
     return tuple(value)
+
+
+def finite_or_none(value: Any) -> Any:
+    """Returns `value` as JSON can hold it: None for a number that is not finite, also within objects and lists."""
+    if isinstance(value, dict):
+        return {key: finite_or_none(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_none(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringsim.calibration import MISFIT, Cell, LogFit, Parameter, ProbeFit
+from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
 from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_size, format_time
@@ -103,8 +104,8 @@ def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
     """For JSON; an infinite rate becomes None."""
     return {
         "parameters": [
-            {"name": name, "value": _finite(value), "low": _finite(fit.low[name]), "high": _finite(fit.high[name]),
-             "probes": fit.probes[name]}
+            finite_or_none({"name": name, "value": value, "low": fit.low[name], "high": fit.high[name],
+                            "probes": fit.probes[name]})
             for name, value in fit.values.items()
         ],
         "probes": [
@@ -112,10 +113,6 @@ def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
             for probe, residual in fit.residuals
         ],
     }  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _shown_or_none(name: str, value: float) -> str:

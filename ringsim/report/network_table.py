@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ringsim.files import finite_or_none
 from ringsim.network import NONE, Cluster, Machine
 from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_time
@@ -42,7 +43,8 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
         **cluster.as_dict(),
         "num_ranks": num_ranks,
         "resources": [
-            {"name": name, "capacity": _finite(capacity), "fails_at_s": _finite(at)} for name, capacity, at in columns
+            finite_or_none({"name": name, "capacity": capacity, "fails_at_s": fails_at_s})
+            for name, capacity, fails_at_s in columns
         ],
         "paths": _kinds_of_paths(machine),
     }
@@ -60,7 +62,7 @@ def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
             "src": 0,
             "dst": int(dst[row]),
             "latency_s": float(paths.latency_s[row]),
-            "alone_bytes_per_s": _finite(float(alone[row])),
+            "alone_bytes_per_s": finite_or_none(float(alone[row])),
             "uses_per_byte": {
                 machine.resources.names[resource]: float(use)
                 for resource, use in zip(paths.resource[row], paths.use_per_byte[row], strict=True)
@@ -109,10 +111,6 @@ def _capacity(resource: dict[str, Any]) -> str:
 
 def _failing(resource: dict[str, Any]) -> str:
     return "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 def describe_network(network: Mapping[str, Any]) -> list[str]:

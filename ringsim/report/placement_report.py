@@ -1,12 +1,12 @@
 """What is said of an order that was found: what it gains, and what held the ranks up before and does now."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ringsim.analysis import Congestion, Order
+from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, partition
 from ringsim.text_table import align_columns
@@ -38,9 +38,9 @@ def report_order(
         "seed": seed,
         "evaluations": found.evaluations,
         "order": list(found.order),
-        "time_before_s": _finite(found.time_before_s),
-        "time_s": _finite(found.time_s),
-        "gain": _finite(found.gain),
+        "time_before_s": finite_or_none(found.time_before_s),
+        "time_s": finite_or_none(found.time_s),
+        "gain": finite_or_none(found.gain),
         **{when: _held_up_by(congestion, order, hops[when], slow_s) for when, order in orders.items()},
     }
 
@@ -86,7 +86,3 @@ def _slow_hops(of: Mapping[str, Any]) -> str:
 
 def _time(time_s: float | None) -> str:
     return "never ends" if time_s is None else format_time(time_s)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

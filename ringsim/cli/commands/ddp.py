@@ -1,7 +1,6 @@
 """`ringsim ddp`."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import RANKS, json_option, network_options
-from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers
+from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers, progress_bar
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
 from ringsim.report import format_prediction
@@ -118,8 +117,7 @@ def _predict(
 ) -> Prediction:
     """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
     every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(length=len(every) + len(scaling), label="simulating", file=sys.stderr, hidden=hidden) as bar:
+    with progress_bar(len(every) + len(scaling), "simulating") as bar:
         *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = (*given, default) if len(given) > 1 else ()
         step = recommend(sweep) if sweep else (given or [default])[0]

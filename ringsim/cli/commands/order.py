@@ -1,14 +1,13 @@
 """`ringsim order`."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
 from ringsim.analysis import Order, default_budget, find_order
 from ringsim.cli.options import algorithm_options, json_option, network_options, size_option
-from ringsim.console import OUTPUT
+from ringsim.console import OUTPUT, progress_bar
 from ringsim.files import atomic_file
 from ringsim.network import AnyNetwork
 from ringsim.report import describe_order, report_order
@@ -43,6 +42,5 @@ def order(
 
 def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> Order:
     """`find_order` with a progress bar on stderr, where that is a terminal."""
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(length=budget, label="simulating", file=sys.stderr, hidden=hidden) as bar:
+    with progress_bar(budget, "simulating") as bar:
         return find_order(schedule, network, size, seed=seed, budget=budget, on_progress=bar.update)
