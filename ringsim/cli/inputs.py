@@ -10,6 +10,7 @@ import click
 from ringsim.calibration import Cell, cells_of_measurements, cells_of_tables, num_hosts
 from ringsim.cli.options import Command
 from ringsim.console import FILE, Quantity
+from ringsim.files import naming_place
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Nics
 from ringsim.units import parse_rate
@@ -74,10 +75,8 @@ def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: i
 
 
 def _num_hosts(measurements: Measurements, path: Path) -> int:
-    try:
+    with naming_place(path):
         return num_hosts(measurements)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _is_json(path: Path) -> bool:

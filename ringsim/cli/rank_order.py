@@ -1,9 +1,8 @@
 """An order of ranks as people and `ringsim order` write it: 0,2,1,3, or the name of a file that holds it."""
 
 from pathlib import Path
-from typing import Any
 
-from ringsim.files import parse_json, quoted, read_text
+from ringsim.files import is_whole, parse_json, quoted, read_text
 
 MAX_DIGITS = 18
 
@@ -23,7 +22,7 @@ def parse_order(text: str) -> tuple[int, ...]:
     except ValueError as error:
         raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
     order = found.get("order") if isinstance(found, dict) else found
-    if not isinstance(order, list) or not all(_is_rank(rank) for rank in order):
+    if not isinstance(order, list) or not all(is_whole(rank) for rank in order):
         raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
     return tuple(order)
 
@@ -35,10 +34,6 @@ def _is_numbers(text: str) -> bool:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-def _is_rank(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _content(name: str) -> str:

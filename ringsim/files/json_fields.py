@@ -1,7 +1,7 @@
 """The fields of JSON: what is read has all of them, each a quantity of its kind; what is written is finite."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sized
 from dataclasses import fields
 from typing import Any, TypeGuard
 
@@ -28,31 +28,37 @@ def require_fields(kind: type[Any], data: Any, optional: Collection[str] = ()) -
 
 def require_whole(name: str, value: object, low: int, high: int = MAX_VALUE) -> None:
     """Raise ValueError unless `value` is a whole number in these bounds."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if not is_whole(value) or not low <= value <= high:
         bounds = f"from {low} to {high}" if isinstance(value, int) and value > high else f"at least {low}"
         raise ValueError(f"{name} {quoted(value)}: must be a whole number, {bounds}")
 
 
 def require_seconds(name: str, value: object, low: float = -MAX_S) -> None:
     """Raise ValueError unless `value` is a moment or a time of at least `low`, and no more than MAX_S."""
-    if not _is_number(value) or not low <= value <= MAX_S:
+    if not is_number(value) or not low <= value <= MAX_S:
         at_least = f", at least {low:g}" if low > -MAX_S else ""
         raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
 
 
 def require_duration(name: str, value: object) -> None:
     """Raise ValueError unless `value` is what something took: more than no time, and no more than MAX_S."""
-    if not _is_number(value) or not MIN_S <= value <= MAX_S:
-        at_least = f", at least {MIN_S:g}" if _is_number(value) and 0 < value < MIN_S else ", greater than 0"
+    if not is_number(value) or not MIN_S <= value <= MAX_S:
+        at_least = f", at least {MIN_S:g}" if is_number(value) and 0 < value < MIN_S else ", greater than 0"
         raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value of JSON or TOML is a whole number; true and false are none, though Python counts with them."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of JSON or TOML is a number, whole or not; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _at_most(value: object) -> str:
-    return f" and at most {MAX_S:g}" if _is_number(value) and value > MAX_S else ""
+    return f" and at most {MAX_S:g}" if is_number(value) and value > MAX_S else ""
 
 
 def require_text(name: str, value: object) -> None:
@@ -66,6 +72,24 @@ def require_name(name: str, value: object) -> None:
     require_text(name, value)
     if not value:
         raise ValueError(f"{name} {quoted(value)}: must not be empty")
+
+
+def require_object(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is an object of JSON."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} {quoted(value)}: must be an object")
+
+
+def require_one_each(name: str, values: Sized, number: int, things: str) -> None:
+    """Raise ValueError unless there are as many values as things, such as ranks."""
+    if len(values) != number:
+        raise ValueError(f"{len(values)} {name} for {number} {things}: one for each")
+
+
+def require_times(name: str, times_s: Sized) -> None:
+    """Raise ValueError unless there is at least one time."""
+    if not len(times_s):
+        raise ValueError(f"{name}: must hold at least one time")
 
 
 def as_tuple(name: str, value: object) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -36,10 +37,8 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ValueError, in one line that names the file, or OSError if it is unreadable."""
     text = read_text(path)
-    try:
+    with naming_place(path):
         return parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def parse_json(text: str) -> Any:
@@ -82,9 +81,22 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """A value as messages show it: not more than so many characters of it, in one line."""
-    text = repr(value)
+    """Returns a value as messages show it: not more than so many characters of it, in one line."""
+    return shortened(repr(value), most)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Returns the text, or its beginning and dots if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@contextmanager
+def naming_place(place: object) -> Iterator[None]:
+    """Puts the place, such as a file or one of its fields, before the message of a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

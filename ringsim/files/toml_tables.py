@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Union
 
 from ringsim.files import toml_values
+from ringsim.files.text_file import shortened
 from ringsim.files.toml_values import Parser
 
 
@@ -53,8 +54,7 @@ class Table:
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:
     """The one form of message: the place and the value as they stand in the file, and the rule (after a colon)."""
-    shown = json.dumps(value, ensure_ascii=False, default=str)
-    return ValueError(f"{place} = {shown if len(shown) <= 60 else shown[:57] + '...'}{rule}")
+    return ValueError(f"{place} = {shortened(json.dumps(value, ensure_ascii=False, default=str))}{rule}")
 
 
 def _read(key: Key, value: Any, place: str) -> Any:

@@ -7,6 +7,7 @@ Every function takes what TOML gives. It raises ValueError with the rule that th
 from collections.abc import Callable
 from typing import Any
 
+from ringsim.files.json_fields import is_number, is_whole
 from ringsim.units import parse_rate, parse_time
 
 Parser = Callable[[Any], Any]
@@ -37,21 +38,21 @@ def _quantity(parse: Callable[[str], float], value: Any, example: str) -> float:
 
 def count(value: Any) -> int:
     """A whole number from 1."""
-    if not _is_whole(value) or not 1 <= value <= MAX_COUNT:
+    if not is_whole(value) or not 1 <= value <= MAX_COUNT:
         raise ValueError(f": must be a whole number from 1 to {MAX_COUNT}")
     return int(value)
 
 
 def rank(value: Any) -> int:
     """A whole number from 0, as a seed is too."""
-    if not _is_whole(value) or not 0 <= value <= 2**62:
+    if not is_whole(value) or not 0 <= value <= 2**62:
         raise ValueError(": must be a whole number, 0 or more")
     return int(value)
 
 
 def ranks(value: Any) -> tuple[int, ...]:
     """A list of ranks, none of them twice."""
-    if not isinstance(value, list) or not all(_is_whole(item) and 0 <= item < MAX_COUNT for item in value):
+    if not isinstance(value, list) or not all(is_whole(item) and 0 <= item < MAX_COUNT for item in value):
         raise ValueError(": must be a list of ranks, such as [0, 1]")
     if not value:
         raise ValueError(": a host must have ranks")
@@ -62,7 +63,7 @@ def ranks(value: Any) -> tuple[int, ...]:
 
 def sizes(value: Any) -> tuple[int, ...]:
     """A list of bytes."""
-    if not isinstance(value, list) or not all(_is_whole(item) and item > 0 for item in value):
+    if not isinstance(value, list) or not all(is_whole(item) and item > 0 for item in value):
         raise ValueError(": must be a list of sizes in bytes, such as [1024, 4096]")
     return tuple(value)
 
@@ -76,21 +77,21 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def positive(value: Any) -> float:
     """A finite number above 0."""
-    if not _is_number(value) or not value >= 1 / MAX_RATIO:
+    if not _is_bounded(value) or not value >= 1 / MAX_RATIO:
         raise ValueError(": must be a finite number greater than 0")
     return float(value)
 
 
 def at_least_one(value: Any) -> float:
     """A ratio that makes things worse, or leaves them."""
-    if not _is_number(value) or value < 1:
+    if not _is_bounded(value) or value < 1:
         raise ValueError(": must be a finite number, 1 or more")
     return float(value)
 
 
 def fraction(value: Any) -> float:
     """A finite number, not negative; it may exceed 1."""
-    if not _is_number(value) or value < 0:
+    if not _is_bounded(value) or value < 0:
         raise ValueError(": must be a finite number, 0 or more")
     return float(value)
 
@@ -123,9 +124,5 @@ def two_names(value: Any) -> tuple[str, str]:
     return name(value[0]), name(value[1])
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_RATIO
+def _is_bounded(value: Any) -> bool:
+    return is_number(value) and abs(value) <= MAX_RATIO

@@ -11,7 +11,9 @@ from ringsim.files import (
     require_duration,
     require_fields,
     require_name,
+    require_one_each,
     require_seconds,
+    require_times,
     require_whole,
 )
 from ringsim.measurements.spread import p10_p90
@@ -70,8 +72,7 @@ class CollectiveTimes:
         for name in ("positions", "late_s"):
             if len(getattr(self, name)) != len(self.times_s):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.times_s)} times_s: must be as many")
-        if len(self.rank_medians_s) != self.num_ranks:
-            raise ValueError(f"{len(self.rank_medians_s)} rank_medians_s for {self.num_ranks} ranks: one for each")
+        require_one_each("rank_medians_s", self.rank_medians_s, self.num_ranks, "ranks")
 
     @property
     def median_s(self) -> float:
@@ -110,8 +111,7 @@ class CollectiveTimes:
 
 
 def _require_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
-    if not times_s:
-        raise ValueError(f"{name}: must hold at least one time")
+    require_times(name, times_s)
     for time_s in times_s:
         if may_be_zero:
             require_seconds(name, time_s, 0)

@@ -12,11 +12,14 @@ from ringsim.files import (
     MAX_RANKS,
     as_tuple,
     atomic_file,
+    naming_place,
     quoted,
     read_json,
     require_duration,
     require_fields,
     require_name,
+    require_object,
+    require_times,
     require_whole,
 )
 from ringsim.measurements.collective_times import CollectiveTimes
@@ -57,8 +60,7 @@ class Probe:
         require_name("kind", self.kind)
         require_whole("size_bytes", self.size_bytes, 1, MAX_MESSAGE_BYTES)
         require_whole("in_flight", self.in_flight, 1, MAX_IN_FLIGHT)
-        if not self.times_s:
-            raise ValueError("times_s: must hold at least one time")
+        require_times("times_s", self.times_s)
         for index, time_s in enumerate(self.times_s):
             require_duration(f"times_s[{index}]", time_s)
 
@@ -114,10 +116,8 @@ class Measurements:
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
         data = read_json(path)
-        try:
+        with naming_place(path):
             return cls.from_dict(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
 
 def _require_header(data: Any) -> None:
@@ -131,18 +131,15 @@ def _require_header(data: Any) -> None:
     named = {name: value for name, value in data.items() if name not in ("format", "version")}
     require_fields(Measurements, named, optional)
     require_whole("num_ranks", data["num_ranks"], 1, MAX_RANKS)
-    if not isinstance(data["provenance"], dict):
-        raise ValueError(f"provenance {quoted(data['provenance'])}: must be an object")
+    require_object("provenance", data["provenance"])
 
 
 def _read_all(name: str, read: Callable[[Any], _Kind], listed: Any) -> tuple[_Kind, ...]:
     """Those of the list `name` of a file. Raises ValueError that says which one is not as it must be."""
     made = []
     for index, data in enumerate(as_tuple(name, listed)):
-        try:
+        with naming_place(f"{name}[{index}]"):
             made.append(read(data))
-        except ValueError as error:
-            raise ValueError(f"{name}[{index}]: {error}") from error
     return tuple(made)
 
 

@@ -3,7 +3,16 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ringsim.files import MAX_RANKS, as_tuple, require_fields, require_name, require_seconds, require_whole
+from ringsim.files import (
+    MAX_RANKS,
+    as_tuple,
+    require_fields,
+    require_name,
+    require_one_each,
+    require_seconds,
+    require_times,
+    require_whole,
+)
 from ringsim.schedule import Collective
 
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
@@ -48,8 +57,7 @@ class RecordedRun:
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
         require_seconds("clock_error_s", self.clock_error_s, 0)
-        if not self.runs_s:
-            raise ValueError("runs_s: must hold at least one time")
+        require_times("runs_s", self.runs_s)
         for index, time_s in enumerate(self.runs_s):
             require_seconds(f"runs_s[{index}]", time_s, 0)
         self._check_ranks()
@@ -58,15 +66,13 @@ class RecordedRun:
     def _check_ranks(self) -> None:
         for name in ("begin_s", "end_s"):
             times = getattr(self, name)
-            if len(times) != self.num_ranks:
-                raise ValueError(f"{len(times)} {name} for {self.num_ranks} ranks: one for each")
+            require_one_each(name, times, self.num_ranks, "ranks")
             for rank, time_s in enumerate(times):
                 require_seconds(f"{name}[{rank}]", time_s)
 
     def _check_transfers(self) -> None:
         for name in TRANSFER:
-            if len(getattr(self, name)) != len(self):
-                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self)} transfers: one for each")
+            require_one_each(name, getattr(self, name), len(self), "transfers")
         for index in range(len(self)):
             self._check_transfer(index)
         if self.time_s <= 0:
