@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
-from ringsim.measurements import Measurements, Places, Row, Table, p10_p90
+from ringsim.measurements import LogRow, LogTable, Measurements, RankHosts, p10_p90
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Cell:
         return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
 
 
-def cells_of_tables(tables: Iterable[Table]) -> list[Cell]:
+def cells_of_tables(tables: Iterable[LogTable]) -> list[Cell]:
     """One for each collective, algorithm, size and number of ranks and hosts; repeated runs are put together."""
-    found: dict[tuple[str, str, int, int, int], list[tuple[Table, Row]]] = {}
+    found: dict[tuple[str, str, int, int, int], list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
         for row in table.rows:
             key = (table.test, _algorithm(table), row.size_bytes, table.num_ranks or 0, table.num_nodes or 0)
@@ -52,7 +52,7 @@ def cells_of_tables(tables: Iterable[Table]) -> list[Cell]:
     return [_cell(key, rows) for key, rows in sorted(found.items())]
 
 
-def _algorithm(table: Table) -> str:
+def _algorithm(table: LogTable) -> str:
     forced = table.environment.get("nccl_algo", "").lower()
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
     if forced == "ring" or "ring" in gloo or (table.test in RING_TESTS[1:] and table.benchmark == "nccl-tests"):
@@ -60,7 +60,7 @@ def _algorithm(table: Table) -> str:
     return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
 
 
-def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]) -> Cell:
+def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[LogTable, LogRow]]) -> Cell:
     times = tuple(time for _, row in rows for time in row.times_s)
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
@@ -75,8 +75,8 @@ def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str)
 
     Raises ValueError for times of wrong results.
     """
-    places = Places.of(measurements)
-    one_clock = places is not None and places.one_clock
+    rank_hosts = RankHosts.from_measurements(measurements)
+    one_clock = rank_hosts is not None and rank_hosts.one_clock
     cells = []
     for place, times in enumerate(measurements.collectives):
         if times.wrong:

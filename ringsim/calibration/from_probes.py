@@ -15,7 +15,7 @@ from ringsim.calibration.one_host import calibrate_host, shift_s
 from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate
 from ringsim.files import MAX_COUNT, require_text, require_whole
-from ringsim.measurements import Measurements, Places, Probe
+from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec
 
 _RESAMPLED = 200
@@ -93,8 +93,8 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
 
 def num_hosts(measurements: Measurements) -> int:
     """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
-    if places := Places.of(measurements):
-        return places.num_hosts
+    if rank_hosts := RankHosts.from_measurements(measurements):
+        return rank_hosts.num_hosts
     found = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
     return int(found[1]) if found else 1
 
@@ -103,7 +103,7 @@ def fitting_model(measurements: Measurements) -> ProbeModel:
     """What the ranks were: on one host, or on several."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
-    return ProbeModel.HOSTS if Places.of(measurements) else ProbeModel.NETWORK
+    return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
 
 
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:

@@ -15,7 +15,7 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
-from ringsim.measurements import Measurements, Places, p10_p90, save_json
+from ringsim.measurements import Measurements, RankHosts, p10_p90, save_json
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.identity import fingerprint
@@ -106,9 +106,9 @@ def _found(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluste
     Its ranks share its cores even where each is in a network namespace or container of its own.
     """
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
-    places = Places.of(measurements)
+    places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    found: list[Any] = [network, can_overlap(places.machines.count(0), measurements.provenance["cores"])]
+    found: list[Any] = [network, can_overlap(places.physical_hosts.count(0), measurements.provenance["cores"])]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(found, group=group, group_src=0)
     return found[0], found[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
 
 HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
 _ALGORITHM = re.compile(r"\b(allreduce|reduce_scatter|allgather|broadcast|pairwise_exchange|reduce|alltoall)(_\w+)?\b")
@@ -20,13 +20,13 @@ class Gloo:
     """A reader of one file: given its lines in order, it gathers tables."""
 
     file: str
-    tables: list[Table] = field(default_factory=list)
+    tables: list[LogTable] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     _algorithm: str = ""
     _test: str = ""
     _half: bool = False
     _columns: list[str] = field(default_factory=list)
-    _rows: list[Row] = field(default_factory=list)
+    _rows: list[LogRow] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
         """Take one line. Raises ValueError for a row that cannot be right."""
@@ -52,11 +52,11 @@ class Gloo:
                 )
             ranks = self.shape.num_ranks()
             rows = [self._whole(row, ranks) for row in self._rows]
-            self.tables.append(Table(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
+            self.tables.append(LogTable(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
                                      environment={"algorithm": self._algorithm}))  # fmt: skip
         self._rows, self._columns = [], []
 
-    def _row(self, number: int, line: str) -> Row:
+    def _row(self, number: int, line: str) -> LogRow:
         texts = dict(zip(self._columns, line.split(), strict=False))
         values = {name: float(text) for name, text in texts.items()}
         if "p50 (us)" not in values:
@@ -64,10 +64,10 @@ class Gloo:
         element_bytes = _ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES
         size = whole(texts["size (B)"]) if "size (B)" in texts else whole(texts["elements"]) * element_bytes
         low, time, high = (values.get(name, values["p50 (us)"]) * 1e-6 for name in ("min (us)", "p50 (us)", "p99 (us)"))
-        return Row(size, (time,), number, low, high)
+        return LogRow(size, (time,), number, low, high)
 
-    def _whole(self, row: Row, num_ranks: int | None) -> Row:
+    def _whole(self, row: LogRow, num_ranks: int | None) -> LogRow:
         """Allgather prints what one rank gives."""
         if self._test != "all_gather" or num_ranks is None:
             return row
-        return Row(row.size_bytes * num_ranks, row.times_s, row.line, row.low_s, row.high_s)
+        return LogRow(row.size_bytes * num_ranks, row.times_s, row.line, row.low_s, row.high_s)
