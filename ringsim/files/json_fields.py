@@ -1,7 +1,7 @@
 """The fields of JSON: what is read has all of them, each a quantity of its kind; what is written is finite."""
 
 import math
-from collections.abc import Collection, Sized
+from collections.abc import Collection, Mapping, Sized
 from dataclasses import fields
 from typing import Any, TypeGuard
 
@@ -12,14 +12,16 @@ MAX_RANKS = 2**17
 MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is between can be added up and divided by
 
 
-def require_fields(kind: type[Any], data: Any, optional: Collection[str] = ()) -> None:
+def require_fields(
+    kind: type[Any], data: Any, optional: Collection[str] = (), keys: Mapping[str, str] | None = None
+) -> None:
     """Raise ValueError, in one line, unless `data` is an object with every field of `kind` and nothing else.
 
-    optional: fields that may be left out.
+    optional: fields that may be left out. keys: of those fields that have another name in files.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{type(data).__name__}: must be an object with a field for each quantity")
-    names = [field.name for field in fields(kind)]
+    names = [(keys or {}).get(field.name, field.name) for field in fields(kind)]
     wrong = [name for name in names if name not in data and name not in optional]
     wrong += [name for name in data if name not in names]
     if wrong:

@@ -1,7 +1,7 @@
 """`CollectiveTimes`: how long one collective took, each time that it was done."""
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from ringsim.files import (
@@ -21,6 +21,7 @@ from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
+_KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ class CollectiveTimes:
     wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
     calls: how many of them one after the other make an iteration.
     times_s: of each iteration, the slowest rank's time from its start to its end, over `calls`.
-    late_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so long it
-    may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one machine.
+    arrival_skew_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so
+    long it may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one
+    host. In files its key is "late_s".
     positions: of each iteration, how many competitors had their turn in it before.
     rank_medians_s: of each rank, the median of its own times.
     """
@@ -50,7 +52,7 @@ class CollectiveTimes:
     wrong: int | None
     calls: int
     times_s: tuple[float, ...]
-    late_s: tuple[float, ...]
+    arrival_skew_s: tuple[float, ...]
     positions: tuple[int, ...]
     rank_medians_s: tuple[float, ...]
 
@@ -68,10 +70,10 @@ class CollectiveTimes:
             require_whole("positions", position, 0)
         for name in ("times_s", "rank_medians_s"):
             _require_times(name, getattr(self, name))
-        _require_times("late_s", self.late_s, may_be_zero=True)
-        for name in ("positions", "late_s"):
-            if len(getattr(self, name)) != len(self.times_s):
-                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.times_s)} times_s: must be as many")
+        _require_times("late_s", self.arrival_skew_s, may_be_zero=True)
+        for name, values in (("positions", self.positions), ("late_s", self.arrival_skew_s)):
+            if len(values) != len(self.times_s):
+                raise ValueError(f"{len(values)} {name} for {len(self.times_s)} times_s: must be as many")
         require_one_each("rank_medians_s", self.rank_medians_s, self.num_ranks, "ranks")
 
     @property
@@ -83,8 +85,8 @@ class CollectiveTimes:
     def together_s(self) -> tuple[float, ...]:
         """`times_s` from when the last rank began: what the collective took, without waiting for a late peer."""
         return tuple(
-            time_s - late_s if late_s < time_s else time_s
-            for time_s, late_s in zip(self.times_s, self.late_s, strict=True)
+            time_s - skew_s if skew_s < time_s else time_s
+            for time_s, skew_s in zip(self.times_s, self.arrival_skew_s, strict=True)
         )
 
     @property
@@ -98,16 +100,18 @@ class CollectiveTimes:
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "collective": self.collective.value}
+        """Returns the fields for JSON."""
+        values = {**asdict(self), "collective": self.collective.value}
+        return {_KEYS.get(name, name): value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data)
-        lists = {name: as_tuple(name, data[name]) for name in ("times_s", "late_s", "positions", "rank_medians_s")}
+        require_fields(cls, data, keys=_KEYS)
+        lists = {key: as_tuple(key, data[key]) for key in ("times_s", "late_s", "positions", "rank_medians_s")}
         require_name("collective", data["collective"])
-        return cls(**{**data, **lists, "collective": Collective(data["collective"])})
+        values = {**data, **lists, "collective": Collective(data["collective"])}
+        return cls(**{field.name: values[_KEYS.get(field.name, field.name)] for field in fields(cls)})
 
 
 def _require_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
