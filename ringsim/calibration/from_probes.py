@@ -76,7 +76,7 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
     drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
-    ends = {key: np.quantile([each[key] for each in drawn], [0.025, 0.975], method="nearest") for key in values}
+    ends = {key: np.quantile([fitted[key] for fitted in drawn], [0.025, 0.975], method="nearest") for key in values}
     single = measurements.of("shift", in_flight=1)
     residuals = tuple(
         (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
@@ -95,8 +95,8 @@ def num_hosts(measurements: Measurements) -> int:
     """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
-    found = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
-    return int(found[1]) if found else 1
+    match = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
+    return int(match[1]) if match else 1
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:

@@ -138,14 +138,14 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 def _candidates(rates: Rates, asked: Asked) -> list[tuple[str, Floats]]:
     """Each algorithm and protocol with its times; infinite where it is not to be had."""
-    found = []
+    candidates = []
     for protocol in rates.protocols:
-        found.append((f"ring {protocol.name}", _ring_s(rates, protocol, asked)))
+        candidates.append((f"ring {protocol.name}", _ring_s(rates, protocol, asked)))
         if rates.library.tree_share:
-            found.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, asked)))
+            candidates.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, asked)))
     if rates.library.switch_share:
-        found.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, asked)))
-    return found
+        candidates.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, asked)))
+    return candidates
 
 
 def _bandwidth(rates: Rates, asked: Asked) -> Floats:

@@ -62,8 +62,8 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
         if host == other or not pings:
             continue
         rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
-        for each in (host, other):
-            rates[each] = max(rates[each], rate)
+        for end in (host, other):
+            rates[end] = max(rates[end], rate)
     if not all(rates):
         raise ValueError("the measurements have no pings of every host: measure again with the benchmark's --probes")
     return rates if max(rates) > ALIKE * min(rates) else [1.0] * len(rates)

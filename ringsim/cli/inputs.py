@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.calibration import Cell, cells_of_measurements, cells_of_tables, num_hosts
+from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_tables, num_hosts
 from ringsim.cli.options import Command
 from ringsim.console import FILE, Quantity
 from ringsim.files import naming_place
@@ -34,9 +34,9 @@ NICS = Quantity("nics", parse_nics)
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What was in the files: cells, and the measurements if they were such files."""
+    """What was in the files: cases, and the measurements if they were such files."""
 
-    cells: tuple[Cell, ...]
+    cases: tuple[TimedCase, ...]
     files: tuple[Path, ...]
     measurements: tuple[Measurements, ...] = ()
 
@@ -61,17 +61,17 @@ def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: i
     """
     are_json = [_is_json(path) for path in files]
     if not any(are_json):
-        return Timings(tuple(cells_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
+        return Timings(tuple(cases_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
     if not all(are_json):
         one, other = files[are_json.index(True)], files[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
     loaded = tuple(Measurements.load(path) for path in files)
-    cells = [
-        cell
+    cases = [
+        case
         for path, measurements in zip(files, loaded, strict=True)
-        for cell in cells_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
+        for case in cases_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
     ]
-    return Timings(tuple(cells), tuple(files), loaded)
+    return Timings(tuple(cases), tuple(files), loaded)
 
 
 def _num_hosts(measurements: Measurements, path: Path) -> int:

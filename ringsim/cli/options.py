@@ -8,13 +8,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ringsim.cli.rank_order import parse_order
+from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, SIZE, TIME, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, relabel
 
-ORDER = Quantity("order", parse_order)
+PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
 
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 RANKS = click.IntRange(1, MAX_RANKS)
@@ -45,15 +45,15 @@ def algorithm_options(command: Command) -> Command:
 
 
 def schedule_options(command: Command) -> Command:
-    """The same and --order, which puts the ranks in other places."""
+    """The same and --order, a rank placement; the command gets the schedule with its ranks in these places."""
 
     @algorithm_options
-    @click.option("--order", type=ORDER, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
+    @click.option("--order", "placement", type=PLACEMENT, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
     @wraps(command)
-    def with_order(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
-        command(schedule=schedule if order is None else relabel(schedule, order), **rest)
+    def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
+        command(schedule=schedule if placement is None else relabel(schedule, placement), **rest)
 
-    return with_order
+    return with_placement
 
 
 def networks_options(command: Command) -> Command:

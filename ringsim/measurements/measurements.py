@@ -96,7 +96,7 @@ class Measurements:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the name and version of the format."""
-        collectives, runs = ([each.as_dict() for each in some] for some in (self.collectives, self.runs))
+        collectives, runs = ([entry.as_dict() for entry in entries] for entries in (self.collectives, self.runs))
         return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives, "runs": runs}
 
     @classmethod

@@ -1,11 +1,11 @@
-"""What a calibration found, as text: each parameter, its interval and what it was seen in; and how well all fits."""
+"""A calibration as text: each parameter, its interval and what it was seen in; and how well all fits."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, Cell, LogFit, Parameter, ProbeFit
+from ringsim.calibration import MISFIT, FittedParameter, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
 from ringsim.text_table import align_columns
@@ -17,29 +17,29 @@ _SHOWN_MISFITS = 5
 def format_fit(fit: LogFit) -> str:
     """The table of parameters, and the statement of fit."""
     rows = [("parameter", "value", "95 % between", "seen in")]
-    rows += [(each.name, *_values(each), _seen(each.seen_in)) for each in fit.parameters]
+    rows += [(fitted.name, *_values(fitted), _seen(fitted.seen_in)) for fitted in fit.parameters]
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    return "\n".join([*align_columns(rows), method, "", *format_fit_statement(fit.cells, fit.errors)])
+    return "\n".join([*align_columns(rows), method, "", *format_fit_statement(fit.cases, fit.errors)])
 
 
-def format_fit_statement(cells: Sequence[Cell], errors: Sequence[float]) -> list[str]:
+def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
     """How well the network says again what it was made of, and what it does not."""
     sizes = [abs(error) for error in errors]
     worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
-    lines = [f"fitted to {len(cells)} timings: median |residual| {statistics.median(sizes):.1%}, "
-             f"largest {worst[0][0]:.1%} ({_cell(cells[worst[0][1]])})"]  # fmt: skip
-    beyond = [place for size, place in worst if size > MISFIT]
+    lines = [f"fitted to {len(cases)} timings: median |residual| {statistics.median(sizes):.1%}, "
+             f"largest {worst[0][0]:.1%} ({_case(cases[worst[0][1]])})"]  # fmt: skip
+    beyond = [index for size, index in worst if size > MISFIT]
     if beyond:
-        named = "; ".join(f"{_cell(cells[place])} {errors[place]:+.0%}" for place in beyond[:_SHOWN_MISFITS])
+        named = "; ".join(f"{_case(cases[index])} {errors[index]:+.0%}" for index in beyond[:_SHOWN_MISFITS])
         more = f"; and {len(beyond) - _SHOWN_MISFITS} more" if len(beyond) > _SHOWN_MISFITS else ""
         lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}{more}")
     return lines
 
 
-def _values(each: Parameter) -> tuple[str, str]:
-    return _shown(each.name, each.value), f"{_shown(each.name, each.low)} .. {_shown(each.name, each.high)}"
+def _values(fitted: FittedParameter) -> tuple[str, str]:
+    return _shown(fitted.name, fitted.value), f"{_shown(fitted.name, fitted.low)} .. {_shown(fitted.name, fitted.high)}"
 
 
 def _shown(name: str, value: float) -> str:
@@ -50,21 +50,21 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.3g}"
 
 
-def _seen(cells: Sequence[Cell]) -> str:
+def _seen(cases: Sequence[TimedCase]) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
-    if not cells:
+    if not cases:
         return "no timing: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
-    for cell in cells:
-        sizes.setdefault((cell.collective, cell.num_ranks, cell.num_nodes), []).append(cell.size_bytes)
+    for case in cases:
+        sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)
     return ", ".join(
         f"{test} n={ranks} h={nodes} {format_size(min(some))}" + (f"-{format_size(max(some))}" if len(some) > 1 else "")
         for (test, ranks, nodes), some in sorted(sizes.items())
     )
 
 
-def _cell(cell: Cell) -> str:
-    return f"{cell.collective} {format_size(cell.size_bytes)} on {cell.num_ranks} ranks of {cell.num_nodes} hosts"
+def _case(case: TimedCase) -> str:
+    return f"{case.collective} {format_size(case.size_bytes)} on {case.num_ranks} ranks of {case.num_nodes} hosts"
 
 
 def format_probe_fit(fit: ProbeFit) -> str:
@@ -89,13 +89,14 @@ def fit_dict(fit: LogFit) -> dict[str, Any]:
     """For JSON."""
     return {
         "parameters": [
-            {"name": each.name, "value": each.value, "low": each.low, "high": each.high, "num_cells": len(each.seen_in)}
-            for each in fit.parameters
+            {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
+             "num_cells": len(fitted.seen_in)}
+            for fitted in fit.parameters
         ],
         "cells": [
-            {"collective": cell.collective, "size_bytes": cell.size_bytes, "num_ranks": cell.num_ranks,
-             "num_nodes": cell.num_nodes, "residual": error}
-            for cell, error in zip(fit.cells, fit.errors, strict=True)
+            {"collective": case.collective, "size_bytes": case.size_bytes, "num_ranks": case.num_ranks,
+             "num_nodes": case.num_nodes, "residual": error}
+            for case, error in zip(fit.cases, fit.errors, strict=True)
         ],
     }  # fmt: skip
 

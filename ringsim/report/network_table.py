@@ -73,13 +73,13 @@ def _kinds_of_paths(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def format_network_details(found: dict[str, Any]) -> str:
-    """What `network_details` found, for people."""
-    paths = [_path(path) for path in found["paths"]]
-    about = f": {found['description']}" if found["description"] else ""
-    parts = [f"{found['name']}, {found['num_ranks']} ranks{about}"]
-    parts += [found["source"], ""] if found["source"] else [""]
-    parts += align_columns([("resource", "number", "capacity", ""), *_alike(found["resources"])])
+def format_network_details(details: dict[str, Any]) -> str:
+    """Returns what `network_details` tells, as tables for people."""
+    paths = [_path(path) for path in details["paths"]]
+    about = f": {details['description']}" if details["description"] else ""
+    parts = [f"{details['name']}, {details['num_ranks']} ranks{about}"]
+    parts += [details["source"], ""] if details["source"] else [""]
+    parts += align_columns([("resource", "number", "capacity", ""), *_alike(details["resources"])])
     parts += ["", *align_columns([("path", "latency", "alone", "uses for a byte"), *paths])]
     return "\n".join(parts)
 
@@ -118,9 +118,9 @@ def describe_network(network: Mapping[str, Any]) -> list[str]:
     if "description" in network:
         return [network["description"]] if network["description"] else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
-    found = []
+    parts = []
     for name, value in network.items():
         ending = next((ending for ending in formats if name.endswith(ending)), None)
         if ending and isinstance(value, int | float) and value > 0:
-            found.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
-    return found
+            parts.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
+    return parts

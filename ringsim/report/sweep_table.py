@@ -31,7 +31,7 @@ def format_gain(winner: Winner, *, has_baseline: bool) -> str:
     return f"{gain:.2f}x" if gain < 1.995 else f"{gain:.1f}x" if gain < 9.95 else f"{gain:.0f}x"
 
 
-def rival(sweep: Sweep) -> str:
+def runner_up(sweep: Sweep) -> str:
     """What the gains of this sweep are over."""
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
@@ -39,7 +39,7 @@ def rival(sweep: Sweep) -> str:
 def _format_network(sweep: Sweep, network: str, width: int) -> str:
     title = f"{sweep.collective.value} {sweep.algorithms[0]}, its time"
     if len(sweep.algorithms) > 1:
-        gain = f"how many times as fast as {rival(sweep)}"
+        gain = f"how many times as fast as {runner_up(sweep)}"
         title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
     about = ", ".join(describe_network(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]

@@ -82,19 +82,21 @@ def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
 
 def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow = _arrows(timeline).tolist()
-    for each in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
-        yield each.line(f"send chunk {each.chunk} to rank {each.dst}")
-        if has_arrow[each.row]:
-            yield each.arrow("s", first_arrow)  # after the slice, and so tied to it
+    for activity in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
+        yield activity.line(f"send chunk {activity.chunk} to rank {activity.dst}")
+        if has_arrow[activity.row]:
+            yield activity.arrow("s", first_arrow)  # after the slice, and so tied to it
 
 
 def _applies(timeline: Timeline, first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow, reduce = _arrows(timeline).tolist(), timeline.reduce.tolist()
     pid, tid = (timeline.dst + first_pid).tolist(), [_APPLIES] * len(timeline)
-    for each in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
-        if has_arrow[each.row]:
-            yield each.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
-        yield each.line(f"{'reduce' if reduce[each.row] else 'copy'} chunk {each.chunk} from rank {each.src}")
+    for activity in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
+        if has_arrow[activity.row]:
+            yield activity.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
+        yield activity.line(
+            f"{'reduce' if reduce[activity.row] else 'copy'} chunk {activity.chunk} from rank {activity.src}"
+        )
 
 
 def _arrows(timeline: Timeline) -> Bools:

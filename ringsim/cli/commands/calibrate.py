@@ -38,8 +38,8 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     """
     name = output.stem if output else "calibrated"
     if not timings.measurements:
-        found = calibrate_logs(timings.cells, name, nics)
-        cluster, told, text = found.cluster, fit_dict(found), format_fit(found)
+        log_fit = calibrate_logs(timings.cases, name, nics)
+        cluster, told, text = log_fit.cluster, fit_dict(log_fit), format_fit(log_fit)
     else:
         if len(timings.measurements) > 1:
             raise ValueError(

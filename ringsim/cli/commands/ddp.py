@@ -71,12 +71,12 @@ def ddp(
 ) -> None:
     """How long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     profile = _load(profile_file, layers_file)
-    found = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
-    click.echo(json.dumps(found.as_dict(), allow_nan=False) if as_json else format_prediction(found))
+    prediction = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
+    click.echo(json.dumps(prediction.as_dict(), allow_nan=False) if as_json else format_prediction(prediction))
     if output:
         from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
 
-        save_prediction(found, output)
+        save_prediction(prediction, output)
 
 
 def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:

@@ -66,13 +66,13 @@ def _sweep_with_bar(
     max_transfers: float,
 ) -> Sweep:
     """`run_sweep` with a progress bar on stderr, where that is a terminal."""
-    of = Collective(collective)
+    chosen = Collective(collective)
     algorithms = [name.strip() for some in algorithm for name in some.split(",")] or [
-        n for c, n in ALGORITHMS if c is of
+        n for c, n in ALGORITHMS if c is chosen
     ]
     num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)
     with progress_bar(num_cells, "simulating") as bar:
-        return run_sweep(of, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
+        return run_sweep(chosen, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
 
 
 def _refuse_given_beside(allowed: set[str]) -> None:

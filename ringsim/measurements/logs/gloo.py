@@ -36,9 +36,9 @@ class Gloo:
         elif self._columns and _ROW.match(line):
             self._rows.append(self._row(number, line))
         else:
-            if found := _ALGORITHM.search(line):
+            if match := _ALGORITHM.search(line):
                 self.finish()
-                self._algorithm, self._test = found[0], _TESTS.get(found[1], found[1])
+                self._algorithm, self._test = match[0], _TESTS.get(match[1], match[1])
             self._half |= bool(_HALF.search(line))
             self.shape.look_at(line)
 

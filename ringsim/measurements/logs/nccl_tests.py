@@ -48,10 +48,10 @@ class NcclTests:
 
     def look_at(self, number: int, line: str) -> None:
         """Take one line. Raises ValueError for a row that cannot be right."""
-        if found := _PROGRAM.search(line):
+        if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
                 self.finish()
-            self._program = found[1]
+            self._program = match[1]
         if "nThread" in line and "nGpus" in line:
             self.finish()
             self.shape.restart()
@@ -173,9 +173,9 @@ def _factor(test: str, num_ranks: int) -> float:
 
 def _note(environment: dict[str, str], line: str) -> None:
     """Lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and of what was forced."""
-    if found := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-        environment.setdefault(found[1].strip().lower(), found[2].strip())
-    elif found := re.search(r"NCCL version ([\d.]+)", line):
-        environment.setdefault("nccl version", found[1])
-    elif found := re.search(r"\bNCCL_(ALGO|PROTO)[ =]+(?:set by environment to )?(\w+)", line):
-        environment.setdefault(f"nccl_{found[1].lower()}", found[2])
+    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
+        environment.setdefault(match[1].strip().lower(), match[2].strip())
+    elif match := re.search(r"NCCL version ([\d.]+)", line):
+        environment.setdefault("nccl version", match[1])
+    elif match := re.search(r"\bNCCL_(ALGO|PROTO)[ =]+(?:set by environment to )?(\w+)", line):
+        environment.setdefault(f"nccl_{match[1].lower()}", match[2])

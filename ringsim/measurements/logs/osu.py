@@ -48,8 +48,8 @@ class Osu:
         if TITLE.match(line):
             self.finish()
             self._test = _test(line)
-        elif found := _PAIRS.search(line):
-            self._pairs = whole(found[1])
+        elif match := _PAIRS.search(line):
+            self._pairs = whole(match[1])
         elif self._test and _ROW.match(line):
             self._add(number, line)
         else:

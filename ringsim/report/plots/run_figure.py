@@ -49,7 +49,7 @@ def draw_run(compared: ComparedRun) -> Figure:
 
 def _title(compared: ComparedRun) -> str:
     run = compared.run
-    times = ", ".join(f"{name} {format_time(each)}" for name, each in
+    times = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
     what = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
     return f"{what}: {times} (error {compared.error:+.1%})"
@@ -58,7 +58,7 @@ def _title(compared: ComparedRun) -> str:
 def _note(compared: ComparedRun, every: int) -> str:
     run = compared.run
     parts = [f"network {compared.network}"]
-    low, high = (format_time(each) for each in (min(run.runs_s), max(run.runs_s)))
+    low, high = (format_time(time_s) for time_s in (min(run.runs_s), max(run.runs_s)))
     parts.append(f"the middle one of {len(run.runs_s)} runs, which took {low} to {high}")
     if run.clock_error_s:
         parts.append(f"clocks within {format_time(run.clock_error_s)}")
@@ -123,7 +123,7 @@ def _draw_ends(axes: Axes, compared: ComparedRun, scale: float) -> list[Line2D]:
 def _draw_steps(axes: Axes, compared: ComparedRun) -> None:
     """What each transfer took from being issued to being applied, by step."""
     took = [side.applied_s - side.start_s for side in (compared.predicted, compared.measured)]
-    scale, unit = _time_unit(max(float(each.max(initial=0)) for each in took))
+    scale, unit = _time_unit(max(float(times_s.max(initial=0)) for times_s in took))
     step, reduce = compared.measured.step, compared.measured.reduce
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.6)

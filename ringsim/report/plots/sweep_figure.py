@@ -19,7 +19,7 @@ from ringsim.report.network_table import describe_network
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.palette import DARK_GREY, LIGHT_GREY
 from ringsim.report.plots.winner_map import draw_winner_map, set_size_axis
-from ringsim.report.sweep_table import rival
+from ringsim.report.sweep_table import runner_up
 from ringsim.units import format_time
 
 _DPI = 144
@@ -75,7 +75,7 @@ def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, S
     axes.set_title(f"Fastest on network {network}", loc="left", fontsize=11, fontweight="bold")
     axes.set_title(", ".join(describe_network(sweep.networks[network])), loc="right", fontsize=9, color=DARK_GREY)
     areas = draw_winner_map(axes, sweep, network, styles)
-    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {rival(sweep)}", fontsize=9)
+    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {runner_up(sweep)}", fontsize=9)
     _draw_legend(figure, areas, 1 - 0.5 / height)
 
 

@@ -54,8 +54,8 @@ def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
 def winning_names(sweep: Sweep, network: str) -> Names:
     """The fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
-    for (of, num_ranks, size), winner in sweep.winners().items():
-        if of == network:
+    for (winner_network, num_ranks, size), winner in sweep.winners().items():
+        if winner_network == network:
             names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = winner.cell.algorithm
     return names
 
@@ -104,10 +104,10 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
     edges = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(edges) / (edges[-1] - edges[0]) * width
     labels: list[Label] = []
-    for (of, num_ranks, size), winner in sweep.winners().items():
+    for (winner_network, num_ranks, size), winner in sweep.winners().items():
         text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
         column = sweep.sizes_bytes.index(size)
-        if of == network and len(text) * 0.65 * _GAIN_SIZE < rooms[column]:
+        if winner_network == network and len(text) * 0.65 * _GAIN_SIZE < rooms[column]:
             ink = styles[winner.cell.algorithm].ink
             labels.append((float(size), float(sweep.ranks.index(num_ranks)), text, ink, False))
     if height / len(sweep.ranks) > 1.2 * _GAIN_SIZE:
