@@ -33,17 +33,17 @@ class TimedCase:
 
     @property
     def measured_s(self) -> float:
-        """The middle one."""
+        """The median of `times_s`."""
         return statistics.median(self.times_s)
 
     @property
     def question(self) -> Question:
-        """What is to be predicted."""
+        """The question to which `measured_s` is the answer."""
         return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
 
 
 def cases_of_tables(tables: Iterable[LogTable]) -> list[TimedCase]:
-    """One for each collective, algorithm, size and number of ranks and hosts; repeated runs are put together."""
+    """Returns a case for each collective, algorithm, size and number of ranks and hosts, of all runs together."""
     rows_by_case: dict[tuple[str, str, int, int, int], list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
         for row in table.rows:
@@ -71,7 +71,7 @@ def _case(key: tuple[str, str, int, int, int], rows: Sequence[tuple[LogTable, Lo
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[TimedCase]:
-    """One for each competitor's times; where all ranks had one clock, from when the last of them began.
+    """Returns a case for each competitor's times; where all ranks have one clock, less the arrival skew.
 
     Raises ValueError for times of wrong results.
     """

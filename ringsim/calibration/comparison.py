@@ -1,4 +1,4 @@
-"""`compare`: what was measured beside what a network file alone says it should have been."""
+"""`Comparison`: measured times beside those that a network file alone predicts."""
 
 import math
 import statistics
@@ -20,7 +20,7 @@ SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """A case and its prediction.
+    """A measured case and its prediction.
 
     predicted_s: None where there is no prediction; `how` says why, otherwise by which algorithm and protocol.
     """
@@ -32,17 +32,17 @@ class ComparedCase:
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """The predicted time over the measured one, less 1."""
         return None if self.predicted_s is None else self.predicted_s / self.case.measured_s - 1
 
     @property
     def spread(self) -> float:
-        """Of the measured times: between their 10th and 90th percentile, over the median."""
+        """The measured times from their 10th to their 90th percentile, over the median."""
         low, high = self.case.spread_s
         return (high - low) / self.case.measured_s
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         case = self.case
         return {
             "collective": case.collective,
@@ -61,17 +61,17 @@ class ComparedCase:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All cases of one file or several, on one network."""
+    """All cases of one file or several, compared on one network."""
 
     network: str
     cases: tuple[ComparedCase, ...]
 
     def held_out(self) -> list[ComparedCase]:
-        """Those predicted that the network was not fitted to."""
+        """Returns the predicted cases that the network was not fitted to."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """For each size class, held out and used apart: how many cases, median and 95th percentile of |error|."""
+        """Returns, by size class, held out and used apart, the number of cases, the median and p95 of |error|."""
         rows = []
         for used in (False, True):
             for name, low, high in SIZE_CLASSES:
@@ -88,7 +88,7 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return {
             "network": self.network,
             "cells": [compared.as_dict() for compared in self.cases],
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
-    """Of cases from logs: by the formulas of `protocol_time`.
+    """Returns cases from logs beside their predictions by the formulas of `protocol_time`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
@@ -111,7 +111,7 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
 
 
 def compare_measurements(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
-    """Of cases from a measurements file: by simulating the schedule that was executed.
+    """Returns cases of a measurements file beside simulations of the schedules that were executed.
 
     Raises ValueError where the network cannot hold what was measured, or there are no collectives.
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import TESTS, Asked, Rates, times_s
+from ringsim.calibration.protocol_time import TESTS, QuestionColumns, Rates, times_s
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
 
@@ -40,7 +40,7 @@ MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 @dataclass(frozen=True, slots=True)
 class FittedParameter:
-    """One number that was fitted.
+    """A parameter of the network that was fitted.
 
     value: in SI units. low, high: in between it lies with a probability of 95 %.
     seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
@@ -55,7 +55,7 @@ class FittedParameter:
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """A network, what it was made of, and how well it says again what it was made of."""
+    """A network, the cases it was fitted to, and how well it reproduces them."""
 
     cluster: Cluster
     parameters: tuple[FittedParameter, ...]
@@ -64,7 +64,7 @@ class LogFit:
 
 
 def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = None) -> LogFit:
-    """Fit a network to all cases that there is a formula for.
+    """Fits a network to all cases that there is a formula for.
 
     nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
     Raises ValueError if too little was measured.
@@ -76,10 +76,10 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
             "at least 3 sizes are needed, best from some KiB to some 100 MiB"
         )
     layout = _Layout(used, nics)
-    asked = Asked.of([case.question for case in used])
+    questions = QuestionColumns.from_questions([case.question for case in used])
     log_times = np.log([_calibrated_s(case) for case in used])
-    prior, deviation = layout.beliefs(asked, log_times)
-    posterior = fit(lambda at: np.log(times_s(layout.rates(at), asked)), log_times, prior, deviation, NOISE)
+    prior, deviation = layout.beliefs(questions, log_times)
+    posterior = fit(lambda at: np.log(times_s(layout.rates(at), questions)), log_times, prior, deviation, NOISE)
     cluster = _cluster(name, layout, layout.rates(posterior.mode), used)
     parameters = _parameters(layout, posterior, deviation, used)
     return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(posterior.residuals)))
@@ -109,9 +109,9 @@ class _Layout:
             self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
         self.names += ["tree_share", "tree_latency", "message_start"]
 
-    def beliefs(self, asked: Asked, log_times: Floats) -> tuple[Floats, Floats]:
+    def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
         """Logarithms of what is believed before, and by how much it may be off."""
-        values, off = [self._fastest(asked, log_times, 1), self._fastest(asked, log_times, 2)], [_ANY, _ANY]
+        values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [_ANY, _ANY]
         if self.nics:
             values[1], off[1] = self.nics.bandwidth_bytes_per_s, 1e-6
         for protocol, (start, link, hop, _, _, share) in _NCCL.items():
@@ -119,10 +119,10 @@ class _Layout:
             off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
         return np.log([*values, _TREE_SHARE, 1.0, 1.0]), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START])
 
-    def _fastest(self, asked: Asked, log_times: Floats, num_nodes: int) -> float:
+    def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
         """A first guess of the bandwidth: bytes over time, where that is most."""
-        where = asked.nodes == 1 if num_nodes == 1 else asked.nodes > 1
-        return float((asked.size / np.exp(log_times))[where].max()) if where.any() else 1e9
+        where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
+        return float((questions.size / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
         """The network that these parameters are."""
@@ -169,7 +169,7 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase
 
 
 def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
-    """The cases without their times, those together that differ in size alone."""
+    """Returns the cases without their times, those together that differ in size alone."""
     sizes: dict[tuple[str, str, int, int], set[int]] = {}
     for case in cases:
         key = case.collective, case.algorithm, case.num_ranks, case.num_nodes

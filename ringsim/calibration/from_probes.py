@@ -24,7 +24,10 @@ MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
 class ProbeModel(Enum):
-    """host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out."""
+    """The kinds of networks that can be fitted to probes.
+
+    host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out.
+    """
 
     HOST = "host"
     HOSTS = "hosts"
@@ -33,7 +36,9 @@ class ProbeModel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFit:
-    """values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
+    """A network fitted to probes, with an interval for each parameter.
+
+    values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
 
     probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
     predicted over measured less 1.
@@ -71,7 +76,7 @@ _PROBES = {
 
 
 def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, file: str) -> ProbeFit:
-    """Fit a network to the probes. Raises ValueError where they are too few."""
+    """Fits a network to the probes. Raises ValueError where they are too few."""
     cluster = fitted_cluster(measurements, model, name)
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
@@ -92,7 +97,10 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
+    """Returns the number of hosts as the ranks noted it.
+
+    Without that it is --nnodes of the command in the provenance, or 1.
+    """
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
     match = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
@@ -100,7 +108,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """What the ranks were: on one host, or on several."""
+    """Returns the model for ranks on one host, or on several, as these were."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -115,7 +123,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
-    """The network alone, without intervals. Raises ValueError where probes are too few."""
+    """Returns the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
     require_text("provenance.machine", machine)
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"

@@ -14,7 +14,7 @@ EXPLAINED = 0.98  # of a time; what is missing of it is noise
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
-    """The host on which the probes would take the times, elapsed and of cores, that they took.
+    """Returns the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
@@ -30,7 +30,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
 
 def processor_of(measurements: Measurements) -> Processor:
-    """What a message takes of the cores at its ends, and an addition of one.
+    """Returns the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
 
     Raises ValueError if probes are missing.
     """
@@ -70,7 +70,7 @@ def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Clu
 
 
 def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
-    """The simulated time of a round in which every rank sends `size_bytes` to its right neighbour."""
+    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
     ring = ring_all_gather(num_ranks)
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]

@@ -18,7 +18,7 @@ Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """What is known of logarithms of parameters after the fit.
+    """The distribution of the logarithms of parameters after the fit.
 
     mode, deviation: (num_parameters,), the most likely values and how far they may be off.
     residuals: (num_times,), logarithm of predicted over measured.
@@ -32,7 +32,7 @@ class Posterior:
 
 
 def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float) -> Posterior:
-    """The mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+    """Returns the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
     """

@@ -12,7 +12,7 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
-    """The hosts on which the probes would take the times that they took.
+    """Returns the hosts on which the probes would take the times that they took.
 
     What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
     link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at

@@ -10,7 +10,7 @@ from ringsim.network import Network
 
 
 def calibrate(measurements: Measurements) -> Network:
-    """The network on which the probes would take the times that they took.
+    """Returns the network on which the probes would take the times that they took.
 
     One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
     line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
@@ -37,14 +37,14 @@ def calibrate(measurements: Measurements) -> Network:
     )
 
 
-def _need(probes: list[Probe], what: str, least: int) -> list[Probe]:
+def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
     if len({probe.size_bytes for probe in probes}) < least:
-        raise ValueError(f"the measurements have too few {what}: {least} sizes are needed; run the probe again")
+        raise ValueError(f"the measurements have too few {things}: {least} sizes are needed; run the probe again")
     return probes
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Seconds at size zero and seconds per byte, both kept from being negative."""
+    """Returns the seconds at size zero and the seconds per byte, neither of them negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])
     design = np.stack([1 / times, sizes / times], axis=1)

@@ -19,7 +19,7 @@ COUNT = click.IntRange(1, 2**20)
 
 
 def parse_nics(text: str) -> Nics:
-    """Such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
+    """Returns the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
     count, times, rate = text.rpartition("x")
     if times and not (count.strip().isdecimal() and int(count) >= 1):
         raise ValueError(f"{text!r} is not a number of NICs and their bandwidth: write it as 4x200Gbit/s")
@@ -34,7 +34,7 @@ NICS = Quantity("nics", parse_nics)
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What was in the files: cases, and the measurements if they were such files."""
+    """The contents of the files: cases, and the measurements if they were such files."""
 
     cases: tuple[TimedCase, ...]
     files: tuple[Path, ...]
@@ -42,7 +42,7 @@ class Timings:
 
 
 def timings_options(command: Command) -> Command:
-    """The files, and what logs may leave out; the command gets what is in them as `timings`."""
+    """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
     @click.argument("files", nargs=-1, required=True, type=FILE)
     @click.option("--nodes", type=COUNT, help="Hosts of a log that does not tell.")
@@ -55,7 +55,7 @@ def timings_options(command: Command) -> Command:
 
 
 def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
-    """Read measurements or logs, told apart by how they begin.
+    """Returns the timings of measurements or logs, told apart by how they begin.
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """

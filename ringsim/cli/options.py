@@ -27,7 +27,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def algorithm_options(command: Command) -> Command:
-    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`."""
+    """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`."""
 
     @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
     @click.option(
@@ -45,7 +45,7 @@ def algorithm_options(command: Command) -> Command:
 
 
 def schedule_options(command: Command) -> Command:
-    """The same and --order, a rank placement; the command gets the schedule with its ranks in these places."""
+    """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
     @algorithm_options
     @click.option("--order", "placement", type=PLACEMENT, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
@@ -57,7 +57,7 @@ def schedule_options(command: Command) -> Command:
 
 
 def networks_options(command: Command) -> Command:
-    """Options that say which networks; the command gets `networks`, from their names as the user gave them.
+    """Adds the options of networks; the command gets `networks`, from their names as the user gave them.
 
     Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all pairs of ranks are alike.
     """
@@ -83,7 +83,7 @@ def networks_options(command: Command) -> Command:
 
 
 def load_simulated(name: str) -> Cluster:
-    """`load_network`; says on stderr what the file holds that no simulation goes by."""
+    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
     if cluster.spec.protocols or cluster.spec.library != Library():
         click.echo(
@@ -94,7 +94,7 @@ def load_simulated(name: str) -> Cluster:
 
 
 def network_options(command: Command) -> Command:
-    """The same for exactly one; the command gets it as `network`."""
+    """Adds the options of exactly one network; the command gets it as `network`."""
 
     @networks_options
     @wraps(command)

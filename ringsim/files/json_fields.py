@@ -15,7 +15,7 @@ MIN_S, MAX_S = 1e-12, 1e9  # less than any clock can tell, and decades: what is 
 def require_fields(
     kind: type[Any], data: Any, optional: Collection[str] = (), keys: Mapping[str, str] | None = None
 ) -> None:
-    """Raise ValueError, in one line, unless `data` is an object with every field of `kind` and nothing else.
+    """Raises ValueError, in one line, unless `data` is an object with every field of `kind` and nothing else.
 
     optional: fields that may be left out. keys: of those fields that have another name in files.
     """
@@ -29,33 +29,33 @@ def require_fields(
 
 
 def require_whole(name: str, value: object, low: int, high: int = MAX_VALUE) -> None:
-    """Raise ValueError unless `value` is a whole number in these bounds."""
+    """Raises ValueError unless `value` is a whole number in these bounds."""
     if not is_whole(value) or not low <= value <= high:
         bounds = f"from {low} to {high}" if isinstance(value, int) and value > high else f"at least {low}"
         raise ValueError(f"{name} {quoted(value)}: must be a whole number, {bounds}")
 
 
 def require_seconds(name: str, value: object, low: float = -MAX_S) -> None:
-    """Raise ValueError unless `value` is a moment or a time of at least `low`, and no more than MAX_S."""
+    """Raises ValueError unless `value` is a moment or a time of at least `low`, and no more than MAX_S."""
     if not is_number(value) or not low <= value <= MAX_S:
         at_least = f", at least {low:g}" if low > -MAX_S else ""
         raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
 
 
 def require_duration(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is what something took: more than no time, and no more than MAX_S."""
+    """Raises ValueError unless `value` is what something took: more than no time, and no more than MAX_S."""
     if not is_number(value) or not MIN_S <= value <= MAX_S:
         at_least = f", at least {MIN_S:g}" if is_number(value) and 0 < value < MIN_S else ", greater than 0"
         raise ValueError(f"{name} {quoted(value)}: must be seconds{at_least}{_at_most(value)}")
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value of JSON or TOML is a whole number; true and false are none, though Python counts with them."""
+    """Returns whether a value of JSON or TOML is a whole number, which true and false are not, unlike in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of JSON or TOML is a number, whole or not; true and false are none."""
+    """Returns whether a value of JSON or TOML is a number, which true and false are not, unlike in Python."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -64,38 +64,38 @@ def _at_most(value: object) -> str:
 
 
 def require_text(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is text of one line."""
+    """Raises ValueError unless `value` is text of one line."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{name} {quoted(value)}: must be text of one line")
 
 
 def require_name(name: str, value: object) -> None:
-    """The same for text that must not be empty."""
+    """Raises ValueError unless `value` is text of one line that is not empty."""
     require_text(name, value)
     if not value:
         raise ValueError(f"{name} {quoted(value)}: must not be empty")
 
 
 def require_object(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is an object of JSON."""
+    """Raises ValueError unless `value` is an object of JSON."""
     if not isinstance(value, dict):
         raise ValueError(f"{name} {quoted(value)}: must be an object")
 
 
 def require_one_each(name: str, values: Sized, number: int, things: str) -> None:
-    """Raise ValueError unless there are as many values as things, such as ranks."""
+    """Raises ValueError unless there are as many values as things, such as ranks."""
     if len(values) != number:
         raise ValueError(f"{len(values)} {name} for {number} {things}: one for each")
 
 
 def require_times(name: str, times_s: Sized) -> None:
-    """Raise ValueError unless there is at least one time."""
+    """Raises ValueError unless there is at least one time."""
     if not len(times_s):
         raise ValueError(f"{name}: must hold at least one time")
 
 
 def as_tuple(name: str, value: object) -> tuple[Any, ...]:
-    """A list of JSON as a tuple. Raises ValueError for what is none."""
+    """Returns a list of JSON as a tuple. Raises ValueError for anything else."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} {quoted(value)}: must be a list")
     return tuple(value)

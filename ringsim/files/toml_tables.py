@@ -17,7 +17,7 @@ from ringsim.files.toml_values import Parser
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A value, a table, or (`many`) a list of tables, and the field it becomes."""
+    """A key of a table: it holds a value, a table, or (`many`) a list of tables, and becomes a field."""
 
     field: str
     holds: Union[Parser, "Table"]
@@ -32,7 +32,7 @@ class Table:
     keys: Mapping[str, Key]
 
     def read(self, data: Any, place: str) -> dict[str, Any]:
-        """The fields. Raises ValueError with place, value and rule for whatever does not belong there."""
+        """Returns the fields. Raises ValueError with place, value and rule for whatever does not belong there."""
         if not isinstance(data, dict):
             raise refusal(place, data, ": must be a table of keys and values")
         for name in data:
@@ -53,7 +53,7 @@ class Table:
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:
-    """The one form of message: the place and the value as they stand in the file, and the rule (after a colon)."""
+    """Returns the error with the place and the value as they stand in the file, and the rule (after a colon)."""
     return ValueError(f"{place} = {shortened(json.dumps(value, ensure_ascii=False, default=str))}{rule}")
 
 

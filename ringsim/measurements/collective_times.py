@@ -26,7 +26,7 @@ _KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """One collective of one size, done many times by one competitor.
+    """The times of one collective of one size, done many times by one competitor.
 
     algorithm: one of `ringsim algorithms`, a user's own, TORCH or RAW_SOCKETS.
     size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
@@ -78,12 +78,12 @@ class CollectiveTimes:
 
     @property
     def median_s(self) -> float:
-        """The middle one, which something else on the machine disturbs least."""
+        """The median of `times_s`, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @property
     def together_s(self) -> tuple[float, ...]:
-        """`times_s` from when the last rank began: what the collective took, without waiting for a late peer."""
+        """The times from when the last rank began, `times_s` less the arrival skew, so without waiting for it."""
         return tuple(
             time_s - skew_s if skew_s < time_s else time_s
             for time_s, skew_s in zip(self.times_s, self.arrival_skew_s, strict=True)
@@ -96,7 +96,7 @@ class CollectiveTimes:
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """What was asked of all competitors alike: times of one cell can be compared."""
+        """What all competitors were asked to do alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CollectiveTimes:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data, keys=_KEYS)
         lists = {key: as_tuple(key, data[key]) for key in ("times_s", "late_s", "positions", "rank_medians_s")}
         require_name("collective", data["collective"])

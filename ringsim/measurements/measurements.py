@@ -66,19 +66,19 @@ class Probe:
 
     @property
     def median_s(self) -> float:
-        """The middle one of the blocks, which something else on the machine disturbs least."""
+        """The median of the blocks, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """From JSON. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        """Returns a probe of a file. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
         return cls(**{**data, "times_s": as_tuple("times_s", data["times_s"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was timed in one process group of `num_ranks` ranks, and the machine, versions and command behind it.
+    """The timings of one process group of `num_ranks` ranks, and the machine, versions and command behind them.
 
     runs: single runs, transfer by transfer; a file without them has none.
     """
@@ -90,18 +90,18 @@ class Measurements:
     runs: tuple[RecordedRun, ...] = ()
 
     def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """The probes of a kind, by size."""
+        """Returns the probes of a kind, by size; in_flight: only those with so many messages."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the name and version of the format."""
+        """Returns the fields for JSON, with the name and version of the format."""
         collectives, runs = ([entry.as_dict() for entry in entries] for entries in (self.collectives, self.runs))
         return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives, "runs": runs}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`, of older versions too. Raises ValueError, in one line, for anything else."""
+        """Returns what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
         _require_header(data)
         probes = _read_all("probes", Probe.from_dict, data["probes"])
         times = _read_all("collectives", partial(_times_of, data), data.get("collectives", []))
@@ -109,19 +109,19 @@ class Measurements:
         return cls(data["num_ranks"], data["provenance"], probes, times, runs)
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
+        """Writes a JSON file, whole or not at all."""
         save_json(path, self.as_dict())
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        """Returns what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
 
 
 def _require_header(data: Any) -> None:
-    """Raise ValueError unless all is there that a file has beside its lists."""
+    """Raises ValueError unless all is there that a file has beside its lists."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"not a {FORMAT} file")
     version = data.get("version")
@@ -159,7 +159,7 @@ def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks
 
 
 def save_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all. Raises ValueError for a number that JSON does not have."""
+    """Writes `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     with atomic_file(path) as file:
         file.write(text.encode())

@@ -20,7 +20,7 @@ TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value e
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """When each transfer of one run was issued by its sender and applied by its receiver.
+    """The times at which each transfer of one run was issued by its sender and applied by its receiver.
 
     All times are seconds on one clock, 0 when the last rank began; who began earlier may have sent before 0.
 
@@ -100,24 +100,24 @@ class RecordedRun:
 
     @property
     def time_s(self) -> float:
-        """From when the last rank began to the last application: what `Timeline.time_s` is of a simulated run."""
+        """The seconds from when the last rank began to the last application, as `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property
     def transfers(self) -> list[tuple[int, int, int, int]]:
-        """Each one's step, src, dst and chunk."""
+        """The step, src, dst and chunk of every transfer."""
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes on {self.num_ranks} ranks"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return {**asdict(self), "collective": self.collective.value}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
         columns = {name: as_tuple(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
         require_name("collective", data["collective"])

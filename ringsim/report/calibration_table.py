@@ -15,7 +15,7 @@ _SHOWN_MISFITS = 5
 
 
 def format_fit(fit: LogFit) -> str:
-    """The table of parameters, and the statement of fit."""
+    """Returns the table of parameters of a fit to logs, and how well it reproduces them."""
     rows = [("parameter", "value", "95 % between", "seen in")]
     rows += [(fitted.name, *_values(fitted), _seen(fitted.seen_in)) for fitted in fit.parameters]
     method = (
@@ -25,7 +25,7 @@ def format_fit(fit: LogFit) -> str:
 
 
 def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
-    """How well the network says again what it was made of, and what it does not."""
+    """Returns lines on how well the network reproduces the timings it was fitted to, and which it does not."""
     sizes = [abs(error) for error in errors]
     worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
     lines = [f"fitted to {len(cases)} timings: median |residual| {statistics.median(sizes):.1%}, "
@@ -68,7 +68,7 @@ def _case(case: TimedCase) -> str:
 
 
 def format_probe_fit(fit: ProbeFit) -> str:
-    """The same for a measurements file."""
+    """Returns the table of parameters of a fit to probes, and how well it reproduces them."""
     rows = [("parameter", "value", "95 % between", "probes")]
     for name, value in fit.values.items():
         between = f"{_shown_or_none(name, fit.low[name])} .. {_shown_or_none(name, fit.high[name])}"
@@ -86,7 +86,7 @@ def format_probe_fit(fit: ProbeFit) -> str:
 
 
 def fit_dict(fit: LogFit) -> dict[str, Any]:
-    """For JSON."""
+    """Returns a fit to logs for JSON."""
     return {
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
@@ -102,7 +102,7 @@ def fit_dict(fit: LogFit) -> dict[str, Any]:
 
 
 def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
-    """For JSON; an infinite rate becomes None."""
+    """Returns a fit to probes for JSON; an infinite rate becomes None."""
     return {
         "parameters": [
             finite_or_none({"name": name, "value": value, "low": fit.low[name], "high": fit.high[name],

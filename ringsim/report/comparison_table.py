@@ -12,14 +12,14 @@ _ALIGNMENT = "llrrrrrrrl"
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """A row for each case, then the summary by size class."""
+    """Returns a table with a row for each case, then the summary by size class."""
     rows = [_COLUMNS, *(_row(compared) for compared in comparison.cases)]
     lines = align_columns(rows, _ALIGNMENT)
     return "\n".join([f"network {comparison.network}", *lines, "", format_summary(comparison), *_notes(comparison)])
 
 
 def format_summary(comparison: Comparison) -> str:
-    """Median and 95th percentile of |error| by size class."""
+    """Returns a table of the median and 95th percentile of |error| by size class."""
     rows = [("sizes", "cells", "median |error|", "95 % below", "")]
     for summary in comparison.summary():
         used = "used in the calibration" if summary["used_in_calibration"] else "held out"
@@ -29,7 +29,7 @@ def format_summary(comparison: Comparison) -> str:
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """The cases with the fields of the JSON output."""
+    """Returns the cases as CSV with the fields of the JSON output."""
     text = io.StringIO()
     rows = [compared.as_dict() for compared in comparison.cases]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -13,7 +13,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """For JSON; what each rank did is left to `ranks_as_dicts`."""
+    """Returns an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
     return {
         "critical_path": None if path is None else _path_as_dict(path),
@@ -24,7 +24,7 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
-    """What each rank did, for JSON."""
+    """Returns each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
 
 
@@ -50,7 +50,7 @@ def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """What there is to say, each with what it is about, for people."""
+    """Yields the sentences of an explanation, each after its subject."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         yield "critical path", _path(path)
@@ -89,7 +89,7 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """A row for each rank."""
+    """Returns a table with a row for each rank."""
     ranks = explanation.ranks
     rows = [("rank", *_RANK_COLUMNS.values())]
     for rank in range(explanation.timeline.num_ranks):

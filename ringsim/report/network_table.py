@@ -1,4 +1,4 @@
-"""What networks there are, and what is in one of them, as tables for people and as JSON."""
+"""The list of networks, and the resources and paths of one of them, as tables for people and as JSON."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from ringsim.units import format_rate, format_time
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
-    """One line of the list of networks, for JSON; without a limit None stands for any number."""
+    """Returns an entry of the list of networks, for JSON; without a limit None stands for any number."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -25,7 +25,7 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Cluster]) -> str:
-    """Two lines for each: what it is, and where its numbers come from."""
+    """Returns two lines for each network: a description, and the source of its numbers."""
     rows = []
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -35,7 +35,7 @@ def format_networks(clusters: Iterable[Cluster]) -> str:
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
-    """A network with its resources and its kinds of paths from rank 0, for JSON; what is infinite becomes None."""
+    """Returns a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
     machine = cluster.machine(num_ranks)
     resources = machine.resources
     columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
@@ -114,7 +114,7 @@ def _failing(resource: dict[str, Any]) -> str:
 
 
 def describe_network(network: Mapping[str, Any]) -> list[str]:
-    """What a network's `as_dict` says in few words: its description, or its times and rates that cost something."""
+    """Returns a network's `as_dict` in few words: its description, or its times and rates that cost something."""
     if "description" in network:
         return [network["description"]] if network["description"] else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}

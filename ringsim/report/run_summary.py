@@ -1,4 +1,4 @@
-"""What is said of one simulated collective."""
+"""The summary of one simulated collective as text and JSON."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from ringsim.units import format_rate, format_size, format_time
 def summarise(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation | None = None
 ) -> dict[str, Any]:
-    """The simulated time of one collective with what it is to be compared with, for JSON.
+    """Returns the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
     `time_s` is None if something fails and the collective never finishes.
@@ -41,7 +41,7 @@ def summarise(
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None) -> str:
-    """What `summarise` gave, for people, and the explanation if there is one."""
+    """Returns the summary of `summarise` for people, and the explanation if there is one."""
     rows = [("transfers", f"{result['num_transfers']} in {result['num_steps']} steps"), *_times(result)]
     if explanation:
         rows += lines(explanation)

@@ -19,7 +19,7 @@ from ringsim.simulation import Timeline
 
 
 def write_run_trace(path: str | os.PathLike[str], runs: Sequence[ComparedRun]) -> None:
-    """Write all runs, each with its two sides one below the other on the same axis of time, in microseconds.
+    """Writes all runs, each with its two sides one below the other on the same axis of time, in microseconds.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for too many transfers.
     """

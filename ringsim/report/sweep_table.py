@@ -11,7 +11,7 @@ _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = 100) -> str:
-    """For each network a table: a row for each size, a column for each number of ranks.
+    """Returns a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
@@ -21,7 +21,7 @@ def format_sweep(sweep: Sweep, width: int = 100) -> str:
 
 
 def format_gain(winner: Winner, *, has_baseline: bool) -> str:
-    """How many times as fast as the ring (as the second, if there is no ring to compare with): such as 3.1x.
+    """Returns how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
 
     Empty for the ring itself, and where no time passes.
     """
@@ -32,7 +32,7 @@ def format_gain(winner: Winner, *, has_baseline: bool) -> str:
 
 
 def runner_up(sweep: Sweep) -> str:
-    """What the gains of this sweep are over."""
+    """Returns the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
 

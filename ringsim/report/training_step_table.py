@@ -12,7 +12,7 @@ Row = Sequence[str]
 
 
 def format_prediction(prediction: Prediction) -> str:
-    """The step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    """Returns the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
     blocks = [_step(prediction), _buckets(prediction.step)]
     if prediction.sweep:
         blocks.append(_sweep(prediction))

@@ -67,7 +67,7 @@ def _sweep_with_bar(
 ) -> Sweep:
     """`run_sweep` with a progress bar on stderr, where that is a terminal."""
     chosen = Collective(collective)
-    algorithms = [name.strip() for some in algorithm for name in some.split(",")] or [
+    algorithms = [name.strip() for names in algorithm for name in names.split(",")] or [
         n for c, n in ALGORITHMS if c is chosen
     ]
     num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)

@@ -17,7 +17,7 @@ _HALF = re.compile(r"--halfprecision|\bfp16\b|\bfloat16\b")
 
 @dataclass(slots=True)
 class Gloo:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of Gloo's benchmark, which gathers tables from its lines in order."""
 
     file: str
     tables: list[LogTable] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Gloo:
     _rows: list[LogRow] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
+        """Reads one line. Raises ValueError for a row that cannot be right."""
         if HEADER.match(line):
             self.finish()
             self._columns = re.split(r"\s{2,}", line)
@@ -43,7 +43,7 @@ class Gloo:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             if not self._test:
                 where = f"{self.file}: line {self._rows[0].line}"

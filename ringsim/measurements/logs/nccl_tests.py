@@ -36,7 +36,7 @@ _BY_COLUMNS = {
 
 @dataclass(slots=True)
 class NcclTests:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of nccl-tests, which gathers tables from its lines in order."""
 
     file: str
     tables: list[LogTable] = field(default_factory=list)
@@ -47,7 +47,7 @@ class NcclTests:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
+        """Reads one line. Raises ValueError for a row that cannot be right."""
         if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
                 self.finish()
@@ -67,7 +67,7 @@ class NcclTests:
             _note(self._environment, line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             self.tables.append(self._table())
         self._rows = []

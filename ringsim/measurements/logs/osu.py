@@ -33,7 +33,7 @@ _PAIRS = re.compile(r"pairs:\s*(\d+)")
 
 @dataclass(slots=True)
 class Osu:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of the OSU micro-benchmarks, which gathers tables from its lines in order."""
 
     file: str
     tables: list[LogTable] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Osu:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
+        """Reads one line. Raises ValueError for a row that cannot be right."""
         if TITLE.match(line):
             self.finish()
             self._test = _test(line)
@@ -56,7 +56,7 @@ class Osu:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             point_to_point = self._test.startswith("pt2pt")
             ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()

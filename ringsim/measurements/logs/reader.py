@@ -16,7 +16,7 @@ from ringsim.measurements.logs.table import LogTable
 def read_logs(
     paths: Iterable[Path], num_nodes: int | None = None, ranks_per_node: int | None = None
 ) -> tuple[LogTable, ...]:
-    """All tables of all files; what `num_nodes` and `ranks_per_node` say goes before what a log says.
+    """Returns all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
@@ -28,7 +28,7 @@ def read_logs(
 
 
 def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
-    """The tables of one file as far as it tells; each reader takes the lines it knows.
+    """Returns the tables of one file as far as it tells; each reader takes the lines it knows.
 
     num_ranks: believed where the log does not tell.
     """
@@ -57,7 +57,7 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
 
 
 def _check(table: LogTable) -> None:
-    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
+    """Raises ValueError for a number that is none of a real machine, and that no fit could go on with."""
     for row in table.rows:
         try:
             require_whole("size in bytes", row.size_bytes, 1)

@@ -1,4 +1,4 @@
-"""`LogTable` and `LogRow`: what one benchmark printed, in this project's units, whatever the benchmark."""
+"""`LogTable` and `LogRow`: the results of any benchmark in this project's units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -25,7 +25,7 @@ _MAX_GROUPS = len(_COLOURS) * len(_DASHES)
 
 
 def save_times(comparison: Comparison, path: Path) -> None:
-    """Lines are predictions, points the measured medians with their spread."""
+    """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     for group in _groups(comparison):
         axes.plot(group.sizes, group.times_s("predicted"), group.dash, color=group.colour, linewidth=1.6)
@@ -42,7 +42,7 @@ def save_times(comparison: Comparison, path: Path) -> None:
 
 
 def save_errors(comparison: Comparison, path: Path) -> None:
-    """The error of each case; bars show how far the measured times themselves lie apart."""
+    """Draws the error of each case; bars show how far the measured times themselves lie apart."""
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
     for group in _groups(comparison):
         measured, error = group.times_s("measured"), group.times_s("predicted") / group.times_s("measured") - 1
@@ -97,8 +97,8 @@ def _groups(comparison: Comparison) -> Iterator[_Group]:
 def _points(axes: Axes, group: _Group, values: Floats) -> None:
     """Filled where held out, hollow where used in the calibration."""
     used = np.array([compared.used_in_calibration for compared in group.cases], dtype=bool)
-    for some, face in ((~used, group.colour), (used, WHITE)):
-        axes.scatter(group.sizes[some], values[some], s=26, color=group.colour, facecolors=face, zorder=3)
+    for mask, face in ((~used, group.colour), (used, WHITE)):
+        axes.scatter(group.sizes[mask], values[mask], s=26, color=group.colour, facecolors=face, zorder=3)
 
 
 def _page(title: str) -> tuple[Figure, Axes]:

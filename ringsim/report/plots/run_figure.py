@@ -29,13 +29,13 @@ _MAX_LANES = 7.5
 
 
 def save_run(compared: ComparedRun, path: str | os.PathLike[str]) -> None:
-    """Draw the picture and write it to `path` as PNG, whole or not at all. Raises OSError if it cannot be written."""
+    """Draws the picture and writes it to `path` as PNG, whole or not at all. Raises OSError if it cannot be written."""
     with atomic_file(Path(path)) as file:
         draw_run(compared).savefig(file, format="png", dpi=_DPI)
 
 
 def draw_run(compared: ComparedRun) -> Figure:
-    """Above, time and ranks; below, what a transfer of each step took. Of many steps only some are drawn above."""
+    """Draws time and ranks above, of many steps only some; below, the time of a transfer of each step."""
     run = compared.run
     lanes = min(_LANE * run.num_ranks, _MAX_LANES)
     figure = Figure(figsize=(_WIDTH, lanes + _STEPS + _REST), dpi=_DPI, layout="constrained")
@@ -51,8 +51,8 @@ def _title(compared: ComparedRun) -> str:
     run = compared.run
     times = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
-    what = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    return f"{what}: {times} (error {compared.error:+.1%})"
+    executed = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
+    return f"{executed}: {times} (error {compared.error:+.1%})"
 
 
 def _note(compared: ComparedRun, every: int) -> str:

@@ -25,7 +25,7 @@ _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
 def save_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> None:
-    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a step that
     never ends and a suffix that is no picture's.
@@ -38,7 +38,7 @@ def save_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> Non
 
 
 def draw_prediction(prediction: Prediction) -> Figure:
-    """The lanes on top, below them side by side whatever was swept."""
+    """Draws the lanes on top, below them side by side the sweep and the scaling."""
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
     lanes = _TITLE + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
     height = lanes + (_CURVES + _FOOT if curves else 0)
