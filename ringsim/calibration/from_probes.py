@@ -20,7 +20,6 @@ from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, S
 
 _RESAMPLED = 200
 _SEED = 0
-MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
 class ProbeModel(Enum):
@@ -82,7 +81,7 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
     random = np.random.default_rng(_SEED)
     drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
     ends = {key: np.quantile([fitted[key] for fitted in drawn], [0.025, 0.975], method="nearest") for key in values}
-    single = measurements.of("shift", in_flight=1)
+    single = measurements.probes_of("shift", in_flight=1)
     residuals = tuple(
         (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
     )

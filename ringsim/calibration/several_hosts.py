@@ -27,7 +27,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
             "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
         )
     per_host = rank_hosts.ranks_per_host
-    elapsed = measurements.of("shift", in_flight=1)
+    elapsed = measurements.probes_of("shift", in_flight=1)
     rates = _rates(measurements, rank_hosts)
     slowest = min(rates)
     fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
@@ -58,7 +58,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
     rates = [0.0] * rank_hosts.num_hosts
     for rank, host in enumerate(rank_hosts.hosts):
         other = rank_hosts.hosts[rank_hosts.right_of(rank)]
-        pings = measurements.of(f"ping/{rank}")
+        pings = measurements.probes_of(f"ping/{rank}")
         if host == other or not pings:
             continue
         rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
@@ -72,7 +72,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
     """Between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
-        pings = measurements.of(f"ping/{rank}")
+        pings = measurements.probes_of(f"ping/{rank}")
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
             return Link(bandwidth_bytes_per_s=_slope(pings))
     return Link()

@@ -89,7 +89,7 @@ class Measurements:
     collectives: tuple[CollectiveTimes, ...] = ()
     runs: tuple[RecordedRun, ...] = ()
 
-    def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
+    def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
         """Returns the probes of a kind, by size; in_flight: only those with so many messages."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)

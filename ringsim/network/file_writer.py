@@ -15,9 +15,9 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """TOML that describes the same network. Hosts by name, and what is wrong but for slow links, are not written.
+    """Returns TOML that describes the same network, with a key for each value that is not the default.
 
-    Raises ValueError for a network that has these.
+    Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
     """
     spec = cluster.spec
     if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.failures or spec.jitter:
@@ -32,11 +32,11 @@ def network_text(cluster: Cluster) -> str:
 
 def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
     host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts, "cores": spec.host.cores}
-    found = [f"{key} = {value}" for key, value in host.items() if value is not None]
-    yield "[host]", found + _values("host", spec.host)
-    for place, of in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
-                      ("library", spec.library)):  # fmt: skip
-        values = _values(place, of)
+    lines = [f"{key} = {value}" for key, value in host.items() if value is not None]
+    yield "[host]", lines + _values("host", spec.host)
+    for place, part in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
+                        ("library", spec.library)):  # fmt: skip
+        values = _values(place, part)
         if values:
             yield f"[{place}]", values
     for protocol in spec.protocols:
@@ -45,12 +45,12 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
         yield "[[slow_link]]", _values("slow_link", slow)
 
 
-def _values(place: str, of: Any) -> list[str]:
+def _values(place: str, part: Any) -> list[str]:
     """A line for each key that says something else than if it were left out."""
-    defaults = {field.name: field.default for field in fields(of)}
+    defaults = {field.name: field.default for field in fields(part)}
     lines = []
     for name, key in _table(place).keys.items():
-        value = getattr(of, key.field, None)
+        value = getattr(part, key.field, None)
         if isinstance(key.holds, Table) or key.field not in defaults or value == defaults[key.field]:
             continue
         if name != "cores":

@@ -10,7 +10,7 @@ from ringsim.calibration.cases import TimedCase, cases_of_tables
 from ringsim.calibration.comparison import compare_logs
 from ringsim.calibration.from_logs import calibrate_logs
 from ringsim.calibration.posterior import fit
-from ringsim.calibration.protocol_time import Asked, Question, Rates, predict, times_s
+from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, predict, times_s
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
@@ -108,7 +108,7 @@ def test_a_message_uses_one_nic_and_a_collective_all() -> None:
     """And neither is faster than the links within the hosts."""
     rates = Rates(100e9, 20e9, 8, TRUE.protocols, TRUE.library)
     large = 2**36
-    asked = Asked.of([Question("sendrecv", large, 16, 2), Question("all_gather", large, 16, 2)])
+    asked = QuestionColumns.from_questions([Question("sendrecv", large, 16, 2), Question("all_gather", large, 16, 2)])
     message_s, gather_s = times_s(rates, asked)
     assert message_s == pytest.approx(large / 20e9, rel=1e-3)
     assert gather_s == pytest.approx(large * 15 / 16 / 100e9, rel=1e-3)
