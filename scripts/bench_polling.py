@@ -15,7 +15,7 @@ import torch.distributed as dist
 import collectives
 from collectives.probes import provenance
 from ringsim.console import SIZE, TorchrunCommand, num_ranks
-from ringsim.measurements import tenths
+from ringsim.measurements import p10_p90
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 4 scripts/bench_polling.py"
@@ -31,7 +31,7 @@ TRIED = 10  # calls, to find out how many a turn has
 @click.option("--turns", type=click.IntRange(2), default=20, help="Of each, with and without.")
 @click.option("--turn", "turn_s", type=click.FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
 def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
-    """Print medians and tenths of the time of a call, as Gloo's threads are and as SCHED_BATCH, and their ratio."""
+    """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""
     num_ranks(START)
     dist.init_process_group("gloo")
     rows = [_row(name, size, turns, turn_s) for size in sizes for name in CONTENDERS]
@@ -61,7 +61,7 @@ def _row(name: str, size: int, turns: int, turn_s: float) -> str:
 
 
 def _between(times_s: list[float]) -> str:
-    low, high = tenths(times_s)
+    low, high = p10_p90(times_s)
     return f"{low * 1e6:.0f} to {high * 1e6:.0f}"
 
 

@@ -14,6 +14,7 @@ from collectives.probes import provenance
 from netns_testbed import run_ranks, why_not
 from ringsim.console import OneLineCommand
 from ringsim.files import read_json
+from ringsim.measurements import p10_p90
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
 OURS = ("bucketed", "ddp_ring", "zero1")
@@ -62,8 +63,7 @@ def ratios(found: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def _spread(values: list[float]) -> tuple[float, float, float]:
-    tenths = statistics.quantiles(values, n=10, method="inclusive")
-    return statistics.median(values), tenths[0], tenths[-1]
+    return statistics.median(values), *p10_p90(values)
 
 
 def rows(place: Place, model: str, found: dict[str, Any]) -> list[str]:

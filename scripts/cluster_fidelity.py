@@ -11,10 +11,10 @@ from typing import NamedTuple
 import click
 
 from generated_part import GeneratedPart
-from ringsim.calibration import calibrate_logs, cells_of_tables, compare_logs, percentile
+from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
 from ringsim.cli.inputs import parse_nics
 from ringsim.console import OneLineCommand
-from ringsim.measurements import read_logs
+from ringsim.measurements import p95, read_logs
 from ringsim.network import network_text, read_network
 
 LARGE = 2**20  # bytes: what the targets are about
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 class Result(NamedTuple):
-    """median, p95: of |error| over the cells from 1 MiB; bulk_median: from 64 MiB, None if there are none."""
+    """median, p95: of |error| over the cases from 1 MiB; bulk_median: from 64 MiB, None if there are none."""
 
     pair: Pair
     num_cells: int
@@ -115,13 +115,13 @@ def _scaling_pairs(name: str, why: dict[str, str]) -> Iterator[Pair]:
 def measure(pair: Pair, logs: Path) -> Result:
     """Calibrate, write the network as text, read it again, and predict from that alone."""
     nics = parse_nics(pair.nics) if pair.nics else None
-    fitted = calibrate_logs(cells_of_tables(read_logs(_files(pair.calibrated, logs))), "network", nics)
+    fitted = calibrate_logs(cases_of_tables(read_logs(_files(pair.calibrated, logs))), "network", nics)
     network = read_network(network_text(fitted.cluster), "network.toml")
-    compared = compare_logs(cells_of_tables(read_logs(_files(pair.predicted, logs))), network)
-    errors = [(each.cell.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
+    compared = compare_logs(cases_of_tables(read_logs(_files(pair.predicted, logs))), network)
+    errors = [(each.case.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
-    return Result(pair, len(large), statistics.median(large), percentile(large, 0.95), bulk_median)
+    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median)
 
 
 def _files(names: tuple[str, ...], logs: Path) -> list[Path]:

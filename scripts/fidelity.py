@@ -5,6 +5,7 @@ table says so; and training steps, from probes and a profile of a step without s
 what was measured is kept in the output folder.
 """
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +15,15 @@ import click
 from generated_part import GeneratedPart
 from netns_testbed import run_ranks, why_not
 from ringsim.calibration import (
-    Compared,
+    ComparedCase,
     calibrate_probes,
-    cells_of_measurements,
+    cases_of_measurements,
     compare_measurements,
     fitting_model,
-    percentile,
 )
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
-from ringsim.measurements import Measurements, provenance
+from ringsim.measurements import Measurements, p95, provenance
 from ringsim.network import Cluster, network_text, read_network
 
 PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
@@ -139,32 +139,32 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     return read_network(read_text(file), str(file))
 
 
-def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Compared]:
-    """All cells of an experiment."""
+def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[ComparedCase]:
+    """All cases of an experiment."""
     network = calibrated(experiment.calibrated, folder, again)
     for place in experiment.predicted:
         large = ("-b", "1MiB", "-e", place.largest)
         for size, sizes in (("small", SMALL), ("large", large))[experiment.bounds[0] > 0 :]:
             for what, arguments in (("all_reduce", ALL_REDUCE), ("halves", HALVES)):
                 found = measured(place, folder, f"{what}-{size}", (*sizes, *arguments), again)
-                cells = cells_of_measurements(found, place.hosts, place.name)
-                yield from compare_measurements(cells, network).cells
+                cases = cases_of_measurements(found, place.hosts, place.name)
+                yield from compare_measurements(cases, network).cases
 
 
 def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float) -> str:
     """Of the table."""
-    median, p95 = percentile(errors, 0.5), percentile(errors, 0.95)
+    median = statistics.median(errors)
     return (
-        f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95:.1%} | {percentile(spreads, 0.5):.0%} | "
+        f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95(errors):.1%} | {statistics.median(spreads):.0%} | "
         f"{target:.0%} | {'' if median <= target else 'missed'} |"
     )
 
 
 def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
     """One for each class of sizes."""
-    cells = [each for each in compared(experiment, folder, again) if each.error is not None]
+    cases = [each for each in compared(experiment, folder, again) if each.error is not None]
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
-        some = [each for each in cells if low <= each.cell.size_bytes < high]
+        some = [each for each in cases if low <= each.case.size_bytes < high]
         errors = [abs(each.error) for each in some if each.error is not None]
         sizes = f"from {low // MIB} MiB" if low else f"below {high // MIB} MiB"
         yield row(experiment.title, sizes, errors, [each.spread for each in some], target)

@@ -15,7 +15,7 @@ from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import COLLECTIVES, Plan, growing_sizes
 from collectives.benchmark.table import format_table
 from collectives.runtime import CollectiveError, calm_polling, naming_failures, resolve
-from ringsim.console import FILE, SIZE, TIME, TorchrunCommand, check_writable, torchrun
+from ringsim.console import FILE, SIZE, TIME, TorchrunCommand, check_writable, progress_bar, torchrun
 from ringsim.measurements import Measurements
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
@@ -127,7 +127,7 @@ def _run(plan: Plan, num_ranks: int, calm: bool, timeout_s: float, output: Path 
         group = resolve(None)
         if calm:
             calm_polling()
-        with _progress(len(plan.cells(num_ranks)), group.rank()) as bar:
+        with progress_bar(len(plan.cells(num_ranks)), "timing", rank=group.rank()) as bar:
             measurements = run_plan(plan, group, timeout_s, lambda: bar.update(1))
     except CollectiveError as error:
         click.echo(str(error), err=True)
@@ -150,9 +150,3 @@ def _report(measurements: Measurements, output: Path | None) -> None:
     wrong = sum(times.wrong or 0 for times in measurements.collectives)
     if wrong:
         click.echo(f"benchmark: {wrong} elements are wrong: see #wrong", err=True)
-
-
-def _progress(cells: int, rank: int) -> Any:
-    """A bar on rank 0's terminal; silent elsewhere."""
-    hidden = rank != 0 or not sys.stderr.isatty()
-    return click.progressbar(length=cells, label="timing", file=sys.stderr, hidden=hidden, show_pos=True)

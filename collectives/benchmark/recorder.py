@@ -15,7 +15,7 @@ from collectives.benchmark.plan import Plan
 from collectives.calls import AUTO, chooser_of, reduction
 from collectives.probes import Clock, places_of, read_clock
 from collectives.runtime import Event, Executor, naming_failures
-from ringsim.measurements import TRANSFER, Places, RecordedRun
+from ringsim.measurements import TRANSFER, RankHosts, RecordedRun
 from ringsim.registry import build
 from ringsim.schedule import Collective
 
@@ -55,7 +55,7 @@ def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]
     return tuple(found.values())
 
 
-def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places, plan: Plan) -> RecordedRun:
+def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: Plan) -> RecordedRun:
     """The middle one of several runs in place, each after a barrier; the executor's alone, without a lane's thread."""
     schedule = build(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
     executor = Executor(schedule, group, tag=TAG)
@@ -63,7 +63,7 @@ def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places,
     tensor = torch.zeros(cell.num_elements, dtype=cell.torch_dtype)
     how = reduction(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_
     logs = []
-    before = read_clock(group, places.machines)
+    before = read_clock(group, places.physical_hosts)
     for _ in range(plan.warm_up + NUM_RUNS):
         _own_part(tensor, cell, group.rank()).copy_(given)
         events: list[Event] = []
@@ -71,7 +71,7 @@ def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places,
         begin = time.perf_counter()
         executor.run(tensor, reduce=how, log=events)
         logs.append(RankLog(begin, time.perf_counter(), events))
-    clock = Clock.between(before, read_clock(group, places.machines))
+    clock = Clock.between(before, read_clock(group, places.physical_hosts))
     return _recorded(cell, algorithm, logs[plan.warm_up :], clock, group)
 
 

@@ -127,7 +127,7 @@ def _summary(
         wrong=wrong,
         calls=calls,
         times_s=tuple(times.amax(dim=0).tolist()),
-        late_s=tuple(late.clamp(min=0).tolist()),
+        arrival_skew_s=tuple(late.clamp(min=0).tolist()),
         positions=tuple((index - first_in(turn, num_contenders)) % num_contenders for turn in range(times.shape[1])),
         rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
     )

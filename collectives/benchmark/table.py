@@ -91,7 +91,7 @@ def _half(times: CollectiveTimes | None) -> str:
 def _more(times: CollectiveTimes | None, others: Sequence[CollectiveTimes]) -> str:
     if times is None:
         return f"{'N/A':>17} {'N/A':>6}"
-    low, high = times.tenths_s
+    low, high = times.p10_p90_s
     quotient = ratio(times, rival_of(times, others))
     return f"{f'{_us(low)}..{_us(high)}':>17} {'N/A' if quotient is None else f'{quotient:.2f}':>6}"
 

@@ -13,7 +13,7 @@ from collectives.probes.hosts import places_of
 from collectives.probes.provenance import provenance
 from collectives.probes.schedules import ping_schedule, shift_schedule
 from collectives.runtime import Executor, execute, naming_failures
-from ringsim.measurements import Measurements, Places, Probe
+from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -95,7 +95,7 @@ def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]
 
 
 def _pings(
-    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: Places
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts
 ) -> Iterator[Experiment]:
     """A message there and back between neighbours of different hosts, all of them, and of one host, once."""
     num_ranks, hosts = group.size(), places.hosts

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.schedule import Collective, Schedule
+from ringsim.text_table import align_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,7 @@ def format_costs(costs: Iterable[Cost]) -> str:
     """A table, a line for each schedule."""
     header = ("collective", "algorithm", "chunks", "steps", "at least", "transfers", "sent/size", "at least")
     rows = [header, *(_row(cost) for cost in costs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    )
+    return "\n".join(align_columns(rows, "llr"))
 
 
 def _row(cost: Cost) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """From measurements to a network, and how far its predictions are from what was measured."""
 
-from ringsim.calibration.cases import Cell, cells_of_measurements, cells_of_tables
+from ringsim.calibration.cases import TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
-from ringsim.calibration.comparison import Compared, Comparison, compare_logs, compare_measurements, percentile
-from ringsim.calibration.from_logs import MISFIT, LogFit, Parameter, calibrate_logs
+from ringsim.calibration.comparison import ComparedCase, Comparison, compare_logs, compare_measurements
+from ringsim.calibration.from_logs import MISFIT, FittedParameter, LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
@@ -17,26 +17,25 @@ from ringsim.calibration.uniform import calibrate
 
 __all__ = [
     "MISFIT",
-    "Cell",
-    "Compared",
+    "ComparedCase",
     "ComparedRun",
     "Comparison",
+    "FittedParameter",
     "LogFit",
-    "Parameter",
     "ProbeFit",
     "ProbeModel",
+    "TimedCase",
     "calibrate",
     "calibrate_host",
     "calibrate_logs",
     "calibrate_probes",
-    "cells_of_measurements",
-    "cells_of_tables",
+    "cases_of_measurements",
+    "cases_of_tables",
     "compare_logs",
     "compare_measurements",
     "compare_run",
     "fitted_cluster",
     "fitting_model",
     "num_hosts",
-    "percentile",
     "picture_names",
 ]

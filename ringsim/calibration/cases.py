@@ -1,15 +1,15 @@
-"""`Cell`: what was measured of one collective, size and cluster, whatever it was read from."""
+"""`TimedCase`: the times that were measured of one collective, size and cluster, whatever it was read from."""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
-from ringsim.measurements import Measurements, Places, Row, Table, tenths
+from ringsim.measurements import LogRow, LogTable, Measurements, RankHosts, p10_p90
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TimedCase:
     """All times of one collective of one size on the same ranks.
 
     algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library can do it no other way or was
@@ -33,26 +33,26 @@ class Cell:
 
     @property
     def measured_s(self) -> float:
-        """The middle one."""
+        """The median of `times_s`."""
         return statistics.median(self.times_s)
 
     @property
     def question(self) -> Question:
-        """What is to be predicted."""
+        """The question to which `measured_s` is the answer."""
         return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
 
 
-def cells_of_tables(tables: Iterable[Table]) -> list[Cell]:
-    """One for each collective, algorithm, size and number of ranks and hosts; repeated runs are put together."""
-    found: dict[tuple[str, str, int, int, int], list[tuple[Table, Row]]] = {}
+def cases_of_tables(tables: Iterable[LogTable]) -> list[TimedCase]:
+    """Returns a case for each collective, algorithm, size and number of ranks and hosts, of all runs together."""
+    rows_by_case: dict[tuple[str, str, int, int, int], list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
         for row in table.rows:
             key = (table.test, _algorithm(table), row.size_bytes, table.num_ranks or 0, table.num_nodes or 0)
-            found.setdefault(key, []).append((table, row))
-    return [_cell(key, rows) for key, rows in sorted(found.items())]
+            rows_by_case.setdefault(key, []).append((table, row))
+    return [_case(key, rows) for key, rows in sorted(rows_by_case.items())]
 
 
-def _algorithm(table: Table) -> str:
+def _algorithm(table: LogTable) -> str:
     forced = table.environment.get("nccl_algo", "").lower()
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
     if forced == "ring" or "ring" in gloo or (table.test in RING_TESTS[1:] and table.benchmark == "nccl-tests"):
@@ -60,31 +60,31 @@ def _algorithm(table: Table) -> str:
     return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
 
 
-def _cell(key: tuple[str, str, int, int, int], rows: Sequence[tuple[Table, Row]]) -> Cell:
+def _case(key: tuple[str, str, int, int, int], rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
     times = tuple(time for _, row in rows for time in row.times_s)
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
     highs = [row.high_s for _, row in rows if row.high_s is not None]
-    spread = (min(lows), max(highs)) if lows and highs else tenths(times)
+    spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
     table = rows[0][0]
-    return Cell(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file)
+    return TimedCase(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file)
 
 
-def cells_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[Cell]:
-    """One for each competitor's times; where all ranks had one clock, from when the last of them began.
+def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[TimedCase]:
+    """Returns a case for each competitor's times; where all ranks have one clock, less the arrival skew.
 
     Raises ValueError for times of wrong results.
     """
-    places = Places.of(measurements)
-    one_clock = places is not None and places.one_clock
-    cells = []
-    for place, times in enumerate(measurements.collectives):
+    rank_hosts = RankHosts.from_measurements(measurements)
+    one_clock = rank_hosts is not None and rank_hosts.one_clock
+    cases = []
+    for index, times in enumerate(measurements.collectives):
         if times.wrong:
             raise ValueError(
-                f"{file}: collectives[{place}]: wrong is {times.wrong}: its results were wrong, so its times say "
+                f"{file}: collectives[{index}]: wrong is {times.wrong}: its results were wrong, so its times say "
                 f"nothing; find out why, and measure again"
             )
         seconds = times.together_s if one_clock else times.times_s
         key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
-        cells.append(Cell(*key, seconds, seconds if times.in_place else (), tenths(seconds), file=file))
-    return cells
+        cases.append(TimedCase(*key, seconds, seconds if times.in_place else (), p10_p90(seconds), file=file))
+    return cases

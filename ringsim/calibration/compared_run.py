@@ -15,7 +15,7 @@ from ringsim.simulation import Seconds, Timeline, simulate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRun:
-    """Both sides transfer by transfer, in the order of the record: row i is the same transfer in both timelines.
+    """A run as predicted and as measured: row i, in the order of the record, is one transfer in both timelines.
 
     A record knows only when a transfer was issued and applied, so in both a transfer starts when it is issued, and in
     `measured` it leaves, arrives and begins to be applied when it is applied.
@@ -28,12 +28,12 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less 1."""
+        """The predicted time over the measured one, less 1."""
         return self.predicted.time_s / self.measured.time_s - 1
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, name: str) -> ComparedRun:
-    """Simulate what was recorded, all ranks beginning at 0.
+    """Simulates the schedule that was recorded, all ranks beginning at 0.
 
     name: of the network, for titles. Raises ValueError, which names the run, where there is no such schedule here, or
     it is another than was recorded, or does not end on this network.
@@ -56,7 +56,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str) -> ComparedRun
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """When each transfer could have been handed to the network by its sender, which is what a record says of it.
+    """Returns when each transfer could have been handed to the network by its sender, as a record says: seconds.
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution: (num_transfers,).
     """
@@ -86,7 +86,7 @@ def _measured(run: RecordedRun, like: Timeline) -> Timeline:
 
 
 def picture_names(runs: Sequence[RecordedRun]) -> list[str]:
-    """A file's name for the picture of each run: run-all_reduce-ring.png, and -2 where there is another such run."""
+    """Returns a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
     stems = [re.sub(r"[^\w.-]+", "-", f"run-{run.collective.value}-{run.algorithm}") for run in runs]
     before = [stems[:index].count(stem) for index, stem in enumerate(stems)]
     return [f"{stem}-{count + 1}.png" if count else f"{stem}.png" for stem, count in zip(stems, before, strict=True)]

@@ -1,14 +1,14 @@
-"""`compare`: what was measured beside what a network file alone says it should have been."""
+"""`Comparison`: measured times beside those that a network file alone predicts."""
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.calibration.cases import Cell
+from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.protocol_time import TESTS, predict
-from ringsim.measurements import RAW_SOCKETS, TORCH
+from ringsim.measurements import RAW_SOCKETS, TORCH, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
 from ringsim.network import Cluster
 from ringsim.registry import build
@@ -20,39 +20,39 @@ SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A cell and its prediction.
+class ComparedCase:
+    """A measured case and its prediction.
 
     predicted_s: None where there is no prediction; `how` says why, otherwise by which algorithm and protocol.
     """
 
-    cell: Cell
+    case: TimedCase
     predicted_s: float | None
     how: str
     used_in_calibration: bool
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less 1."""
-        return None if self.predicted_s is None else self.predicted_s / self.cell.measured_s - 1
+        """The predicted time over the measured one, less 1."""
+        return None if self.predicted_s is None else self.predicted_s / self.case.measured_s - 1
 
     @property
     def spread(self) -> float:
-        """Of the measured times: between their 10th and 90th percentile, over the median."""
-        low, high = self.cell.spread_s
-        return (high - low) / self.cell.measured_s
+        """The measured times from their 10th to their 90th percentile, over the median."""
+        low, high = self.case.spread_s
+        return (high - low) / self.case.measured_s
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        cell = self.cell
+        """Returns the fields for JSON."""
+        case = self.case
         return {
-            "collective": cell.collective,
-            "algorithm": cell.algorithm,
-            "size_bytes": cell.size_bytes,
-            "num_ranks": cell.num_ranks,
-            "num_nodes": cell.num_nodes,
+            "collective": case.collective,
+            "algorithm": case.algorithm,
+            "size_bytes": case.size_bytes,
+            "num_ranks": case.num_ranks,
+            "num_nodes": case.num_nodes,
             "predicted_s": self.predicted_s,
-            "measured_s": cell.measured_s,
+            "measured_s": case.measured_s,
             "error": self.error,
             "spread": self.spread,
             "used_in_calibration": self.used_in_calibration,
@@ -62,94 +62,88 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All cells of one file or several, on one network."""
+    """All cases of one file or several, compared on one network."""
 
     network: str
-    cells: tuple[Compared, ...]
+    cases: tuple[ComparedCase, ...]
 
-    def held_out(self) -> list[Compared]:
-        """Those predicted that the network was not fitted to."""
-        return [each for each in self.cells if each.predicted_s is not None and not each.used_in_calibration]
+    def held_out(self) -> list[ComparedCase]:
+        """Returns the predicted cases that the network was not fitted to."""
+        return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """For each size class, held out and used apart: how many cells, median and 95th percentile of |error|."""
+        """Returns, by size class, held out and used apart, the number of cases, the median and p95 of |error|."""
         rows = []
         for used in (False, True):
             for name, low, high in SIZE_CLASSES:
                 errors = [
-                    abs(each.error)
-                    for each in self.cells
-                    if each.error is not None
-                    and each.used_in_calibration is used
-                    and low <= each.cell.size_bytes < high
+                    abs(compared.error)
+                    for compared in self.cases
+                    if compared.error is not None
+                    and compared.used_in_calibration is used
+                    and low <= compared.case.size_bytes < high
                 ]
                 if errors:
                     rows.append({"sizes": name, "used_in_calibration": used, "num_cells": len(errors),
-                                 "median": statistics.median(errors), "p95": percentile(errors, 0.95)})  # fmt: skip
+                                 "median": statistics.median(errors), "p95": p95(errors)})  # fmt: skip
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return {
             "network": self.network,
-            "cells": [each.as_dict() for each in self.cells],
+            "cells": [compared.as_dict() for compared in self.cases],
             "summary": self.summary(),
         }
 
 
-def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def compare_logs(cells: Sequence[Cell], cluster: Cluster) -> Comparison:
-    """Of cells from logs: by the formulas of `protocol_time`.
+def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
+    """Returns cases from logs beside their predictions by the formulas of `protocol_time`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
-    known = [cell for cell in cells if cell.collective in TESTS]
+    known = [case for case in cases if case.collective in TESTS]
     if not known:
-        tests = ", ".join(sorted({cell.collective for cell in cells}))
-        raise ValueError(f"{cells[0].file}: {tests}: there is no formula for it, only for {', '.join(TESTS)}")
-    found = dict(zip(map(id, known), predict(cluster, [cell.question for cell in known]), strict=True))
-    nothing = None, "there is no formula for it"
-    return _comparison(cells, cluster, lambda cell: found.get(id(cell), nothing))
+        tests = ", ".join(sorted({case.collective for case in cases}))
+        raise ValueError(f"{cases[0].file}: {tests}: there is no formula for it, only for {', '.join(TESTS)}")
+    predictions = dict(zip(map(id, known), predict(cluster, [case.question for case in known]), strict=True))
+    no_prediction = None, "there is no formula for it"
+    return _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
 
 
-def compare_measurements(cells: Sequence[Cell], cluster: Cluster) -> Comparison:
-    """Of cells from a measurements file: by simulating the schedule that was executed.
+def compare_measurements(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
+    """Returns cases of a measurements file beside simulations of the schedules that were executed.
 
     Raises ValueError where the network cannot hold what was measured, or there are no collectives.
     """
-    if not cells:
+    if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
-    return _comparison(cells, cluster, lambda cell: _simulated(cell, cluster))
+    return _comparison(cases, cluster, lambda case: _simulated(case, cluster))
 
 
-def _simulated(cell: Cell, cluster: Cluster) -> tuple[float | None, str]:
-    if cell.algorithm == RAW_SOCKETS:
+def _simulated(case: TimedCase, cluster: Cluster) -> tuple[float | None, str]:
+    if case.algorithm == RAW_SOCKETS:
         return None, "bare sockets have no schedule"
-    collective = Collective(cell.collective)
+    collective = Collective(case.collective)
     try:
-        if cell.algorithm == TORCH:
-            schedule = native_schedule(collective, cell.num_ranks, cell.size_bytes)
+        if case.algorithm == TORCH:
+            schedule = native_schedule(collective, case.num_ranks, case.size_bytes)
         else:
-            schedule = build(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
+            schedule = build(collective, case.algorithm, case.num_ranks, case.size_bytes)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
-    work = local_work(collective, cell.algorithm, cell.num_ranks, cell.size_bytes)
-    beside_s = call_overhead_s(cluster, cell.algorithm == TORCH) + local_s(work, cluster, cell.num_ranks)
-    return beside_s + predict_time(schedule, cluster, cell.size_bytes), f"simulating {schedule.algorithm}"
+    work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
+    beside_s = call_overhead_s(cluster, case.algorithm == TORCH) + local_s(work, cluster, case.num_ranks)
+    return beside_s + predict_time(schedule, cluster, case.size_bytes), f"simulating {schedule.algorithm}"
 
 
 def _comparison(
-    cells: Sequence[Cell], cluster: Cluster, predicted: Callable[[Cell], tuple[float | None, str]]
+    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], tuple[float | None, str]]
 ) -> Comparison:
     compared = []
-    for cell in cells:
-        time_s, how = predicted(cell)
+    for case in cases:
+        time_s, how = predicted(case)
         fitted = cluster.calibration
-        used = fitted is not None and fitted.used(cell.collective, cell.num_ranks, cell.num_nodes, cell.size_bytes)
-        compared.append(Compared(cell, time_s if time_s is not None and math.isfinite(time_s) else None, how, used))
+        used = fitted is not None and fitted.used(case.collective, case.num_ranks, case.num_nodes, case.size_bytes)
+        compared.append(ComparedCase(case, time_s if time_s is not None and math.isfinite(time_s) else None, how, used))
     return Comparison(cluster.name, tuple(compared))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.calibration.cases import Cell
+from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import TESTS, Asked, Rates, times_s
+from ringsim.calibration.protocol_time import TESTS, QuestionColumns, Rates, times_s
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
 
@@ -39,79 +39,79 @@ MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """One number that was fitted.
+class FittedParameter:
+    """A parameter of the network that was fitted.
 
     value: in SI units. low, high: in between it lies with a probability of 95 %.
-    seen_in: the cells whose times depend on it; none: it is as it was believed to be before.
+    seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
     """
 
     name: str
     value: float
     low: float
     high: float
-    seen_in: tuple[Cell, ...]
+    seen_in: tuple[TimedCase, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFit:
-    """A network, what it was made of, and how well it says again what it was made of."""
+    """A network, the cases it was fitted to, and how well it reproduces them."""
 
     cluster: Cluster
-    parameters: tuple[Parameter, ...]
-    cells: tuple[Cell, ...]
+    parameters: tuple[FittedParameter, ...]
+    cases: tuple[TimedCase, ...]
     errors: tuple[float, ...]
 
 
-def calibrate_logs(cells: Sequence[Cell], name: str, nics: Nics | None = None) -> LogFit:
-    """Fit a network to all cells that there is a formula for.
+def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = None) -> LogFit:
+    """Fits a network to all cases that there is a formula for.
 
     nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
     Raises ValueError if too little was measured.
     """
-    used = [cell for cell in cells if cell.collective in TESTS and not _counts_messages(cell)]
-    if len({(cell.collective, cell.size_bytes, cell.num_ranks) for cell in used}) < 3:
+    used = [case for case in cases if case.collective in TESTS and not _counts_messages(case)]
+    if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:
         raise ValueError(
-            f"{cells[0].file if cells else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
+            f"{cases[0].file if cases else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
             "at least 3 sizes are needed, best from some KiB to some 100 MiB"
         )
     layout = _Layout(used, nics)
-    asked = Asked.of([cell.question for cell in used])
-    log_times = np.log([_calibrated_s(cell) for cell in used])
-    prior, deviation = layout.beliefs(asked, log_times)
-    found = fit(lambda at: np.log(times_s(layout.rates(at), asked)), log_times, prior, deviation, NOISE)
-    cluster = _cluster(name, layout, layout.rates(found.mode), used)
-    parameters = _parameters(layout, found, deviation, used)
-    return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(found.residuals)))
+    questions = QuestionColumns.from_questions([case.question for case in used])
+    log_times = np.log([_calibrated_s(case) for case in used])
+    prior, deviation = layout.beliefs(questions, log_times)
+    posterior = fit(lambda at: np.log(times_s(layout.rates(at), questions)), log_times, prior, deviation, NOISE)
+    cluster = _cluster(name, layout, layout.rates(posterior.mode), used)
+    parameters = _parameters(layout, posterior, deviation, used)
+    return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(posterior.residuals)))
 
 
-def _counts_messages(cell: Cell) -> bool:
+def _counts_messages(case: TimedCase) -> bool:
     """Where small messages follow one another it is their number that takes time, not their bytes."""
-    return cell.collective == PT2PT_BANDWIDTH and cell.size_bytes < _STREAM_BYTES
+    return case.collective == PT2PT_BANDWIDTH and case.size_bytes < _STREAM_BYTES
 
 
-def _calibrated_s(cell: Cell) -> float:
+def _calibrated_s(case: TimedCase) -> float:
     """In place where that spares the library a copy: all_gather and reduce_scatter, of a rank's own share."""
-    spared = cell.in_place_s if cell.collective in ("all_gather", "reduce_scatter") else ()
-    return float(np.median(spared or cell.times_s))
+    spared = case.in_place_s if case.collective in ("all_gather", "reduce_scatter") else ()
+    return float(np.median(spared or case.times_s))
 
 
 class _Layout:
     """Which parameters there are, in which order, and what they mean."""
 
-    def __init__(self, cells: Sequence[Cell], nics: Nics | None) -> None:
+    def __init__(self, cases: Sequence[TimedCase], nics: Nics | None) -> None:
         self.nics = nics
-        self.within = any(cell.num_nodes == 1 for cell in cells)
-        self.across = any(cell.num_nodes > 1 for cell in cells)
-        self.adds = any(gpu in cell.device for cell in cells for gpu in _ADDING_SWITCHES)
+        self.within = any(case.num_nodes == 1 for case in cases)
+        self.across = any(case.num_nodes > 1 for case in cases)
+        self.adds = any(gpu in case.device for case in cases for gpu in _ADDING_SWITCHES)
         self.names = ["host.link.bandwidth", "host.nic.bandwidth"]
         for protocol in _NCCL:
             self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
         self.names += ["tree_share", "tree_latency", "message_start"]
 
-    def beliefs(self, asked: Asked, log_times: Floats) -> tuple[Floats, Floats]:
+    def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
         """Logarithms of what is believed before, and by how much it may be off."""
-        values, off = [self._fastest(asked, log_times, 1), self._fastest(asked, log_times, 2)], [_ANY, _ANY]
+        values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [_ANY, _ANY]
         if self.nics:
             values[1], off[1] = self.nics.bandwidth_bytes_per_s, 1e-6
         for protocol, (start, link, hop, _, _, share) in _NCCL.items():
@@ -119,10 +119,10 @@ class _Layout:
             off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
         return np.log([*values, _TREE_SHARE, 1.0, 1.0]), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START])
 
-    def _fastest(self, asked: Asked, log_times: Floats, num_nodes: int) -> float:
+    def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
         """A first guess of the bandwidth: bytes over time, where that is most."""
-        where = asked.nodes == 1 if num_nodes == 1 else asked.nodes > 1
-        return float((asked.size / np.exp(log_times))[where].max()) if where.any() else 1e9
+        where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
+        return float((questions.size / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
         """The network that these parameters are."""
@@ -130,8 +130,8 @@ class _Layout:
         link, nic = values[:2]
         tree_share, tree, message_start = values[-3:]
         protocols = []
-        for place, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
-            start, link_hop, hop, share = values[2 + 4 * place : 6 + 4 * place]
+        for index, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
+            start, link_hop, hop, share = values[2 + 4 * index : 6 + 4 * index]
             protocols.append(Protocol(
                 name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
             ))  # fmt: skip
@@ -145,11 +145,11 @@ class _Layout:
         )
 
 
-def _cluster(name: str, layout: _Layout, rates: Rates, cells: Sequence[Cell]) -> Cluster:
+def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase]) -> Cluster:
     bulk = rates.protocols[-1]
     link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
     nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=rates.num_nics)  # one at each end
-    per_host = max(-(-cell.num_ranks // cell.num_nodes) for cell in cells)
+    per_host = max(-(-case.num_ranks // case.num_nodes) for case in cases)
     known = layout.across or layout.nics
     spec = Spec(
         host=Host(link=link, nics=nics if known else Nics()),
@@ -157,36 +157,36 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cells: Sequence[Cell]) ->
         protocols=rates.protocols,
         library=rates.library,
     )
-    files = sorted({cell.file.replace("\\", "/").rpartition("/")[2] for cell in cells})
-    devices = sorted({cell.device for cell in cells if cell.device})
+    files = sorted({case.file.replace("\\", "/").rpartition("/")[2] for case in cases})
+    devices = sorted({case.device for case in cases if case.device})
     return Cluster(
         name,
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
         f"measured: fitted to {', '.join(files)}; what they do not tell is NCCL's own model",
-        calibration=Calibration(tuple(files), calibrated_cells(cells)),
+        calibration=Calibration(tuple(files), calibrated_cells(cases)),
     )
 
 
-def calibrated_cells(cells: Sequence[Cell]) -> tuple[CalibratedCells, ...]:
-    """The cells without their times, those together that differ in size alone."""
+def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
+    """Returns the cases without their times, those together that differ in size alone."""
     sizes: dict[tuple[str, str, int, int], set[int]] = {}
-    for cell in cells:
-        key = cell.collective, cell.algorithm, cell.num_ranks, cell.num_nodes
-        sizes.setdefault(key, set()).add(cell.size_bytes)
+    for case in cases:
+        key = case.collective, case.algorithm, case.num_ranks, case.num_nodes
+        sizes.setdefault(key, set()).add(case.size_bytes)
     return tuple(CalibratedCells(*key, tuple(sorted(some))) for key, some in sorted(sizes.items()))
 
 
 def _parameters(
-    layout: _Layout, found: Posterior, prior_deviation: Floats, cells: Sequence[Cell]
-) -> tuple[Parameter, ...]:
+    layout: _Layout, posterior: Posterior, prior_deviation: Floats, cases: Sequence[TimedCase]
+) -> tuple[FittedParameter, ...]:
     """Those that the times say something about, and those that the prediction rests on all the same."""
     parameters = []
-    for place, name in enumerate(layout.names):
-        if prior_deviation[place] < 1e-3 or found.deviation[place] > _ANY / 2:
+    for index, name in enumerate(layout.names):
+        if prior_deviation[index] < 1e-3 or posterior.deviation[index] > _ANY / 2:
             continue  # given, or nothing that was measured depends on it
-        mode, deviation = found.mode[place], found.deviation[place]
-        seen = np.flatnonzero(np.abs(found.influence[:, place]) > _IMPORTANT)
+        mode, deviation = posterior.mode[index], posterior.deviation[index]
+        seen = np.flatnonzero(np.abs(posterior.influence[:, index]) > _IMPORTANT)
         low, value, high = np.exp(mode + np.array([-1.96, 0, 1.96]) * deviation).tolist()
-        parameters.append(Parameter(name, value, low, high, tuple(cells[i] for i in seen.tolist())))
+        parameters.append(FittedParameter(name, value, low, high, tuple(cases[i] for i in seen.tolist())))
     return tuple(parameters)

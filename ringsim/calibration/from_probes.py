@@ -15,16 +15,18 @@ from ringsim.calibration.one_host import calibrate_host, shift_s
 from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate
 from ringsim.files import MAX_COUNT, require_text, require_whole
-from ringsim.measurements import Measurements, Places, Probe
+from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec
 
 _RESAMPLED = 200
 _SEED = 0
-MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 
 
 class ProbeModel(Enum):
-    """host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out."""
+    """The kinds of networks that can be fitted to probes.
+
+    host: the ranks share one host's cores; hosts: some share one; network: all links alike, cores left out.
+    """
 
     HOST = "host"
     HOSTS = "hosts"
@@ -33,7 +35,9 @@ class ProbeModel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFit:
-    """values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
+    """A network fitted to probes, with an interval for each parameter.
+
+    values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
 
     probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
     predicted over measured less 1.
@@ -71,13 +75,13 @@ _PROBES = {
 
 
 def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, file: str) -> ProbeFit:
-    """Fit a network to the probes. Raises ValueError where they are too few."""
+    """Fits a network to the probes. Raises ValueError where they are too few."""
     cluster = fitted_cluster(measurements, model, name)
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
     drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
-    ends = {key: np.quantile([each[key] for each in drawn], [0.025, 0.975], method="nearest") for key in values}
-    single = measurements.of("shift", in_flight=1)
+    ends = {key: np.quantile([fitted[key] for fitted in drawn], [0.025, 0.975], method="nearest") for key in values}
+    single = measurements.probes_of("shift", in_flight=1)
     residuals = tuple(
         (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
     )
@@ -92,18 +96,21 @@ def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, f
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """As the ranks found; else as torchrun was told, by the command in the provenance; 1 if it was not."""
-    if places := Places.of(measurements):
-        return places.num_hosts
-    found = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
-    return int(found[1]) if found else 1
+    """Returns the number of hosts as the ranks noted it.
+
+    Without that it is --nnodes of the command in the provenance, or 1.
+    """
+    if rank_hosts := RankHosts.from_measurements(measurements):
+        return rank_hosts.num_hosts
+    match = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
+    return int(match[1]) if match else 1
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """What the ranks were: on one host, or on several."""
+    """Returns the model for ranks on one host, or on several, as these were."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
-    return ProbeModel.HOSTS if Places.of(measurements) else ProbeModel.NETWORK
+    return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
 
 
 def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measurements:
@@ -115,7 +122,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
-    """The network alone, without intervals. Raises ValueError where probes are too few."""
+    """Returns the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
     require_text("provenance.machine", machine)
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"

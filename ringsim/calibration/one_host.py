@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from ringsim.algorithms import ring_all_gather
-from ringsim.calibration.uniform import fit_line
+from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import Cluster, Host, Link, Processor, Spec
 from ringsim.schedule import Schedule
@@ -14,7 +14,7 @@ EXPLAINED = 0.98  # of a time; what is missing of it is noise
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
-    """The host on which the probes would take the times, elapsed and of cores, that they took.
+    """Returns the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
@@ -26,16 +26,16 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
     cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
-    return _with_waiting(cluster, measurements.num_ranks, measurements.of("shift", in_flight=1))
+    return _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
 
 
 def processor_of(measurements: Measurements) -> Processor:
-    """What a message takes of the cores at its ends, and an addition of one.
+    """Returns the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
 
     Raises ValueError if probes are missing.
     """
-    messages, elapsed = (measurements.of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
-    additions = measurements.of("reduce_cpu")
+    messages, elapsed = (measurements.probes_of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.probes_of("reduce_cpu")
     if len(messages) < 2 or not additions or not elapsed:
         raise ValueError(
             "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
@@ -43,13 +43,13 @@ def processor_of(measurements: Measurements) -> Processor:
         )
     per_message_s, per_byte_s = fit_line(messages)
     _, reduce_s_per_byte = fit_line(additions)
-    fresh = measurements.of("fresh_cpu")
-    calls, torch_calls = measurements.of("call"), measurements.of("call/dist")
+    fresh = measurements.probes_of("fresh_cpu")
+    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
-        reduce_bytes_per_s=_rate(reduce_s_per_byte),
-        copy_bytes_per_s=_rate(per_byte_s / 2),
+        reduce_bytes_per_s=rate(reduce_s_per_byte),
+        copy_bytes_per_s=rate(per_byte_s / 2),
         fresh_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
@@ -70,7 +70,7 @@ def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Clu
 
 
 def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
-    """The simulated time of a round in which every rank sends `size_bytes` to its right neighbour."""
+    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
     ring = ring_all_gather(num_ranks)
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]
@@ -80,7 +80,3 @@ def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
 
 def _cluster(host: Host, processor: Processor) -> Cluster:
     return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
-
-
-def _rate(s_per_byte: float) -> float:
-    return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -18,7 +18,7 @@ Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """What is known of logarithms of parameters after the fit.
+    """The distribution of the logarithms of parameters after the fit.
 
     mode, deviation: (num_parameters,), the most likely values and how far they may be off.
     residuals: (num_times,), logarithm of predicted over measured.
@@ -32,7 +32,7 @@ class Posterior:
 
 
 def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float) -> Posterior:
-    """The mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+    """Returns the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
     """
@@ -46,10 +46,10 @@ def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats,
     for _ in range(_MAX_STEPS):
         gradient, curvature, _ = _around(model, mode, log_times, noise)
         gradient, curvature = gradient + weight * (mode - prior), curvature + np.diag(weight)
-        step, found, damping = _descend(cost, mode, gradient, curvature, damping, least)
+        step, cost_there, damping = _descend(cost, mode, gradient, curvature, damping, least)
         if step is None:
             break
-        mode, gain, least = mode - step, least - found, found
+        mode, gain, least = mode - step, least - cost_there, cost_there
         if gain < _CONVERGED * max(least, 1.0):
             break
     _, curvature, influence = _around(model, mode, log_times, noise)
@@ -77,8 +77,8 @@ def _descend(
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64
         )
-        found = cost(at - step)
-        if found <= least:
-            return step, found, max(damping / 5, 1e-9)
+        cost_there = cost(at - step)
+        if cost_there <= least:
+            return step, cost_there, max(damping / 5, 1e-9)
         damping *= 4
     return None, least, damping

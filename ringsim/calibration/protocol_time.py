@@ -35,7 +35,7 @@ _SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2
 
 
 class Question(NamedTuple):
-    """A collective (or one of MESSAGE_TESTS), its size, and on how many ranks of how many hosts."""
+    """A collective (or one of MESSAGE_TESTS) of a size on so many ranks of so many hosts, whose time is asked for."""
 
     test: str
     size_bytes: int
@@ -45,7 +45,10 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the formulas need of a network; nic_bytes_per_s of one NIC, infinite where it is not known."""
+    """The rates of a network that the formulas need.
+
+    nic_bytes_per_s: of one NIC, infinite where it is not known.
+    """
 
     link_bytes_per_s: float
     nic_bytes_per_s: float
@@ -55,7 +58,7 @@ class Rates:
 
 
 def rates_of(spec: Spec) -> Rates:
-    """Of a network without protocols there is one, which costs what a message costs."""
+    """Returns the rates of a network; without protocols it has one, which costs what a message costs."""
     host, processor = spec.host, spec.processor
     overhead_s = processor.send_overhead_s + processor.receive_overhead_s
     plain = Protocol(
@@ -70,7 +73,7 @@ def rates_of(spec: Spec) -> Rates:
 
 
 def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float, str]]:
-    """For each question the seconds, and the algorithm and protocol that the library would take.
+    """Returns for each question the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
     fast what the question needs is.
@@ -80,8 +83,8 @@ def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float
     rates = rates_of(cluster.spec)
     for question in questions:
         _require_known(cluster, rates, question)
-    asked = Asked.of(questions)
-    candidates, times = _candidates(rates, asked), times_s(rates, asked)
+    columns = QuestionColumns.from_questions(questions)
+    candidates, times = _candidates(rates, columns), times_s(rates, columns)
     fastest = np.argmin([times for _, times in candidates], axis=0)
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
@@ -103,8 +106,8 @@ def _require_known(cluster: Cluster, rates: Rates, question: Question) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """Questions as columns, (num_questions,) each."""
+class QuestionColumns:
+    """The questions as columns, (num_questions,) each."""
 
     size: Floats
     ranks: Floats
@@ -115,17 +118,20 @@ class Asked:
     is_stream: Bools  # many messages are on the way, so that only their bytes take time
 
     @classmethod
-    def of(cls, questions: Sequence[Question]) -> "Asked":
+    def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
         columns = [np.array(column, dtype=float) for column in list(zip(*questions, strict=True))[1:]]
         tests = [question.test for question in questions]
         kinds = (("all_reduce",), MESSAGE_TESTS, (*MESSAGE_TESTS, *CHAIN_TESTS), (PT2PT_BANDWIDTH,))
         return cls(*columns, *(np.array([test in kind for test in tests]) for kind in kinds))
 
 
-def times_s(rates: Rates, asked: Asked) -> Floats:
-    """(num_questions,) seconds; never less than the bytes take on the links at their full bandwidth."""
-    smooth = _smooth_minimum([times for _, times in _candidates(rates, asked)])
-    return np.maximum(smooth, _bytes_s(rates, asked))
+def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
+    """Returns (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
+
+    The formulas and their source stand above.
+    """
+    smooth = _smooth_minimum([times for _, times in _candidates(rates, questions)])
+    return np.maximum(smooth, _bytes_s(rates, questions))
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
@@ -136,63 +142,64 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
     return smooth
 
 
-def _candidates(rates: Rates, asked: Asked) -> list[tuple[str, Floats]]:
+def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
     """Each algorithm and protocol with its times; infinite where it is not to be had."""
-    found = []
+    candidates = []
     for protocol in rates.protocols:
-        found.append((f"ring {protocol.name}", _ring_s(rates, protocol, asked)))
+        candidates.append((f"ring {protocol.name}", _ring_s(rates, protocol, questions)))
         if rates.library.tree_share:
-            found.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, asked)))
+            candidates.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, questions)))
     if rates.library.switch_share:
-        found.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, asked)))
-    return found
+        candidates.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, questions)))
+    return candidates
 
 
-def _bandwidth(rates: Rates, asked: Asked) -> Floats:
+def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
     """A single message uses one NIC, a collective's rings use all."""
-    nics = np.where(asked.is_message, 1, rates.num_nics) * rates.nic_bytes_per_s
+    nics = np.where(questions.is_message, 1, rates.num_nics) * rates.nic_bytes_per_s
     across = np.minimum(nics, rates.link_bytes_per_s)
-    chosen: Floats = np.where(asked.nodes > 1, across, rates.link_bytes_per_s)
+    chosen: Floats = np.where(questions.nodes > 1, across, rates.link_bytes_per_s)
     return chosen
 
 
-def _bytes_s(rates: Rates, asked: Asked) -> Floats:
-    on_links = _sent(asked) / _bandwidth(rates, asked)
+def _bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
+    on_links = _sent(questions) / _bandwidth(rates, questions)
     if not rates.library.switch_share:
         return on_links
-    in_switch = (1 + 1 / asked.ranks) * asked.size / rates.link_bytes_per_s
-    may: Bools = asked.is_all_reduce & (asked.nodes == 1)
+    in_switch = (1 + 1 / questions.ranks) * questions.size / rates.link_bytes_per_s
+    may: Bools = questions.is_all_reduce & (questions.nodes == 1)
     return np.where(may, np.minimum(on_links, in_switch), on_links)
 
 
-def _hops(asked: Asked) -> Floats:
+def _hops(questions: QuestionColumns) -> Floats:
     """Of a ring, one after another."""
-    return np.where(asked.is_message, 1, np.where(asked.is_all_reduce, 2, 1) * (asked.ranks - 1))
+    return np.where(questions.is_message, 1, np.where(questions.is_all_reduce, 2, 1) * (questions.ranks - 1))
 
 
-def _sent(asked: Asked) -> Floats:
-    """The bytes that a rank of a ring sends: `Asked.size` or a share of it on each hop."""
-    return np.where(asked.is_whole, asked.size, _hops(asked) * asked.size / asked.ranks)
+def _sent(questions: QuestionColumns) -> Floats:
+    """The bytes that a rank of a ring sends: `QuestionColumns.size` or a share of it on each hop."""
+    return np.where(questions.is_whole, questions.size, _hops(questions) * questions.size / questions.ranks)
 
 
-def _ring_s(rates: Rates, protocol: Protocol, asked: Asked) -> Floats:
-    across = np.where(asked.is_message, asked.nodes > 1, np.where(asked.is_all_reduce, 2, 1) * (asked.nodes - 1))
-    start = protocol.start_s * np.where(asked.is_message, rates.library.message_start, 1.0)
-    latency = (_hops(asked) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
-    waited = np.where(asked.is_stream, 0.0, start + latency)
-    taken: Floats = waited + _sent(asked) / (protocol.share * _bandwidth(rates, asked))
+def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Floats:
+    rounds = np.where(questions.is_all_reduce, 2, 1)
+    across = np.where(questions.is_message, questions.nodes > 1, rounds * (questions.nodes - 1))
+    start = protocol.start_s * np.where(questions.is_message, rates.library.message_start, 1.0)
+    latency = (_hops(questions) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
+    waited = np.where(questions.is_stream, 0.0, start + latency)
+    taken: Floats = waited + _sent(questions) / (protocol.share * _bandwidth(rates, questions))
     return taken
 
 
-def _tree_s(rates: Rates, protocol: Protocol, share: float, asked: Asked) -> Floats:
-    up = (asked.ranks / asked.nodes - 1) * protocol.tree_link_latency_s
-    up = up + np.log2(asked.nodes) * protocol.tree_hop_latency_s
-    taken = protocol.start_s + 2 * up + 2 * asked.size / (share * protocol.share * _bandwidth(rates, asked))
-    return np.where(asked.is_all_reduce & (asked.nodes > 1), taken, np.inf)
+def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:
+    up = (questions.ranks / questions.nodes - 1) * protocol.tree_link_latency_s
+    up = up + np.log2(questions.nodes) * protocol.tree_hop_latency_s
+    taken = protocol.start_s + 2 * up + 2 * questions.size / (share * protocol.share * _bandwidth(rates, questions))
+    return np.where(questions.is_all_reduce & (questions.nodes > 1), taken, np.inf)
 
 
-def _in_switch_s(rates: Rates, share: float, asked: Asked) -> Floats:
+def _in_switch_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
     bulk = rates.protocols[-1]
-    moved = (1 + 1 / asked.ranks) * asked.size
+    moved = (1 + 1 / questions.ranks) * questions.size
     taken = bulk.start_s + 2 * bulk.link_latency_s + moved / (share * rates.link_bytes_per_s)
-    return np.where(asked.is_all_reduce & (asked.nodes == 1), taken, np.inf)
+    return np.where(questions.is_all_reduce & (questions.nodes == 1), taken, np.inf)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringsim.calibration.one_host import processor_of, shift_s
-from ringsim.measurements import Measurements, Places, Probe
+from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Nics, SlowLink, Spec
 
 ALIKE = 1.25  # rates of links that differ by no more are taken for the same
@@ -12,7 +12,7 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
-    """The hosts on which the probes would take the times that they took.
+    """Returns the hosts on which the probes would take the times that they took.
 
     What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
     link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
@@ -21,22 +21,22 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
 
     Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
     """
-    places = Places.of(measurements)
-    if places is None:
+    rank_hosts = RankHosts.from_measurements(measurements)
+    if rank_hosts is None:
         raise ValueError(
             "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
         )
-    per_host = places.ranks_per_host
-    elapsed = measurements.of("shift", in_flight=1)
-    rates = _rates(measurements, places)
+    per_host = rank_hosts.ranks_per_host
+    elapsed = measurements.probes_of("shift", in_flight=1)
+    rates = _rates(measurements, rank_hosts)
     slowest = min(rates)
     fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
-    shared_cores = per_host == 1 and places.one_clock
+    shared_cores = per_host == 1 and rank_hosts.one_clock
     if shared_cores:
         host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
         names = [f"rank{number}" for number in range(len(rates))]
     else:
-        host = Host(nics=Nics(bandwidth_bytes_per_s=fastest), link=_within(measurements, places))
+        host = Host(nics=Nics(bandwidth_bytes_per_s=fastest), link=_within(measurements, rank_hosts))
         names = [f"host{number}.nic0" for number in range(len(rates))]
     slow = [
         SlowLink(f"{name}.{way}", bandwidth_bytes_per_s=fastest * rate / max(rates))
@@ -53,27 +53,27 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
     return _with_latency(Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements, elapsed[0])
 
 
-def _rates(measurements: Measurements, places: Places) -> list[float]:
+def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
     """Of each host the rate of its fastest ping, in bytes per second; all alike if none differs much."""
-    rates = [0.0] * places.num_hosts
-    for rank, host in enumerate(places.hosts):
-        other = places.hosts[places.right_of(rank)]
-        pings = measurements.of(f"ping/{rank}")
+    rates = [0.0] * rank_hosts.num_hosts
+    for rank, host in enumerate(rank_hosts.hosts):
+        other = rank_hosts.hosts[rank_hosts.right_of(rank)]
+        pings = measurements.probes_of(f"ping/{rank}")
         if host == other or not pings:
             continue
         rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
-        for each in (host, other):
-            rates[each] = max(rates[each], rate)
+        for end in (host, other):
+            rates[end] = max(rates[end], rate)
     if not all(rates):
         raise ValueError("the measurements have no pings of every host: measure again with the benchmark's --probes")
     return rates if max(rates) > ALIKE * min(rates) else [1.0] * len(rates)
 
 
-def _within(measurements: Measurements, places: Places) -> Link:
+def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
     """Between the ranks of a host."""
-    for rank in range(len(places.hosts) - 1):
-        pings = measurements.of(f"ping/{rank}")
-        if pings and places.hosts[rank] == places.hosts[rank + 1]:
+    for rank in range(len(rank_hosts.hosts) - 1):
+        pings = measurements.probes_of(f"ping/{rank}")
+        if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
             return Link(bandwidth_bytes_per_s=_slope(pings))
     return Link()
 

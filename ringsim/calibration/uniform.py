@@ -10,7 +10,7 @@ from ringsim.network import Network
 
 
 def calibrate(measurements: Measurements) -> Network:
-    """The network on which the probes would take the times that they took.
+    """Returns the network on which the probes would take the times that they took.
 
     One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
     line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
@@ -20,9 +20,11 @@ def calibrate(measurements: Measurements) -> Network:
     """
     if measurements.num_ranks == 1:
         return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
-    single = _need(measurements.of("shift", in_flight=1), "shift probes with one message in flight", 2)
-    bursts = _need([p for p in measurements.of("shift") if p.in_flight > 1], "shift probes with several in flight", 1)
-    reductions = _need(measurements.of("reduce"), "reduce probes", 1)
+    single = _need(measurements.probes_of("shift", in_flight=1), "shift probes with one message in flight", 2)
+    bursts = _need(
+        [p for p in measurements.probes_of("shift") if p.in_flight > 1], "shift probes with several in flight", 1
+    )
+    reductions = _need(measurements.probes_of("reduce"), "reduce probes", 1)
     alpha_s, s_per_byte = fit_line(single)
     same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
@@ -31,20 +33,20 @@ def calibrate(measurements: Measurements) -> Network:
     _, reduce_s_per_byte = fit_line(reductions)
     return Network(
         latency_s=alpha_s - overhead_s,
-        bandwidth_bytes_per_s=_rate(s_per_byte),
-        reduce_bytes_per_s=_rate(reduce_s_per_byte),
+        bandwidth_bytes_per_s=rate(s_per_byte),
+        reduce_bytes_per_s=rate(reduce_s_per_byte),
         gap_s=overhead_s,
     )
 
 
-def _need(probes: list[Probe], what: str, least: int) -> list[Probe]:
+def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
     if len({probe.size_bytes for probe in probes}) < least:
-        raise ValueError(f"the measurements have too few {what}: {least} sizes are needed; run the probe again")
+        raise ValueError(f"the measurements have too few {things}: {least} sizes are needed; run the probe again")
     return probes
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Seconds at size zero and seconds per byte, both kept from being negative."""
+    """Returns the seconds at size zero and the seconds per byte, neither of them negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])
     design = np.stack([1 / times, sizes / times], axis=1)
@@ -56,6 +58,6 @@ def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
     return float(intercept), float(slope)
 
 
-def _rate(s_per_byte: float) -> float:
-    """Bytes per second; infinite where the times do not grow with the size as far as the probes can tell."""
+def rate(s_per_byte: float) -> float:
+    """Returns bytes per second, infinite where the times do not grow with the size as far as the probes can tell."""
     return 1 / s_per_byte if s_per_byte > 0 else math.inf

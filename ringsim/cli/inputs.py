@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from ringsim.calibration import Cell, cells_of_measurements, cells_of_tables, num_hosts
+from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_tables, num_hosts
 from ringsim.cli.options import Command
 from ringsim.console import FILE, Quantity
+from ringsim.files import naming_place
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Nics
 from ringsim.units import parse_rate
@@ -18,7 +19,7 @@ COUNT = click.IntRange(1, 2**20)
 
 
 def parse_nics(text: str) -> Nics:
-    """Such as 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
+    """Returns the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
     count, times, rate = text.rpartition("x")
     if times and not (count.strip().isdecimal() and int(count) >= 1):
         raise ValueError(f"{text!r} is not a number of NICs and their bandwidth: write it as 4x200Gbit/s")
@@ -33,15 +34,15 @@ NICS = Quantity("nics", parse_nics)
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What was in the files: cells, and the measurements if they were such files."""
+    """The contents of the files: cases, and the measurements if they were such files."""
 
-    cells: tuple[Cell, ...]
+    cases: tuple[TimedCase, ...]
     files: tuple[Path, ...]
     measurements: tuple[Measurements, ...] = ()
 
 
 def timings_options(command: Command) -> Command:
-    """The files, and what logs may leave out; the command gets what is in them as `timings`."""
+    """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
     @click.argument("files", nargs=-1, required=True, type=FILE)
     @click.option("--nodes", type=COUNT, help="Hosts of a log that does not tell.")
@@ -54,30 +55,28 @@ def timings_options(command: Command) -> Command:
 
 
 def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
-    """Read measurements or logs, told apart by how they begin.
+    """Returns the timings of measurements or logs, told apart by how they begin.
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
     are_json = [_is_json(path) for path in files]
     if not any(are_json):
-        return Timings(tuple(cells_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
+        return Timings(tuple(cases_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
     if not all(are_json):
         one, other = files[are_json.index(True)], files[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
     loaded = tuple(Measurements.load(path) for path in files)
-    cells = [
-        cell
+    cases = [
+        case
         for path, measurements in zip(files, loaded, strict=True)
-        for cell in cells_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
+        for case in cases_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
     ]
-    return Timings(tuple(cells), tuple(files), loaded)
+    return Timings(tuple(cases), tuple(files), loaded)
 
 
 def _num_hosts(measurements: Measurements, path: Path) -> int:
-    try:
+    with naming_place(path):
         return num_hosts(measurements)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _is_json(path: Path) -> bool:

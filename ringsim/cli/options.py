@@ -8,13 +8,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ringsim.cli.rank_order import parse_order
+from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, SIZE, TIME, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
 
-ORDER = Quantity("order", parse_order)
+PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
 
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 RANKS = click.IntRange(1, MAX_RANKS)
@@ -27,7 +27,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def algorithm_options(command: Command) -> Command:
-    """Options that say which schedule, with all ranks in their own places; the command gets it as `schedule`.
+    """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`.
 
     If the command has --size, it is the schedule for that size.
     """
@@ -48,19 +48,19 @@ def algorithm_options(command: Command) -> Command:
 
 
 def schedule_options(command: Command) -> Command:
-    """The same and --order, which puts the ranks in other places."""
+    """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
     @algorithm_options
-    @click.option("--order", type=ORDER, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
+    @click.option("--order", "placement", type=PLACEMENT, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
     @wraps(command)
-    def with_order(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
-        command(schedule=schedule if order is None else permute_ranks(schedule, order), **rest)
+    def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
+        command(schedule=schedule if placement is None else permute_ranks(schedule, placement), **rest)
 
-    return with_order
+    return with_placement
 
 
 def networks_options(command: Command) -> Command:
-    """Options that say which networks; the command gets `networks`, from their names as the user gave them.
+    """Adds the options of networks; the command gets `networks`, from their names as the user gave them.
 
     Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all pairs of ranks are alike.
     """
@@ -86,7 +86,7 @@ def networks_options(command: Command) -> Command:
 
 
 def load_simulated(name: str) -> Cluster:
-    """`load_network`; says on stderr what the file holds that no simulation goes by."""
+    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
     if cluster.spec.protocols or cluster.spec.library != Library():
         click.echo(
@@ -97,7 +97,7 @@ def load_simulated(name: str) -> Cluster:
 
 
 def network_options(command: Command) -> Command:
-    """The same for exactly one; the command gets it as `network`."""
+    """Adds the options of exactly one network; the command gets it as `network`."""
 
     @networks_options
     @wraps(command)

@@ -13,7 +13,7 @@ GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and
 
 
 def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
-    """Run a program once, as if it were the first of `num_ranks` ranks; what it prints.
+    """Runs a program once, as if it were the first of `num_ranks` ranks, and returns what it prints.
 
     arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
     with them is then said once and in one line; torchrun would add a traceback of its own.
@@ -31,7 +31,7 @@ def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
 
 
 def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
-    """Run torchrun with `num_ranks` ranks on this machine, to its end.
+    """Runs torchrun with `num_ranks` ranks on this host, to its end.
 
     arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
     quiet: what the ranks print is left out, and what they say on stderr is kept for the error.

@@ -6,7 +6,7 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
-    """The numbers in order, each once; `parse` reads one of them. A range without `:xN` grows by `factor`.
+    """Returns the numbers in order, each once; `parse` reads one, and a range without `:xN` grows by `factor`.
 
     Raises ValueError for what `parse` refuses, numbers less than 1, ranges that go down, and too many numbers.
     """

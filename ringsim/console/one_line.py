@@ -61,7 +61,7 @@ def in_one_line(text: str) -> str:
     beginning and the end are shown: the place and the rule.
     """
     joined = _BREAK.sub(" ", text)
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in joined)
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in joined)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
 
 

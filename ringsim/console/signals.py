@@ -12,8 +12,8 @@ def ended_once() -> Iterator[None]:
     So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one. What is ignored
     (nohup) stays so. For the main thread: Python lets no other handle signals.
     """
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def end(*_: object) -> None:
         for number in before:

@@ -5,14 +5,19 @@ from ringsim.files.json_fields import (
     MAX_RANKS,
     MAX_S,
     as_tuple,
+    finite_or_none,
+    is_whole,
     require_duration,
     require_fields,
     require_name,
+    require_object,
+    require_one_each,
     require_seconds,
     require_text,
+    require_times,
     require_whole,
 )
-from ringsim.files.text_file import parse_json, parse_toml, quoted, read_bytes, read_json, read_text
+from ringsim.files.text_file import naming_place, parse_json, parse_toml, quoted, read_bytes, read_json, read_text
 from ringsim.files.toml_tables import NETWORK, Key, Table, refusal
 from ringsim.files.toml_values import MAX_COUNT
 
@@ -25,6 +30,9 @@ __all__ = [
     "Table",
     "as_tuple",
     "atomic_file",
+    "finite_or_none",
+    "is_whole",
+    "naming_place",
     "parse_json",
     "parse_toml",
     "quoted",
@@ -35,7 +43,10 @@ __all__ = [
     "require_duration",
     "require_fields",
     "require_name",
+    "require_object",
+    "require_one_each",
     "require_seconds",
     "require_text",
+    "require_times",
     "require_whole",
 ]

@@ -1,8 +1,9 @@
-"""The one way in which files of text, JSON and TOML are read, and what is wrong with them is said in one line."""
+"""The reading of text, JSON and TOML files; every error of theirs is one line."""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -16,7 +17,7 @@ _PART_OF_KEY = re.compile(r"[^.\s]\s*\.")
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """All of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
+    """Returns all of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -25,7 +26,10 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. Raises ValueError, which names the file, if it is not that, OSError if unreadable."""
+    """Returns the text of a UTF-8 file.
+
+    Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
+    """
     try:
         text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
@@ -34,16 +38,17 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises ValueError, in one line that names the file, or OSError if it is unreadable."""
+    """Returns the data of a JSON file.
+
+    Raises ValueError, in one line that names the file, for what `parse_json` refuses, OSError if it is unreadable.
+    """
     text = read_text(path)
-    try:
+    with naming_place(path):
         return parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def parse_json(text: str) -> Any:
-    """The same of a text that is known already.
+    """Returns the data of a JSON text.
 
     Raises ValueError, in one line with the place, for what is not JSON, for NaN and Infinity, which JSON does not have,
     for whole numbers of more than 64 bits, for a name that is twice in one object, for half a surrogate pair, and for
@@ -63,7 +68,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ValueError in one line, as `parse_json` does; TOML has infinity and NaN."""
+    """Returns the tables of a TOML text. Raises ValueError as `parse_json` does, but TOML has infinity and NaN."""
     import tomllib  # noqa: PLC0415  most commands read no file
 
     # A key such as a.a.a of 100,000 parts makes tomllib fill the memory of the machine: it must not be given to it.
@@ -82,9 +87,22 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """A value as messages show it: not more than so many characters of it, in one line."""
-    text = repr(value)
+    """Returns a value as messages show it: not more than so many characters of it, in one line."""
+    return shortened(repr(value), most)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Returns the text, or its beginning and dots if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@contextmanager
+def naming_place(place: object) -> Iterator[None]:
+    """Puts the place, such as a file or one of its fields, before the message of a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,7 +136,7 @@ class _Place(NamedTuple):
 
 
 def _require_plain(data: Any, finite: bool = True) -> None:
-    """Raise ValueError for the first value that no quantity here can be; without recursion, which has its limit."""
+    """Raises ValueError for the first value that no quantity here can be; without recursion, which has its limit."""
     todo: list[tuple[Any, _Place]] = [(data, _Place())]
     while todo:
         value, place = todo.pop()

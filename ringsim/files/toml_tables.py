@@ -11,12 +11,13 @@ from difflib import get_close_matches
 from typing import Any, Union
 
 from ringsim.files import toml_values
+from ringsim.files.text_file import shortened
 from ringsim.files.toml_values import Parser
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A value, a table, or (`many`) a list of tables, and the field it becomes."""
+    """A key of a table: it holds a value, a table, or (`many`) a list of tables, and becomes a field."""
 
     field: str
     holds: Union[Parser, "Table"]
@@ -31,7 +32,7 @@ class Table:
     keys: Mapping[str, Key]
 
     def read(self, data: Any, place: str) -> dict[str, Any]:
-        """The fields. Raises ValueError with place, value and rule for whatever does not belong there."""
+        """Returns the fields. Raises ValueError with place, value and rule for whatever does not belong there."""
         if not isinstance(data, dict):
             raise refusal(place, data, ": must be a table of keys and values")
         for name in data:
@@ -52,9 +53,8 @@ class Table:
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:
-    """The one form of message: the place and the value as they stand in the file, and the rule (after a colon)."""
-    shown = json.dumps(value, ensure_ascii=False, default=str)
-    return ValueError(f"{place} = {shown if len(shown) <= 60 else shown[:57] + '...'}{rule}")
+    """Returns the error with the place and the value as they stand in the file, and the rule (after a colon)."""
+    return ValueError(f"{place} = {shortened(json.dumps(value, ensure_ascii=False, default=str))}{rule}")
 
 
 def _read(key: Key, value: Any, place: str) -> Any:

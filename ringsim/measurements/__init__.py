@@ -2,12 +2,13 @@
 
 from ringsim.measurements.collective_times import RAW_SOCKETS, TORCH, CollectiveTimes
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.logs.table import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV, Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
 from ringsim.measurements.measurements import Measurements, Probe, save_json
-from ringsim.measurements.places import Places
+from ringsim.measurements.operations import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV
 from ringsim.measurements.provenance import provenance
+from ringsim.measurements.rank_hosts import RankHosts
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
-from ringsim.measurements.spread import tenths
+from ringsim.measurements.spread import p10_p90, p95
 
 __all__ = [
     "PT2PT_BANDWIDTH",
@@ -17,14 +18,15 @@ __all__ = [
     "TORCH",
     "TRANSFER",
     "CollectiveTimes",
+    "LogRow",
+    "LogTable",
     "Measurements",
-    "Places",
     "Probe",
+    "RankHosts",
     "RecordedRun",
-    "Row",
-    "Table",
+    "p10_p90",
+    "p95",
     "provenance",
     "read_logs",
     "save_json",
-    "tenths",
 ]

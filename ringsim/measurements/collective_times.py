@@ -1,7 +1,7 @@
 """`CollectiveTimes`: how long one collective took, each time that it was done."""
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from ringsim.files import (
@@ -11,19 +11,22 @@ from ringsim.files import (
     require_duration,
     require_fields,
     require_name,
+    require_one_each,
     require_seconds,
+    require_times,
     require_whole,
 )
-from ringsim.measurements.spread import tenths
+from ringsim.measurements.spread import p10_p90
 from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
+_KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its name
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """One collective of one size, done many times by one competitor.
+    """The times of one collective of one size, done many times by one competitor.
 
     algorithm: one of `ringsim algorithms`, a user's own, TORCH or RAW_SOCKETS.
     size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
@@ -32,8 +35,9 @@ class CollectiveTimes:
     wrong: elements, over all ranks, that were not what they must be; None if there is nothing to look at.
     calls: how many of them one after the other make an iteration.
     times_s: of each iteration, the slowest rank's time from its start to its end, over `calls`.
-    late_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so long it
-    may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one machine.
+    arrival_skew_s: of each iteration, how long the slowest rank was at it before the last rank began, over `calls`: so
+    long it may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one
+    host. In files its key is "late_s".
     positions: of each iteration, how many competitors had their turn in it before.
     rank_medians_s: of each rank, the median of its own times.
     """
@@ -48,7 +52,7 @@ class CollectiveTimes:
     wrong: int | None
     calls: int
     times_s: tuple[float, ...]
-    late_s: tuple[float, ...]
+    arrival_skew_s: tuple[float, ...]
     positions: tuple[int, ...]
     rank_medians_s: tuple[float, ...]
 
@@ -66,52 +70,52 @@ class CollectiveTimes:
             require_whole("positions", position, 0)
         for name in ("times_s", "rank_medians_s"):
             _require_times(name, getattr(self, name))
-        _require_times("late_s", self.late_s, may_be_zero=True)
-        for name in ("positions", "late_s"):
-            if len(getattr(self, name)) != len(self.times_s):
-                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.times_s)} times_s: must be as many")
-        if len(self.rank_medians_s) != self.num_ranks:
-            raise ValueError(f"{len(self.rank_medians_s)} rank_medians_s for {self.num_ranks} ranks: one for each")
+        _require_times("late_s", self.arrival_skew_s, may_be_zero=True)
+        for name, values in (("positions", self.positions), ("late_s", self.arrival_skew_s)):
+            if len(values) != len(self.times_s):
+                raise ValueError(f"{len(values)} {name} for {len(self.times_s)} times_s: must be as many")
+        require_one_each("rank_medians_s", self.rank_medians_s, self.num_ranks, "ranks")
 
     @property
     def median_s(self) -> float:
-        """The middle one, which something else on the machine disturbs least."""
+        """The median of `times_s`, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @property
     def together_s(self) -> tuple[float, ...]:
-        """`times_s` from when the last rank began: what the collective took, without waiting for a late peer."""
+        """The times from when the last rank began, `times_s` less the arrival skew, so without waiting for it."""
         return tuple(
-            time_s - late_s if late_s < time_s else time_s
-            for time_s, late_s in zip(self.times_s, self.late_s, strict=True)
+            time_s - skew_s if skew_s < time_s else time_s
+            for time_s, skew_s in zip(self.times_s, self.arrival_skew_s, strict=True)
         )
 
     @property
-    def tenths_s(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile."""
-        return tenths(self.times_s)
+    def p10_p90_s(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile of `times_s`."""
+        return p10_p90(self.times_s)
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """What was asked of all competitors alike: times of one cell can be compared."""
+        """What all competitors were asked to do alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "collective": self.collective.value}
+        """Returns the fields for JSON."""
+        values = {**asdict(self), "collective": self.collective.value}
+        return {_KEYS.get(name, name): value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data)
-        lists = {name: as_tuple(name, data[name]) for name in ("times_s", "late_s", "positions", "rank_medians_s")}
+        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        require_fields(cls, data, keys=_KEYS)
+        lists = {key: as_tuple(key, data[key]) for key in ("times_s", "late_s", "positions", "rank_medians_s")}
         require_name("collective", data["collective"])
-        return cls(**{**data, **lists, "collective": Collective(data["collective"])})
+        values = {**data, **lists, "collective": Collective(data["collective"])}
+        return cls(**{field.name: values[_KEYS.get(field.name, field.name)] for field in fields(cls)})
 
 
 def _require_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
-    if not times_s:
-        raise ValueError(f"{name}: must hold at least one time")
+    require_times(name, times_s)
     for time_s in times_s:
         if may_be_zero:
             require_seconds(name, time_s, 0)

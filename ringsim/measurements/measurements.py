@@ -12,11 +12,14 @@ from ringsim.files import (
     MAX_RANKS,
     as_tuple,
     atomic_file,
+    naming_place,
     quoted,
     read_json,
     require_duration,
     require_fields,
     require_name,
+    require_object,
+    require_times,
     require_whole,
 )
 from ringsim.measurements.collective_times import CollectiveTimes
@@ -57,26 +60,25 @@ class Probe:
         require_name("kind", self.kind)
         require_whole("size_bytes", self.size_bytes, 1, MAX_MESSAGE_BYTES)
         require_whole("in_flight", self.in_flight, 1, MAX_IN_FLIGHT)
-        if not self.times_s:
-            raise ValueError("times_s: must hold at least one time")
+        require_times("times_s", self.times_s)
         for index, time_s in enumerate(self.times_s):
             require_duration(f"times_s[{index}]", time_s)
 
     @property
     def median_s(self) -> float:
-        """The middle one of the blocks, which something else on the machine disturbs least."""
+        """The median of the blocks, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """From JSON. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        """Returns a probe of a file. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
         return cls(**{**data, "times_s": as_tuple("times_s", data["times_s"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was timed in one process group of `num_ranks` ranks, and the machine, versions and command behind it.
+    """The timings of one process group of `num_ranks` ranks, and the machine, versions and command behind them.
 
     runs: single runs, transfer by transfer; a file without them has none.
     """
@@ -87,19 +89,19 @@ class Measurements:
     collectives: tuple[CollectiveTimes, ...] = ()
     runs: tuple[RecordedRun, ...] = ()
 
-    def of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """The probes of a kind, by size."""
+    def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
+        """Returns the probes of a kind, by size; in_flight: only those with so many messages."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the name and version of the format."""
-        collectives, runs = ([each.as_dict() for each in some] for some in (self.collectives, self.runs))
+        """Returns the fields for JSON, with the name and version of the format."""
+        collectives, runs = ([entry.as_dict() for entry in entries] for entries in (self.collectives, self.runs))
         return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives, "runs": runs}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`, of older versions too. Raises ValueError, in one line, for anything else."""
+        """Returns what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
         _require_header(data)
         probes = _read_all("probes", Probe.from_dict, data["probes"])
         times = _read_all("collectives", partial(_times_of, data), data.get("collectives", []))
@@ -107,21 +109,19 @@ class Measurements:
         return cls(data["num_ranks"], data["provenance"], probes, times, runs)
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
+        """Writes a JSON file, whole or not at all."""
         save_json(path, self.as_dict())
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        """Returns what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
         data = read_json(path)
-        try:
+        with naming_place(path):
             return cls.from_dict(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
 
 def _require_header(data: Any) -> None:
-    """Raise ValueError unless all is there that a file has beside its lists."""
+    """Raises ValueError unless all is there that a file has beside its lists."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"not a {FORMAT} file")
     version = data.get("version")
@@ -131,18 +131,15 @@ def _require_header(data: Any) -> None:
     named = {name: value for name, value in data.items() if name not in ("format", "version")}
     require_fields(Measurements, named, optional)
     require_whole("num_ranks", data["num_ranks"], 1, MAX_RANKS)
-    if not isinstance(data["provenance"], dict):
-        raise ValueError(f"provenance {quoted(data['provenance'])}: must be an object")
+    require_object("provenance", data["provenance"])
 
 
 def _read_all(name: str, read: Callable[[Any], _Kind], listed: Any) -> tuple[_Kind, ...]:
     """Those of the list `name` of a file. Raises ValueError that says which one is not as it must be."""
     made = []
     for index, data in enumerate(as_tuple(name, listed)):
-        try:
+        with naming_place(f"{name}[{index}]"):
             made.append(read(data))
-        except ValueError as error:
-            raise ValueError(f"{name}[{index}]: {error}") from error
     return tuple(made)
 
 
@@ -162,7 +159,7 @@ def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks
 
 
 def save_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all. Raises ValueError for a number that JSON does not have."""
+    """Writes `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     with atomic_file(path) as file:
         file.write(text.encode())

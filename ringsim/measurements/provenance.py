@@ -12,7 +12,7 @@ import numpy as np
 
 
 def provenance() -> dict[str, Any]:
-    """What a reader must know to judge a figure, for JSON."""
+    """Returns what a reader must know to judge a figure, for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join([_program(), *sys.argv[1:]]),

@@ -3,7 +3,16 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ringsim.files import MAX_RANKS, as_tuple, require_fields, require_name, require_seconds, require_whole
+from ringsim.files import (
+    MAX_RANKS,
+    as_tuple,
+    require_fields,
+    require_name,
+    require_one_each,
+    require_seconds,
+    require_times,
+    require_whole,
+)
 from ringsim.schedule import Collective
 
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
@@ -11,7 +20,7 @@ TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value e
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """When each transfer of one run was issued by its sender and applied by its receiver.
+    """The times at which each transfer of one run was issued by its sender and applied by its receiver.
 
     All times are seconds on one clock, 0 when the last rank began; who began earlier may have sent before 0.
 
@@ -48,8 +57,7 @@ class RecordedRun:
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
         require_seconds("clock_error_s", self.clock_error_s, 0)
-        if not self.runs_s:
-            raise ValueError("runs_s: must hold at least one time")
+        require_times("runs_s", self.runs_s)
         for index, time_s in enumerate(self.runs_s):
             require_seconds(f"runs_s[{index}]", time_s, 0)
         self._check_ranks()
@@ -58,15 +66,13 @@ class RecordedRun:
     def _check_ranks(self) -> None:
         for name in ("begin_s", "end_s"):
             times = getattr(self, name)
-            if len(times) != self.num_ranks:
-                raise ValueError(f"{len(times)} {name} for {self.num_ranks} ranks: one for each")
+            require_one_each(name, times, self.num_ranks, "ranks")
             for rank, time_s in enumerate(times):
                 require_seconds(f"{name}[{rank}]", time_s)
 
     def _check_transfers(self) -> None:
         for name in TRANSFER:
-            if len(getattr(self, name)) != len(self):
-                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self)} transfers: one for each")
+            require_one_each(name, getattr(self, name), len(self), "transfers")
         for index in range(len(self)):
             self._check_transfer(index)
         if self.time_s <= 0:
@@ -94,24 +100,24 @@ class RecordedRun:
 
     @property
     def time_s(self) -> float:
-        """From when the last rank began to the last application: what `Timeline.time_s` is of a simulated run."""
+        """The seconds from when the last rank began to the last application, as `Timeline.time_s` of a simulation."""
         return max(self.applied_s, default=0.0)
 
     @property
     def transfers(self) -> list[tuple[int, int, int, int]]:
-        """Each one's step, src, dst and chunk."""
+        """The step, src, dst and chunk of every transfer."""
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes on {self.num_ranks} ranks"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return {**asdict(self), "collective": self.collective.value}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The opposite of `as_dict`. Raises ValueError, in one line, for what is missing, unknown or impossible."""
+        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
         require_fields(cls, data)
         columns = {name: as_tuple(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
         require_name("collective", data["collective"])

@@ -1,9 +1,9 @@
 """`Cluster`: a network of hosts, with its name and where its numbers come from."""
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ringsim.files import finite_or_none
 from ringsim.network.calibration_record import Calibration
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Spec, require_quantities
@@ -50,14 +50,6 @@ class Cluster:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields for JSON, without the calibration's; an infinite rate becomes None."""
-        fields: dict[str, Any] = _finite(asdict(replace(self, calibration=None)))
+        fields: dict[str, Any] = finite_or_none(asdict(replace(self, calibration=None)))
         del fields["calibration"]
         return fields
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and math.isinf(value) else value

@@ -15,9 +15,9 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """TOML that describes the same network. Hosts by name, and what is wrong but for slow links, are not written.
+    """Returns TOML that describes the same network, with a key for each value that is not the default.
 
-    Raises ValueError for a network that has these.
+    Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
     """
     spec = cluster.spec
     if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.failures or spec.jitter:
@@ -35,7 +35,7 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
     lines = [f"{key} = {value}" for key, value in host.items() if value is not None]
     yield "[host]", lines + _values("host", spec.host)
     for place, part in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
-                      ("library", spec.library)):  # fmt: skip
+                        ("library", spec.library)):  # fmt: skip
         values = _values(place, part)
         if values:
             yield f"[{place}]", values

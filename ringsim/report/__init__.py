@@ -1,4 +1,4 @@
-"""Text, traces and pictures of what analysis and calibration found."""
+"""Text, traces and pictures of what analysis and calibration tell."""
 
 from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.report.comparison_table import comparison_csv, format_comparison
@@ -10,11 +10,11 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
-from ringsim.report.placement_report import describe_order, report_order
+from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
 from ringsim.report.send_rows import pack_sends
-from ringsim.report.sweep_table import format_gain, format_sweep, rival
+from ringsim.report.sweep_table import format_gain, format_sweep, runner_up
 from ringsim.report.trace import write_trace
 from ringsim.report.training_step_table import format_prediction
 
@@ -22,24 +22,24 @@ __all__ = [
     "comparison_csv",
     "describe",
     "describe_network",
-    "describe_order",
     "fit_dict",
     "format_comparison",
     "format_fit",
     "format_gain",
     "format_network_details",
     "format_networks",
+    "format_placement",
     "format_prediction",
     "format_probe_fit",
     "format_sweep",
     "network_details",
     "network_summary",
     "pack_sends",
+    "placement_dict",
     "probe_fit_dict",
     "ranks_as_dicts",
     "ranks_table",
-    "report_order",
-    "rival",
+    "runner_up",
     "summarise",
     "write_run_trace",
     "write_trace",

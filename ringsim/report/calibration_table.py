@@ -1,45 +1,45 @@
-"""What a calibration found, as text: each parameter, its interval and what it was seen in; and how well all fits."""
+"""A calibration as text: each parameter, its interval and what it was seen in; and how well all fits."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, Cell, LogFit, Parameter, ProbeFit
+from ringsim.calibration import MISFIT, FittedParameter, LogFit, ProbeFit, TimedCase
+from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_size, format_time
 
 _SHOWN_MISFITS = 5
 
 
 def format_fit(fit: LogFit) -> str:
-    """The table of parameters, and the statement of fit."""
+    """Returns the table of parameters of a fit to logs, and how well it reproduces them."""
     rows = [("parameter", "value", "95 % between", "seen in")]
-    rows += [(each.name, *_values(each), _seen(each.seen_in)) for each in fit.parameters]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    rows += [(fitted.name, *_values(fitted), _seen(fitted.seen_in)) for fitted in fit.parameters]
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    return "\n".join([*lines, method, "", *format_fit_statement(fit.cells, fit.errors)])
+    return "\n".join([*align_columns(rows), method, "", *format_fit_statement(fit.cases, fit.errors)])
 
 
-def format_fit_statement(cells: Sequence[Cell], errors: Sequence[float]) -> list[str]:
-    """How well the network says again what it was made of, and what it does not."""
+def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
+    """Returns lines on how well the network reproduces the timings it was fitted to, and which it does not."""
     sizes = [abs(error) for error in errors]
     worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
-    lines = [f"fitted to {len(cells)} timings: median |residual| {statistics.median(sizes):.1%}, "
-             f"largest {worst[0][0]:.1%} ({_cell(cells[worst[0][1]])})"]  # fmt: skip
-    beyond = [place for size, place in worst if size > MISFIT]
+    lines = [f"fitted to {len(cases)} timings: median |residual| {statistics.median(sizes):.1%}, "
+             f"largest {worst[0][0]:.1%} ({_case(cases[worst[0][1]])})"]  # fmt: skip
+    beyond = [index for size, index in worst if size > MISFIT]
     if beyond:
-        named = "; ".join(f"{_cell(cells[place])} {errors[place]:+.0%}" for place in beyond[:_SHOWN_MISFITS])
+        named = "; ".join(f"{_case(cases[index])} {errors[index]:+.0%}" for index in beyond[:_SHOWN_MISFITS])
         more = f"; and {len(beyond) - _SHOWN_MISFITS} more" if len(beyond) > _SHOWN_MISFITS else ""
         lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}{more}")
     return lines
 
 
-def _values(each: Parameter) -> tuple[str, str]:
-    return _shown(each.name, each.value), f"{_shown(each.name, each.low)} .. {_shown(each.name, each.high)}"
+def _values(fitted: FittedParameter) -> tuple[str, str]:
+    return _shown(fitted.name, fitted.value), f"{_shown(fitted.name, fitted.low)} .. {_shown(fitted.name, fitted.high)}"
 
 
 def _shown(name: str, value: float) -> str:
@@ -50,32 +50,30 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.3g}"
 
 
-def _seen(cells: Sequence[Cell]) -> str:
+def _seen(cases: Sequence[TimedCase]) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
-    if not cells:
+    if not cases:
         return "no timing: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
-    for cell in cells:
-        sizes.setdefault((cell.collective, cell.num_ranks, cell.num_nodes), []).append(cell.size_bytes)
+    for case in cases:
+        sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)
     return ", ".join(
         f"{test} n={ranks} h={nodes} {format_size(min(some))}" + (f"-{format_size(max(some))}" if len(some) > 1 else "")
         for (test, ranks, nodes), some in sorted(sizes.items())
     )
 
 
-def _cell(cell: Cell) -> str:
-    return f"{cell.collective} {format_size(cell.size_bytes)} on {cell.num_ranks} ranks of {cell.num_nodes} hosts"
+def _case(case: TimedCase) -> str:
+    return f"{case.collective} {format_size(case.size_bytes)} on {case.num_ranks} ranks of {case.num_nodes} hosts"
 
 
 def format_probe_fit(fit: ProbeFit) -> str:
-    """The same for a measurements file."""
+    """Returns the table of parameters of a fit to probes, and how well it reproduces them."""
     rows = [("parameter", "value", "95 % between", "probes")]
     for name, value in fit.values.items():
         between = f"{_shown_or_none(name, fit.low[name])} .. {_shown_or_none(name, fit.high[name])}"
         rows.append((name, _shown_or_none(name, value), between, fit.probes[name]))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += ["intervals: bootstrap over the blocks of each probe", ""]
+    lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
     worst = max(fit.residuals, key=lambda pair: abs(pair[1]))
@@ -88,26 +86,27 @@ def format_probe_fit(fit: ProbeFit) -> str:
 
 
 def fit_dict(fit: LogFit) -> dict[str, Any]:
-    """For JSON."""
+    """Returns a fit to logs for JSON."""
     return {
         "parameters": [
-            {"name": each.name, "value": each.value, "low": each.low, "high": each.high, "num_cells": len(each.seen_in)}
-            for each in fit.parameters
+            {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
+             "num_cells": len(fitted.seen_in)}
+            for fitted in fit.parameters
         ],
         "cells": [
-            {"collective": cell.collective, "size_bytes": cell.size_bytes, "num_ranks": cell.num_ranks,
-             "num_nodes": cell.num_nodes, "residual": error}
-            for cell, error in zip(fit.cells, fit.errors, strict=True)
+            {"collective": case.collective, "size_bytes": case.size_bytes, "num_ranks": case.num_ranks,
+             "num_nodes": case.num_nodes, "residual": error}
+            for case, error in zip(fit.cases, fit.errors, strict=True)
         ],
     }  # fmt: skip
 
 
 def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
-    """For JSON; an infinite rate becomes None."""
+    """Returns a fit to probes for JSON; an infinite rate becomes None."""
     return {
         "parameters": [
-            {"name": name, "value": _finite(value), "low": _finite(fit.low[name]), "high": _finite(fit.high[name]),
-             "probes": fit.probes[name]}
+            finite_or_none({"name": name, "value": value, "low": fit.low[name], "high": fit.high[name],
+                            "probes": fit.probes[name]})
             for name, value in fit.values.items()
         ],
         "probes": [
@@ -115,10 +114,6 @@ def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
             for probe, residual in fit.residuals
         ],
     }  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _shown_or_none(name: str, value: float) -> str:

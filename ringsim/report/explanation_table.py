@@ -5,6 +5,7 @@ from typing import Any
 
 from ringsim.analysis import CriticalPath, Explanation, LinkUsage, RankUsage, among_most
 from ringsim.network import Floats
+from ringsim.text_table import align_columns
 from ringsim.units import format_time
 
 _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applying", "waiting_s": "waiting",
@@ -12,7 +13,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """For JSON; what each rank did is left to `ranks_as_dicts`."""
+    """Returns an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
     return {
         "critical_path": None if path is None else _path_as_dict(path),
@@ -23,7 +24,7 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
-    """What each rank did, for JSON."""
+    """Returns each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
 
 
@@ -49,7 +50,7 @@ def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """What there is to say, each with what it is about, for people."""
+    """Yields the sentences of an explanation, each after its subject."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         yield "critical path", _path(path)
@@ -88,13 +89,12 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """A row for each rank."""
+    """Returns a table with a row for each rank."""
     ranks = explanation.ranks
     rows = [("rank", *_RANK_COLUMNS.values())]
     for rank in range(explanation.timeline.num_ranks):
         rows.append((str(rank), *(format_time(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(align_columns(rows, "r"))
 
 
 def _percent(share: float) -> str:

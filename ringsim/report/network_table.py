@@ -1,4 +1,4 @@
-"""What networks there are, and what is in one of them, as tables for people and as JSON."""
+"""The list of networks, and the resources and paths of one of them, as tables for people and as JSON."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ringsim.files import finite_or_none
 from ringsim.network import NONE, Cluster, Topology
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_time
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
-    """One line of the list of networks, for JSON; without a limit None stands for any number."""
+    """Returns an entry of the list of networks, for JSON; without a limit None stands for any number."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -23,19 +25,17 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Cluster]) -> str:
-    """Two lines for each: what it is, and where its numbers come from."""
-    rows = [network_summary(cluster) for cluster in clusters]
-    width = max(len(row["name"]) for row in rows)
-    lines = []
-    for row in rows:
-        hosts, ranks = row["num_hosts"] or "any", row["max_ranks"] or "any"
-        lines.append(f"{row['name']:{width}}  {hosts!s:>3} hosts, {ranks!s:>3} ranks  {row['description']}")
-        lines.append(f"{'':{width}}  {row['source']}")
-    return "\n".join(lines)
+    """Returns two lines for each network: a description, and the source of its numbers."""
+    rows = []
+    for summary in map(network_summary, clusters):
+        hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
+        rows.append((summary["name"], f"{hosts!s:>3} hosts, {ranks!s:>3} ranks  {summary['description']}"))
+        rows.append(("", summary["source"]))
+    return "\n".join(align_columns(rows))
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
-    """A network with its resources and its kinds of paths from rank 0, for JSON; what is infinite becomes None."""
+    """Returns a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
@@ -43,7 +43,8 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
         **cluster.as_dict(),
         "num_ranks": num_ranks,
         "resources": [
-            {"name": name, "capacity": _finite(capacity), "fails_at_s": _finite(at)} for name, capacity, at in columns
+            finite_or_none({"name": name, "capacity": capacity, "fails_at_s": fails_at_s})
+            for name, capacity, fails_at_s in columns
         ],
         "paths": _kinds_of_paths(topology),
     }
@@ -61,7 +62,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
             "src": 0,
             "dst": int(dst[row]),
             "latency_s": float(paths.latency_s[row]),
-            "alone_bytes_per_s": _finite(float(alone[row])),
+            "alone_bytes_per_s": finite_or_none(float(alone[row])),
             "uses_per_byte": {
                 topology.resources.names[resource]: float(use)
                 for resource, use in zip(paths.resource[row], paths.use_per_byte[row], strict=True)
@@ -72,14 +73,14 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def format_network_details(found: dict[str, Any]) -> str:
-    """What `network_details` found, for people."""
-    paths = [_path(path) for path in found["paths"]]
-    about = f": {found['description']}" if found["description"] else ""
-    parts = [f"{found['name']}, {found['num_ranks']} ranks{about}"]
-    parts += [found["source"], ""] if found["source"] else [""]
-    parts += _aligned([("resource", "number", "capacity", ""), *_alike(found["resources"])])
-    parts += ["", *_aligned([("path", "latency", "alone", "uses for a byte"), *paths])]
+def format_network_details(details: dict[str, Any]) -> str:
+    """Returns what `network_details` tells, as tables for people."""
+    paths = [_path(path) for path in details["paths"]]
+    about = f": {details['description']}" if details["description"] else ""
+    parts = [f"{details['name']}, {details['num_ranks']} ranks{about}"]
+    parts += [details["source"], ""] if details["source"] else [""]
+    parts += align_columns([("resource", "number", "capacity", ""), *_alike(details["resources"])])
+    parts += ["", *align_columns([("path", "latency", "alone", "uses for a byte"), *paths])]
     return "\n".join(parts)
 
 
@@ -112,23 +113,14 @@ def _failing(resource: dict[str, Any]) -> str:
     return "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
 def describe_network(network: Mapping[str, Any]) -> list[str]:
-    """What a network's `as_dict` says in few words: its description, or its times and rates that cost something."""
+    """Returns a network's `as_dict` in few words: its description, or its times and rates that cost something."""
     if "description" in network:
         return [network["description"]] if network["description"] else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
-    found = []
+    parts = []
     for name, value in network.items():
         ending = next((ending for ending in formats if name.endswith(ending)), None)
         if ending and isinstance(value, int | float) and value > 0:
-            found.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
-    return found
+            parts.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
+    return parts

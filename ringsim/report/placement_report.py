@@ -1,31 +1,32 @@
-"""What is said of an order that was found: what it gains, and what held the ranks up before and does now."""
+"""A rank placement as text and JSON: what it gains, and what held the ranks up before and does now."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringsim.analysis import Congestion, RankPlacement
+from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
+from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 SLOW = 2.0  # times the quickest of all hops, before and now
 MAX_NAMED = 6  # slow hops
 
 
-def report_order(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, found: RankPlacement, seed: int = 0
+def placement_dict(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """The order with its gain and what it is about, for JSON; a time without end becomes None.
+    """Returns the rank placement with its gain and what it is about, for JSON; a time without end becomes None.
 
     before, now: the busiest resource, for how long its messages need it in all, and of the hops (pairs of ranks)
     those that take `SLOW` times as long as the quickest of all, for a message that shares nothing, the slowest first.
     """
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     congestion = Congestion(schedule, network.topology(schedule.num_ranks), chunk_bytes)
-    orders = {"before": range(schedule.num_ranks), "now": found.order}
-    hops = {when: congestion.message_s(order) for when, order in orders.items()}
-    slow_s = SLOW * min((time_s for of in hops.values() for time_s in of.values()), default=0.0)
+    placements = {"before": range(schedule.num_ranks), "now": placement.order}
+    hops = {when: congestion.message_s(ranks) for when, ranks in placements.items()}
+    slow_s = SLOW * min((time_s for message_s in hops.values() for time_s in message_s.values()), default=0.0)
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,
@@ -33,43 +34,36 @@ def report_order(
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "seed": seed,
-        "evaluations": found.evaluations,
-        "order": list(found.order),
-        "time_before_s": _finite(found.time_before_s),
-        "time_s": _finite(found.time_s),
-        "gain": _finite(found.gain),
-        **{when: _held_up_by(congestion, order, hops[when], slow_s) for when, order in orders.items()},
+        "evaluations": placement.evaluations,
+        "order": list(placement.order),
+        "time_before_s": finite_or_none(placement.time_before_s),
+        "time_s": finite_or_none(placement.time_s),
+        "gain": finite_or_none(placement.gain),
+        **{when: _held_up_by(congestion, ranks, hops[when], slow_s) for when, ranks in placements.items()},
     }
 
 
 def _held_up_by(
-    congestion: Congestion, order: Sequence[int], hops: Mapping[tuple[int, int], float], slow_s: float
+    congestion: Congestion, ranks: Sequence[int], hops: Mapping[tuple[int, int], float], slow_s: float
 ) -> dict[str, Any]:
-    name, busy_s = congestion.busiest(order) or (None, None)
+    name, busy_s = congestion.busiest(ranks) or (None, None)
     slow = sorted((hop for hop, time_s in hops.items() if time_s > slow_s), key=lambda hop: (-hops[hop], hop))
     return {"busiest": name, "busy_s": busy_s, "num_hops": len(hops), "slow_hops": [list(hop) for hop in slow]}
 
 
-def describe_order(report: Mapping[str, Any]) -> str:
-    """What `report_order` gave, for people."""
+def format_placement(report: Mapping[str, Any]) -> str:
+    """Returns what `placement_dict` gave, for people."""
     before, now = report["before"], report["now"]
-    of = f"{report['num_ranks']} ranks, {format_size(report['size_bytes'])}"
-    rows = [f"{report['collective']} {report['algorithm']}, {of}", _row("order", _joined(report["order"]))]
-    rows.append(_row("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
+    rows = [("order", ",".join(map(str, report["order"])))]
+    rows.append(("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
     if before["busiest"]:
-        busiest = " -> ".join(f"{of['busiest']}, {format_time(of['busy_s'])}" for of in (before, now))
-        rows.append(_row("busiest", busiest))
-    rows += [_row(f"slow hops {when}", _slow_hops(of)) for when, of in (("before", before), ("now", now))]
-    rows.append(_row("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
-    return "\n".join(rows)
-
-
-def _row(name: str, value: str) -> str:
-    return f"  {name:<17} {value}"
-
-
-def _joined(order: Sequence[int]) -> str:
-    return ",".join(map(str, order))
+        busiest = " -> ".join(f"{state['busiest']}, {format_time(state['busy_s'])}" for state in (before, now))
+        rows.append(("busiest", busiest))
+    rows += [(f"slow hops {when}", _slow_hops(state)) for when, state in (("before", before), ("now", now))]
+    rows.append(("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
+    schedule = f"{report['collective']} {report['algorithm']}, {report['num_ranks']} ranks"
+    title = f"{schedule}, {format_size(report['size_bytes'])}"
+    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
 
 
 def _gain(report: Mapping[str, Any]) -> str:
@@ -78,15 +72,11 @@ def _gain(report: Mapping[str, Any]) -> str:
     return "it ends now" if report["gain"] is None else f"{report['gain']:.2f} times as fast"
 
 
-def _slow_hops(of: Mapping[str, Any]) -> str:
-    slow = of["slow_hops"]
+def _slow_hops(state: Mapping[str, Any]) -> str:
+    slow = state["slow_hops"]
     named = ", ".join(f"{src}-{dst}" for src, dst in slow[:MAX_NAMED]) + ", ..." * (len(slow) > MAX_NAMED)
-    return f"{len(slow)} of {of['num_hops']}" + f": {named}" * bool(slow)
+    return f"{len(slow)} of {state['num_hops']}" + f": {named}" * bool(slow)
 
 
 def _time(time_s: float | None) -> str:
     return "never ends" if time_s is None else format_time(time_s)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What is said of one simulated collective."""
+"""The summary of one simulated collective as text and JSON."""
 
 import math
 from typing import Any
@@ -8,13 +8,14 @@ from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
 from ringsim.schedule import Schedule
 from ringsim.simulation import closed_form_of, predict_time
+from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_size, format_time
 
 
 def summarise(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation | None = None
 ) -> dict[str, Any]:
-    """The simulated time of one collective with what it is to be compared with, for JSON.
+    """Returns the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
     `time_s` is None if something fails and the collective never finishes.
@@ -40,7 +41,7 @@ def summarise(
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None) -> str:
-    """What `summarise` gave, for people, and the explanation if there is one."""
+    """Returns the summary of `summarise` for people, and the explanation if there is one."""
     rows = [("transfers", f"{result['num_transfers']} in {result['num_steps']} steps"), *_times(result)]
     if explanation:
         rows += lines(explanation)
@@ -48,10 +49,8 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None) -> 
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
     title = f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks"
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(
-        [f"{title}, {format_size(result['size_bytes'])}", *(f"  {name:{width}}  {text}" for name, text in rows)]
-    )
+    lines_of_text = [f"  {line}" for line in align_columns(rows)]
+    return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:

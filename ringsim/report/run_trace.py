@@ -19,13 +19,13 @@ from ringsim.simulation import Timeline
 
 
 def write_run_trace(path: str | os.PathLike[str], runs: Sequence[ComparedRun]) -> None:
-    """Write all runs, each with its two sides one below the other on the same axis of time, in microseconds.
+    """Writes all runs, each with its two sides one below the other on the same axis of time, in microseconds.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for too many transfers.
     """
     sides = chain.from_iterable(_sides(run) for run in runs)
     lines = chain.from_iterable(_process(pid, name, side) for pid, (name, side) in enumerate(sides, 1))
-    write_events(path, sum(2 * len(each.measured) for each in runs), lines)
+    write_events(path, sum(2 * len(run.measured) for run in runs), lines)
 
 
 def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
@@ -51,6 +51,8 @@ def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:
             yield metadata("thread_name", pid, tid, name=f"rank {rank}" + (f", {beside + 1}" if beside else ""))
             yield metadata("thread_sort_index", pid, tid, sort_index=tid)
     reduce, tids = timeline.reduce.tolist(), (first_tid[timeline.src] + row).tolist()
-    for each in slices(timeline, timeline.start_s, timeline.applied_s, [pid] * len(timeline), tids):
-        does = "reduce" if reduce[each.row] else "copy"
-        yield each.line(f"{does} chunk {each.chunk}, rank {each.src} to rank {each.dst}, step {each.step}")
+    for activity in slices(timeline, timeline.start_s, timeline.applied_s, [pid] * len(timeline), tids):
+        does = "reduce" if reduce[activity.row] else "copy"
+        yield activity.line(
+            f"{does} chunk {activity.chunk}, rank {activity.src} to rank {activity.dst}, step {activity.step}"
+        )

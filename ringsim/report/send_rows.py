@@ -9,7 +9,7 @@ _ROUNDING = 1e-9  # of the whole time: what begins that little before the other'
 
 
 def pack_sends(timeline: Timeline) -> Ints:
-    """A row for each transfer, so that no two of a sender's overlap in a row, in the fewest rows: (num_transfers,).
+    """Returns a row for each transfer, (num_transfers,), in the fewest rows without overlaps of one sender.
 
     Where there is a choice, a sending stays in the row of the last one to the same receiver.
     """

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.report.network_table import describe_network
+from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 _GAP = "   "
 
 
 def format_sweep(sweep: Sweep, width: int = 100) -> str:
-    """For each network a table: a row for each size, a column for each number of ranks.
+    """Returns a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
@@ -20,7 +21,7 @@ def format_sweep(sweep: Sweep, width: int = 100) -> str:
 
 
 def format_gain(winner: Winner, *, has_baseline: bool) -> str:
-    """How many times as fast as the ring (as the second, if there is no ring to compare with): such as 3.1x.
+    """Returns how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
 
     Empty for the ring itself, and where no time passes.
     """
@@ -30,20 +31,23 @@ def format_gain(winner: Winner, *, has_baseline: bool) -> str:
     return f"{gain:.2f}x" if gain < 1.995 else f"{gain:.1f}x" if gain < 9.95 else f"{gain:.0f}x"
 
 
-def rival(sweep: Sweep) -> str:
-    """What the gains of this sweep are over."""
+def runner_up(sweep: Sweep) -> str:
+    """Returns the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
 
 def _format_network(sweep: Sweep, network: str, width: int) -> str:
     title = f"{sweep.collective.value} {sweep.algorithms[0]}, its time"
     if len(sweep.algorithms) > 1:
-        gain = f"how many times as fast as {rival(sweep)}"
+        gain = f"how many times as fast as {runner_up(sweep)}"
         title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
     about = ", ".join(describe_network(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
-    blocks = ["\n".join(_beside([sizes, *some])) for some in _pages(columns, width - len(max(sizes, key=len)))]
+    blocks = [
+        "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
+        for page in _pages(columns, width - len(max(sizes, key=len)))
+    ]
     return "\n\n".join([f"{title}\nnetwork {network}" + (f": {about}" if about else ""), *blocks])
 
 
@@ -51,9 +55,7 @@ def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
     """The cells of one number of ranks below its heading, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
-    names, times, gains = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [f"{name:<{names}}  {time:>{times}}  {gain:>{gains}}".rstrip() for name, time, gain in rows]
-    return [f"{num_ranks} ranks", *lines]
+    return [f"{num_ranks} ranks", *align_columns(rows, "lr")]
 
 
 def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
@@ -75,11 +77,3 @@ def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]
         page.append(column)
         used += needed
     yield page
-
-
-def _beside(columns: Sequence[list[str]]) -> Iterator[str]:
-    first, *others = columns
-    widths = [max(map(len, column)) for column in others]
-    for head, *cells in zip(first, *others, strict=True):
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        yield _GAP.join([head.rjust(max(map(len, first))), *padded]).rstrip()

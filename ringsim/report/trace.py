@@ -24,7 +24,7 @@ _APPLIES = 0  # the number of that thread; those that send come after it
 
 
 def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]]) -> None:
-    """Write runs with their names, one below the other; what never happens is left out.
+    """Writes runs with their names, one below the other; what never happens is left out.
 
     Times are rounded to nanoseconds, finer than which the viewers do not go. The file appears complete or not at all.
 
@@ -38,7 +38,7 @@ def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline
 
 
 def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterator[str]) -> None:
-    """Write a trace file whose events are `lines`, of so many transfers.
+    """Writes a trace file whose events are `lines`, of so many transfers.
 
     Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
     """
@@ -47,8 +47,8 @@ def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterat
     with atomic_file(Path(path)) as file:
         file.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
         separator = "\n"
-        while some := list(islice(lines, _LINES_AT_ONCE)):
-            file.write((separator + ",\n".join(some)).encode())
+        while batch := list(islice(lines, _LINES_AT_ONCE)):
+            file.write((separator + ",\n".join(batch)).encode())
             separator = ",\n"
         file.write(b"\n]}\n")
 
@@ -80,25 +80,27 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
 
 
 def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
-    """The event that gives a process or a thread a name or a place."""
+    """Returns the event that gives a process or a thread a name or a place."""
     return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
 
 
 def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow = _arrows(timeline).tolist()
-    for each in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
-        yield each.line(f"send chunk {each.chunk} to rank {each.dst}")
-        if has_arrow[each.row]:
-            yield each.arrow("s", first_arrow)  # after the slice, and so tied to it
+    for activity in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
+        yield activity.line(f"send chunk {activity.chunk} to rank {activity.dst}")
+        if has_arrow[activity.row]:
+            yield activity.arrow("s", first_arrow)  # after the slice, and so tied to it
 
 
 def _applies(timeline: Timeline, first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow, reduce = _arrows(timeline).tolist(), timeline.reduce.tolist()
     pid, tid = (timeline.dst + first_pid).tolist(), [_APPLIES] * len(timeline)
-    for each in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
-        if has_arrow[each.row]:
-            yield each.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
-        yield each.line(f"{'reduce' if reduce[each.row] else 'copy'} chunk {each.chunk} from rank {each.src}")
+    for activity in slices(timeline, timeline.apply_s, timeline.applied_s, pid, tid):
+        if has_arrow[activity.row]:
+            yield activity.arrow("f", first_arrow)  # before the slice: the end of an arrow is tied to what begins next
+        yield activity.line(
+            f"{'reduce' if reduce[activity.row] else 'copy'} chunk {activity.chunk} from rank {activity.src}"
+        )
 
 
 def _arrows(timeline: Timeline) -> Bools:
@@ -108,7 +110,7 @@ def _arrows(timeline: Timeline) -> Bools:
 
 
 class Slice(NamedTuple):
-    """One activity, its times in nanoseconds."""
+    """An activity of a rank, its times in nanoseconds."""
 
     row: int
     step: int
@@ -121,7 +123,7 @@ class Slice(NamedTuple):
     end: int
 
     def line(self, name: str) -> str:
-        """As an event."""
+        """Returns the activity as an event."""
         return (
             f'{{"ph": "X", "name": "{name}", "pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}, '
             f'"dur": {_us(self.end - self.begin)}, "args": {{"step": {self.step}, "chunk": {self.chunk}, '
@@ -129,7 +131,7 @@ class Slice(NamedTuple):
         )
 
     def arrow(self, phase: str, first_arrow: int) -> str:
-        """The event of one end of the transfer's arrow."""
+        """Returns the event of one end of the transfer's arrow."""
         return (
             f'{{"ph": "{phase}", "cat": "transfer", "name": "transfer", "id": {first_arrow + self.row}, '
             f'"pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}}}'
@@ -139,7 +141,7 @@ class Slice(NamedTuple):
 def slices(
     timeline: Timeline, begin_s: Seconds, end_s: Seconds, pid: Sequence[int], tid: Sequence[int]
 ) -> Iterator[Slice]:
-    """What has ended, in the order of time: an activity for each transfer, from and to, with its process and thread."""
+    """Yields an activity for each transfer that has ended, in the order of time, with its process and thread."""
     begin, end = _nanoseconds(begin_s), _nanoseconds(end_s)
     order = np.lexsort((end_s, begin_s))
     names = [column.tolist() for column in (timeline.step, timeline.src, timeline.dst, timeline.chunk)]

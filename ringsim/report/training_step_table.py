@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ringsim.text_table import align_columns
 from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
 from ringsim.units import format_size, format_time
 
@@ -10,24 +11,25 @@ MAX_ROWS = 24  # of buckets; those in the middle are left out
 Row = Sequence[str]
 
 
-def format_prediction(found: Prediction) -> str:
-    """The step and its buckets, the sweep, and the scaling, as far as they were asked for."""
-    blocks = [_step(found), _buckets(found.step)]
-    if found.sweep:
-        blocks.append(_sweep(found))
-    if found.scaling:
-        blocks.append(_scaling(found.scaling))
+def format_prediction(prediction: Prediction) -> str:
+    """Returns the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    blocks = [_step(prediction), _buckets(prediction.step)]
+    if prediction.sweep:
+        blocks.append(_sweep(prediction))
+    if prediction.scaling:
+        blocks.append(_scaling(prediction.scaling))
     return "\n\n".join(blocks)
 
 
-def _step(found: Prediction) -> str:
-    step, config = found.step, found.step.config
+def _step(prediction: Prediction) -> str:
+    step, config = prediction.step, prediction.step.config
     workers = "1 worker" if config.backend.num_workers == 1 else f"{config.backend.num_workers} workers"
     title = f"step of DDP, {step.num_ranks} ranks, {config.backend.all_reduce}, {workers}, bucket_cap_mb {config.caps}"
     num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
-    size = format_size(found.profile.gradient_bytes)
-    rows = [("gradients", f"{size} in {len(found.profile.parameters)} parameters, {_count(num_buckets, 'bucket')}")]
-    rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if found.profile.buffer_bytes else []
+    profile = prediction.profile
+    size, buckets = format_size(profile.gradient_bytes), _count(num_buckets, "bucket")
+    rows = [("gradients", f"{size} in {len(profile.parameters)} parameters, {buckets}")]
+    rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if profile.buffer_bytes else []
     rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
     rows += [("copying", f"{format_time(step.copy_s)} into buckets and back")] if step.copy_s else []
     rows += [
@@ -36,7 +38,7 @@ def _step(found: Prediction) -> str:
         ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
-    return "\n".join([title, *(f"  {name:10}  {text}" for name, text in rows)])
+    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
 
 
 def _buckets(step: PredictedStep) -> str:
@@ -44,25 +46,26 @@ def _buckets(step: PredictedStep) -> str:
     if len(rows) > MAX_ROWS:
         half = MAX_ROWS // 2
         rows[half:-half] = [("...", "", "", "", "", "")]
-    return "\n".join(aligned([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows]))
+    return "\n".join(align_columns([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows], "r"))
 
 
 def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
     for number, bucket in enumerate(buckets):
         name, count = (str(number), str(len(bucket.parameters))) if bucket.parameters else ("used", "")
-        times = (_time(each) for each in (bucket.ready_s, bucket.begin_s, bucket.end_s))
+        times = (_time(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
         yield name, count, format_size(bucket.size_bytes), *times
 
 
-def _sweep(found: Prediction) -> str:
+def _sweep(prediction: Prediction) -> str:
     rows: list[Row] = [("bucket_cap_mb", "buckets", "communication", "exposed", "step", "efficiency", "")]
-    for step in found.sweep:
-        mark = "recommended" if step is found.step else "torch's own" if step is found.default else ""
-        times = (_time(each) for each in (step.communication_s, step.exposed_s, step.step_s))
+    for step in prediction.sweep:
+        mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
+        times = (_time(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
         rows.append((str(step.config.caps), str(len(step.buckets)), *times, f"{100 * step.efficiency:.1f} %", mark))
-    why = [reason(found.sweep, found.step)]
-    why += [f"{found.speedup:.3f} times as fast as torch's own"] if found.default is not found.step else []
-    return "\n".join([*aligned(rows), *(f"  {line}" for line in why if line)])
+    why = [reason(prediction.sweep, prediction.step)]
+    if prediction.default is not prediction.step:
+        why.append(f"{prediction.speedup:.3f} times as fast as torch's own")
+    return "\n".join([*align_columns(rows, "r"), *(f"  {line}" for line in why if line)])
 
 
 def _scaling(steps: Sequence[PredictedStep]) -> str:
@@ -72,13 +75,7 @@ def _scaling(steps: Sequence[PredictedStep]) -> str:
         rows.append(
             (str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup)
         )
-    return "\n".join(aligned(rows))
-
-
-def aligned(rows: Sequence[Row]) -> list[str]:
-    """Columns of equal width, to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(align_columns(rows, "r"))
 
 
 def _time(time_s: float) -> str:

@@ -1,6 +1,7 @@
 """A schedule as text: steps downwards, ranks across, and what each rank receives in each step."""
 
 from ringsim.schedule.schedule import Schedule, Step
+from ringsim.text_table import align_columns
 
 MAX_STEPS = 8  # steps shown before and after the marked one
 MAX_RANKS = 8  # ranks shown on either side of the marked one
@@ -18,10 +19,8 @@ def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> 
         marked = marked_rank if index == marked_step else None
         received = _received(schedule.steps[index])
         rows.append([str(index), *(_cell(received.get(rank, []), rank == marked) for rank in ranks)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.append("(c3+r1: chunk 3 from rank 1 is added; c3=r1: it overwrites; >: the fault)")
-    return "\n".join(lines)
+    legend = "(c3+r1: chunk 3 from rank 1 is added; c3=r1: it overwrites; >: the fault)"
+    return "\n".join([*align_columns(rows), legend])
 
 
 def _window(centre: int, length: int, reach: int) -> range:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ringsim.files import finite_or_none
 from ringsim.native import BACKENDS, Backend, all_reduce_by_size, call_overhead_s
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
@@ -107,10 +108,10 @@ class PredictedStep:
         """For JSON; a time that is infinite becomes None."""
         names = ("broadcast_s", "forward_s", "backward_s", "copy_s", "exposed_s", "optimizer_s", "single_s")
         times = {name: getattr(self, name) for name in (*names, "communication_s", "step_s")}
-        buckets = [_finite(asdict(bucket)) for bucket in self.buckets]
+        buckets = [finite_or_none(asdict(bucket)) for bucket in self.buckets]
         caps = {"first_cap_bytes": self.config.caps.first_bytes, "cap_bytes": self.config.caps.rest_bytes}
         rest = {"efficiency": self.efficiency, "buckets": buckets}
-        return {"num_ranks": self.num_ranks, **caps, **_finite(times), **rest}
+        return {"num_ranks": self.num_ranks, **caps, **finite_or_none(times), **rest}
 
 
 def predict_step(
@@ -247,7 +248,3 @@ def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> 
         waiting_s += waited_s
         now_s += waited_s + copying_s
     return waiting_s
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringsim.calibration.protocol_time import Asked, Question, Rates, times_s
+from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, times_s
 from ringsim.network.spec import Library, Protocol
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
@@ -54,8 +54,8 @@ def nccl_log(
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
     ]
     for size in sizes:
-        asked = Asked.of([Question(test, size, num_ranks, num_nodes)])
-        times = times_s(rates, asked)[0] * np.exp(noise * random.standard_normal(2))
+        columns = QuestionColumns.from_questions([Question(test, size, num_ranks, num_nodes)])
+        times = times_s(rates, columns)[0] * np.exp(noise * random.standard_normal(2))
         lines.append(nccl_row(test, size, num_ranks, times.tolist()))
     return "\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.0", "#"]) + "\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ringsim.console import OUTPUT, TorchrunCommand, check_writable, torchrun
+from ringsim.console import OUTPUT, TorchrunCommand, check_writable, progress_bar, torchrun
 from trainers.loop.rank import leave
 from trainers.strategy_names import check_strategy
 from trainers.tasks.config import RESULTS, Job, ModelConfig, TrainConfig
@@ -101,7 +101,7 @@ def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -
     if calm:
         calm_polling()
     try:
-        with _progress(job.train.steps, group.rank()) as bar:
+        with progress_bar(job.train.steps, "training", rank=group.rank()) as bar:
             report, checkpoint = run_job(job, tokens, group, lambda _: bar.update(1))
     except (CollectiveError, DivergedError) as error:
         leave(str(error))
@@ -111,9 +111,3 @@ def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -
         for path in save_results(report, checkpoint, output, lambda text: click.echo(text, err=True)):
             click.echo(f"wrote {path}")
     return 0 if all(each["parameters_identical"] or each["strategy"] == "none" for each in report["strategies"]) else 1
-
-
-def _progress(steps: int, rank: int) -> Any:
-    """A bar on rank 0's terminal; silent elsewhere."""
-    hidden = rank != 0 or not sys.stderr.isatty()
-    return click.progressbar(length=steps, label="training", file=sys.stderr, hidden=hidden, show_pos=True)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ringsim.text_table import align_columns
+
 HEADER = ("", "ranks", "ms a batch", "speed-up", "efficiency", "synchronising", "loss off by", "gradients off by")
 
 
@@ -69,11 +71,7 @@ def compare(runs: Sequence[Run]) -> list[Row]:
 def format_comparison(rows: Sequence[Row]) -> str:
     """As a table."""
     table = [HEADER, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(line, widths, strict=True)) for line in table)
-    )
+    return "\n".join(align_columns(table, "lr"))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ringsim.console import progress_bar
 from trainers.launch.where import Where, join, where
 from trainers.loop.session_config import SessionConfig
 from trainers.tasks import load_task
@@ -58,7 +59,7 @@ def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") ->
         return end_together(f"trainers: {error}", 2, group)
     begin_s = time.perf_counter()
     try:
-        with _progress(session.num_steps, session.first_step, here.rank) as bar:
+        with progress_bar(session.num_steps, "training", rank=here.rank, done=session.first_step) as bar:
             session.train(lambda text: bar.update(1, text))
     except (DivergedError, DriftError, StoppedError) as error:
         session.close()
@@ -115,18 +116,3 @@ def leave(message: str, code: int = 1) -> NoReturn:
 def _traceback(error: Exception, rank: int) -> str:
     """Of what is no user's mistake on the command line, but in the code of a task, or ours."""
     return f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"
-
-
-def _progress(num_steps: int, first_step: int, rank: int) -> Any:
-    """A bar on rank 0's terminal; silent elsewhere."""
-    hidden = rank != 0 or not sys.stderr.isatty()
-    bar: Any = click.progressbar(
-        length=num_steps,
-        label="training",
-        file=sys.stderr,
-        hidden=hidden,
-        show_pos=True,
-        item_show_func=lambda text: text,
-    )
-    bar.update(first_step)
-    return bar

@@ -15,7 +15,7 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
-from ringsim.measurements import Measurements, Places, save_json, tenths
+from ringsim.measurements import Measurements, RankHosts, p10_p90, save_json
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.identity import fingerprint
@@ -106,9 +106,9 @@ def _found(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluste
     Its ranks share its cores even where each is in a network namespace or container of its own.
     """
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
-    places = Places.of(measurements)
+    places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    found: list[Any] = [network, can_overlap(places.machines.count(0), measurements.provenance["cores"])]
+    found: list[Any] = [network, can_overlap(places.physical_hosts.count(0), measurements.provenance["cores"])]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(found, group=group, group_src=0)
     return found[0], found[1]
@@ -172,13 +172,13 @@ def _summarise(name: str, predicted: Predicted, ranks: Sequence[dict[str, Any]],
         "strategy": name,
         "predicted_sync_s": predicted.sync_s,
         "measured_sync_s": measured_s,
-        "measured_sync_p10_s": tenths(sync_s)[0],
-        "measured_sync_p90_s": tenths(sync_s)[1],
+        "measured_sync_p10_s": p10_p90(sync_s)[0],
+        "measured_sync_p90_s": p10_p90(sync_s)[1],
         "error": predicted.sync_s / measured_s - 1 if len(ranks) > 1 and measured_s > 0 and predicted.sync_s else None,
         "predicted_step_s": predicted.step_s,
         "step_s": measured_step_s,
-        "step_p10_s": tenths(step_s)[0],
-        "step_p90_s": tenths(step_s)[1],
+        "step_p10_s": p10_p90(step_s)[0],
+        "step_p90_s": p10_p90(step_s)[1],
         "step_error": predicted.step_s / measured_step_s - 1,
         "tokens_per_s": tokens_per_step / measured_step_s,
         "final_loss": statistics.mean(losses[-LAST_LOSSES:]),

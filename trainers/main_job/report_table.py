@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ringsim.text_table import align_columns
+
 HEADER = (
     "strategy", "predicted ms", "measured ms", "spread", "error",
     "step predicted", "step ms", "error", "tokens/s", "final loss",
@@ -11,12 +13,7 @@ HEADER = (
 def format_report(report: dict[str, Any]) -> str:
     """The table of strategies, and under it what holds for all of them."""
     rows = [HEADER, *(_row(result) for result in report["strategies"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
-    return "\n".join([*lines, "", *_footnotes(report)])
+    return "\n".join([*align_columns(rows, "lr"), "", *_footnotes(report)])
 
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from ringsim.calibration import ProbeFit, ProbeModel, calibrate_logs, calibrate_
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.cli.options import json_option
 from ringsim.console import OutputFile
-from ringsim.files import atomic_file
+from ringsim.files import atomic_file, naming_place
 from ringsim.measurements import Measurements
 from ringsim.network import Cluster, Nics, network_text
 from ringsim.report import fit_dict, format_fit, format_probe_fit, probe_fit_dict
@@ -38,8 +38,8 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     """
     name = output.stem if output else "calibrated"
     if not timings.measurements:
-        found = calibrate_logs(timings.cells, name, nics)
-        cluster, told, text = found.cluster, fit_dict(found), format_fit(found)
+        log_fit = calibrate_logs(timings.cases, name, nics)
+        cluster, told, text = log_fit.cluster, fit_dict(log_fit), format_fit(log_fit)
     else:
         if len(timings.measurements) > 1:
             raise ValueError(
@@ -52,11 +52,9 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
 
 
 def _fit(measurements: Measurements, model: str, name: str, file: Path) -> ProbeFit:
-    try:
+    with naming_place(file):
         chosen = fitting_model(measurements) if model == AUTO else ProbeModel(model)
         return calibrate_probes(measurements, chosen, name, file.name)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
 
 
 def _write(cluster: Cluster, told: dict[str, Any], text: str, output: Path | None, as_json: bool) -> None:

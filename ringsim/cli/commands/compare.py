@@ -36,22 +36,22 @@ def compare(timings: Timings, name: str, output: Path | None, fail_above: float 
     """Predict what FILES (measurements, or logs as for calibrate) hold, and lay it beside what was measured."""
     cluster = load_simulated(name) if timings.measurements else load_network(name)
     comparing = compare_measurements if timings.measurements else compare_logs
-    comparison = comparing(timings.cells, cluster)
+    comparison = comparing(timings.cases, cluster)
     text = format_comparison(comparison)
     click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
     if output:
         _report(comparison, text, output)
-        _report_runs([run for each in timings.measurements for run in each.runs], cluster, output)
+        _report_runs([run for measurements in timings.measurements for run in measurements.runs], cluster, output)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
 
 
 def _median_error(comparison: Comparison) -> float:
-    """Of the cells held out; of all, if none are."""
-    cells = comparison.held_out() or [each for each in comparison.cells if each.error is not None]
-    if not cells:
+    """Of the cases held out; of all, if none are."""
+    cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
+    if not cases:
         raise ValueError("--fail-above: nothing was predicted")
-    return statistics.median(abs(each.error or 0.0) for each in cells)
+    return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
 def _report(comparison: Comparison, text: str, output: Path) -> None:
@@ -82,5 +82,5 @@ def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path) ->
             click.echo(f"no picture of a run: {error}", err=True)
     if compared:
         write_run_trace(output / "runs.json", compared)
-    for name, each in zip(picture_names([each.run for each in compared]), compared, strict=True):
-        save_run(each, output / name)
+    for name, pair in zip(picture_names([pair.run for pair in compared]), compared, strict=True):
+        save_run(pair, output / name)

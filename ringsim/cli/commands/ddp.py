@@ -1,7 +1,6 @@
 """`ringsim ddp`."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import RANKS, json_option, network_options
-from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers
+from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers, progress_bar
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
 from ringsim.report import format_prediction
@@ -72,12 +71,12 @@ def ddp(
 ) -> None:
     """How long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     profile = _load(profile_file, layers_file)
-    found = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
-    click.echo(json.dumps(found.as_dict(), allow_nan=False) if as_json else format_prediction(found))
+    prediction = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
+    click.echo(json.dumps(prediction.as_dict(), allow_nan=False) if as_json else format_prediction(prediction))
     if output:
         from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
 
-        save_prediction(found, output)
+        save_prediction(prediction, output)
 
 
 def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
@@ -118,8 +117,7 @@ def _predict(
 ) -> Prediction:
     """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
     every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(length=len(every) + len(scaling), label="simulating", file=sys.stderr, hidden=hidden) as bar:
+    with progress_bar(len(every) + len(scaling), "simulating") as bar:
         *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = (*given, default) if len(given) > 1 else ()
         step = recommend(sweep) if sweep else (given or [default])[0]

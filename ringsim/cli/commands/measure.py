@@ -23,7 +23,7 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     yourself, on each of them.
     """
     check_writable(f"--output {output}", output.parent)
-    chosen = () if any(each.startswith("--collective") for each in options) else ALL
+    chosen = () if any(option.startswith("--collective") for option in options) else ALL
     arguments = [*chosen, *options, "-o", str(output)]
     if said := check_local_rank(ranks, [*BENCHMARK, "--check", *arguments]):
         click.echo(said, nl=False)

@@ -20,5 +20,5 @@ def networks(network: str | None, ranks: int | None, as_json: bool) -> None:
         click.echo(json.dumps([network_summary(preset) for preset in presets]) if as_json else format_networks(presets))
         return
     cluster = load_network(network)
-    found = network_details(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
-    click.echo(json.dumps(found) if as_json else format_network_details(found))
+    details = network_details(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
+    click.echo(json.dumps(details) if as_json else format_network_details(details))

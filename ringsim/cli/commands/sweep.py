@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from click.core import ParameterSource
 
 from ringsim.analysis import MAX_TRANSFERS, Sweep, run_sweep
 from ringsim.cli.options import COLLECTIVES, MAX_RANKS, json_option, networks_options
-from ringsim.console import FILE, OUTPUT, PICTURE, Quantity, parse_numbers
+from ringsim.console import FILE, OUTPUT, PICTURE, Quantity, parse_numbers, progress_bar
 from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_sweep
@@ -67,14 +66,13 @@ def _sweep_with_bar(
     max_transfers: float,
 ) -> Sweep:
     """`run_sweep` with a progress bar on stderr, where that is a terminal."""
-    of = Collective(collective)
-    algorithms = [name.strip() for some in algorithm for name in some.split(",")] or [
-        n for c, n in ALGORITHMS if c is of
+    chosen = Collective(collective)
+    algorithms = [name.strip() for names in algorithm for name in names.split(",")] or [
+        n for c, n in ALGORITHMS if c is chosen
     ]
     num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(length=num_cells, label="simulating", file=sys.stderr, hidden=hidden) as bar:
-        return run_sweep(of, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
+    with progress_bar(num_cells, "simulating") as bar:
+        return run_sweep(chosen, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
 
 
 def _refuse_given_beside(allowed: set[str]) -> None:

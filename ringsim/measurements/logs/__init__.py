@@ -1,6 +1,6 @@
 """What other people's benchmarks print: nccl-tests, OSU micro-benchmarks and Gloo's own."""
 
 from ringsim.measurements.logs.reader import read_log, read_logs
-from ringsim.measurements.logs.table import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV, Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
 
-__all__ = ["PT2PT_BANDWIDTH", "PT2PT_LATENCY", "SENDRECV", "Row", "Table", "read_log", "read_logs"]
+__all__ = ["LogRow", "LogTable", "read_log", "read_logs"]

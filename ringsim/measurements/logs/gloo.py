@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
 
 HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
 _ALGORITHM = re.compile(r"\b(allreduce|reduce_scatter|allgather|broadcast|pairwise_exchange|reduce|alltoall)(_\w+)?\b")
@@ -17,33 +17,33 @@ _HALF = re.compile(r"--halfprecision|\bfp16\b|\bfloat16\b")
 
 @dataclass(slots=True)
 class Gloo:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of Gloo's benchmark, which gathers tables from its lines in order."""
 
     file: str
-    tables: list[Table] = field(default_factory=list)
+    tables: list[LogTable] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     _algorithm: str = ""
     _test: str = ""
     _half: bool = False
     _columns: list[str] = field(default_factory=list)
-    _rows: list[Row] = field(default_factory=list)
+    _rows: list[LogRow] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
+        """Reads one line. Raises ValueError for a row that cannot be right."""
         if HEADER.match(line):
             self.finish()
             self._columns = re.split(r"\s{2,}", line)
         elif self._columns and _ROW.match(line):
             self._rows.append(self._row(number, line))
         else:
-            if found := _ALGORITHM.search(line):
+            if match := _ALGORITHM.search(line):
                 self.finish()
-                self._algorithm, self._test = found[0], _TESTS.get(found[1], found[1])
+                self._algorithm, self._test = match[0], _TESTS.get(match[1], match[1])
             self._half |= bool(_HALF.search(line))
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             if not self._test:
                 where = f"{self.file}: line {self._rows[0].line}"
@@ -52,11 +52,11 @@ class Gloo:
                 )
             ranks = self.shape.num_ranks()
             rows = [self._whole(row, ranks) for row in self._rows]
-            self.tables.append(Table(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
+            self.tables.append(LogTable(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
                                      environment={"algorithm": self._algorithm}))  # fmt: skip
         self._rows, self._columns = [], []
 
-    def _row(self, number: int, line: str) -> Row:
+    def _row(self, number: int, line: str) -> LogRow:
         texts = dict(zip(self._columns, line.split(), strict=False))
         values = {name: float(text) for name, text in texts.items()}
         if "p50 (us)" not in values:
@@ -64,10 +64,10 @@ class Gloo:
         element_bytes = _ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES
         size = whole(texts["size (B)"]) if "size (B)" in texts else whole(texts["elements"]) * element_bytes
         low, time, high = (values.get(name, values["p50 (us)"]) * 1e-6 for name in ("min (us)", "p50 (us)", "p99 (us)"))
-        return Row(size, (time,), number, low, high)
+        return LogRow(size, (time,), number, low, high)
 
-    def _whole(self, row: Row, num_ranks: int | None) -> Row:
+    def _whole(self, row: LogRow, num_ranks: int | None) -> LogRow:
         """Allgather prints what one rank gives."""
         if self._test != "all_gather" or num_ranks is None:
             return row
-        return Row(row.size_bytes * num_ranks, row.times_s, row.line, row.low_s, row.high_s)
+        return LogRow(row.size_bytes * num_ranks, row.times_s, row.line, row.low_s, row.high_s)

@@ -17,7 +17,10 @@ MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line with its number, from 1. Raises ValueError for what cannot be a log, OSError if it is unreadable."""
+    """Yields each line with its number, from 1.
+
+    Raises ValueError for a file that cannot be a log, OSError if it is unreadable.
+    """
     data = read_bytes(path, MAX_BYTES)
     if b"\0" in data[:4096]:
         raise ValueError(f"{path}: is not text: give the output of nccl-tests, OSU or Gloo's benchmark")
@@ -26,12 +29,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(text: str) -> int:
-    """The number of these digits. Raises ValueError if there are more than a quantity here can have."""
+    """Returns the number of these digits. Raises ValueError for more digits than a quantity here can have."""
     if len(text) > MAX_DIGITS:
         raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits")
     return int(text)
 
 
 def clean(line: str) -> str:
-    """The line as the benchmark printed it."""
+    """Returns the line as the benchmark printed it, without prefixes and colours."""
     return _PREFIX.sub("", _COLOUR.sub("", line)).strip()

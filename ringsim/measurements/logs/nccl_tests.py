@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import SENDRECV, Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.operations import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip
@@ -35,10 +36,10 @@ _BY_COLUMNS = {
 
 @dataclass(slots=True)
 class NcclTests:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of nccl-tests, which gathers tables from its lines in order."""
 
     file: str
-    tables: list[Table] = field(default_factory=list)
+    tables: list[LogTable] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     _program: str = ""
     _columns: Sequence[str] = ()
@@ -46,11 +47,11 @@ class NcclTests:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
-        if found := _PROGRAM.search(line):
+        """Reads one line. Raises ValueError for a row that cannot be right."""
+        if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
                 self.finish()
-            self._program = found[1]
+            self._program = match[1]
         if "nThread" in line and "nGpus" in line:
             self.finish()
             self.shape.restart()
@@ -66,7 +67,7 @@ class NcclTests:
             _note(self._environment, line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             self.tables.append(self._table())
         self._rows = []
@@ -86,11 +87,11 @@ class NcclTests:
         except ValueError as error:
             raise ValueError(f"{self.file}: line {number}: {error}") from None
 
-    def _table(self) -> Table:
+    def _table(self) -> LogTable:
         num_ranks = self.shape.num_ranks()
         test = self._program or self._guess(num_ranks)
         rows = [row.as_row(self.file, test, num_ranks) for row in self._rows if row.size > 0]
-        return Table(self.file, "nccl-tests", test, num_ranks, self.shape.num_nodes(), tuple(rows),
+        return LogTable(self.file, "nccl-tests", test, num_ranks, self.shape.num_nodes(), tuple(rows),
                      tuple(self.shape.devices), dict(self._environment))  # fmt: skip
 
     def _guess(self, num_ranks: int | None) -> str:
@@ -139,14 +140,14 @@ class _Printed:
         known = [(algbw, busbw) for _, algbw, busbw in self.sides if algbw > 0]
         return max(known)[1] / max(known)[0] if known else None
 
-    def as_row(self, file: str, test: str, num_ranks: int | None) -> Row:
+    def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
         size = self.size
         if test in _PER_RANK and num_ranks and self.count * self.element == size and self._bytes_by_rate(size) > 1.5:
             size *= num_ranks  # printed for one rank, though the rate is of all
         seconds = 1e-3 if self._bytes_by_rate(size) < 0.01 else 1e-6  # version 1 has milliseconds
         times = tuple(time * seconds for time, _, _ in self.sides)
         self._check(file, size, seconds)
-        return Row(size, times, self.line)
+        return LogRow(size, times, self.line)
 
     def _bytes_by_rate(self, size: int) -> float:
         """Bytes that the rate stands for, over `size`; 1 where the rate is too small to tell."""
@@ -172,9 +173,9 @@ def _factor(test: str, num_ranks: int) -> float:
 
 def _note(environment: dict[str, str], line: str) -> None:
     """Lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and of what was forced."""
-    if found := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-        environment.setdefault(found[1].strip().lower(), found[2].strip())
-    elif found := re.search(r"NCCL version ([\d.]+)", line):
-        environment.setdefault("nccl version", found[1])
-    elif found := re.search(r"\bNCCL_(ALGO|PROTO)[ =]+(?:set by environment to )?(\w+)", line):
-        environment.setdefault(f"nccl_{found[1].lower()}", found[2])
+    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
+        environment.setdefault(match[1].strip().lower(), match[2].strip())
+    elif match := re.search(r"NCCL version ([\d.]+)", line):
+        environment.setdefault("nccl version", match[1])
+    elif match := re.search(r"\bNCCL_(ALGO|PROTO)[ =]+(?:set by environment to )?(\w+)", line):
+        environment.setdefault(f"nccl_{match[1].lower()}", match[2])

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import PT2PT_BANDWIDTH, PT2PT_LATENCY, Row, Table
+from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.operations import PT2PT_BANDWIDTH, PT2PT_LATENCY
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
 _TESTS = {
@@ -32,36 +33,36 @@ _PAIRS = re.compile(r"pairs:\s*(\d+)")
 
 @dataclass(slots=True)
 class Osu:
-    """A reader of one file: given its lines in order, it gathers tables."""
+    """A reader of one file of the OSU micro-benchmarks, which gathers tables from its lines in order."""
 
     file: str
-    tables: list[Table] = field(default_factory=list)
+    tables: list[LogTable] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     _test: str = ""
     _pairs: int = 1
-    _rows: list[Row] = field(default_factory=list)
+    _rows: list[LogRow] = field(default_factory=list)
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Take one line. Raises ValueError for a row that cannot be right."""
+        """Reads one line. Raises ValueError for a row that cannot be right."""
         if TITLE.match(line):
             self.finish()
             self._test = _test(line)
-        elif found := _PAIRS.search(line):
-            self._pairs = whole(found[1])
+        elif match := _PAIRS.search(line):
+            self._pairs = whole(match[1])
         elif self._test and _ROW.match(line):
             self._add(number, line)
         else:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """The rows so far are a table."""
+        """Makes a table of the rows so far."""
         if self._rows:
             point_to_point = self._test.startswith("pt2pt")
             ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()
             nodes = self.shape.num_nodes() or (2 if point_to_point else None)
             rows = [_whole(row, self._test, ranks) for row in self._rows]
-            self.tables.append(Table(self.file, "osu", self._test, ranks, nodes, tuple(rows)))
+            self.tables.append(LogTable(self.file, "osu", self._test, ranks, nodes, tuple(rows)))
         self._rows, self._pairs = [], 1
 
     def _add(self, number: int, line: str) -> None:
@@ -73,7 +74,7 @@ class Osu:
             return  # no bytes: what it costs to do nothing is in the smallest message too
         bandwidth = self._test == PT2PT_BANDWIDTH  # MB/s, of all pairs together
         time_s = size * self._pairs / (value * 1e6) if bandwidth else value * 1e-6
-        self._rows.append(Row(size, (time_s,), number))
+        self._rows.append(LogRow(size, (time_s,), number))
 
 
 def _test(title: str) -> str:
@@ -84,8 +85,8 @@ def _test(title: str) -> str:
     return next((test for word, test in _TESTS.items() if word in title.lower()), title.lstrip("# "))
 
 
-def _whole(row: Row, test: str, num_ranks: int | None) -> Row:
+def _whole(row: LogRow, test: str, num_ranks: int | None) -> LogRow:
     """osu_allgather and osu_alltoall print what one rank gives, the others the whole."""
     if test not in ("all_gather", "alltoall") or num_ranks is None:
         return row
-    return Row(row.size_bytes * num_ranks, row.times_s, row.line)
+    return LogRow(row.size_bytes * num_ranks, row.times_s, row.line)

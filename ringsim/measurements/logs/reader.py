@@ -10,13 +10,13 @@ from ringsim.measurements.logs.lines import read_lines
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
 from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import Table
+from ringsim.measurements.logs.table import LogTable
 
 
 def read_logs(
     paths: Iterable[Path], num_nodes: int | None = None, ranks_per_node: int | None = None
-) -> tuple[Table, ...]:
-    """All tables of all files; what `num_nodes` and `ranks_per_node` say goes before what a log says.
+) -> tuple[LogTable, ...]:
+    """Returns all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
@@ -27,8 +27,8 @@ def read_logs(
     return tuple(tables)
 
 
-def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
-    """The tables of one file as far as it tells; each reader takes the lines it knows.
+def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
+    """Returns the tables of one file as far as it tells; each reader takes the lines it knows.
 
     num_ranks: believed where the log does not tell.
     """
@@ -45,7 +45,7 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
         except ValueError as error:
             said = str(error)
             raise ValueError(said if said.startswith(f"{file}: ") else f"{file}: line {number}: {said}") from None
-    tables: list[Table] = []
+    tables: list[LogTable] = []
     for reader in readers:
         reader.finish()
         tables += [table for table in reader.tables if table.rows]
@@ -56,8 +56,8 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[Table]:
     return tables
 
 
-def _check(table: Table) -> None:
-    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
+def _check(table: LogTable) -> None:
+    """Raises ValueError for a number that is none of a real machine, and that no fit could go on with."""
     for row in table.rows:
         try:
             require_whole("size in bytes", row.size_bytes, 1)
@@ -70,7 +70,7 @@ def _check(table: Table) -> None:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
 
 
-def _placed(table: Table, num_nodes: int | None, ranks_per_node: int | None) -> Table:
+def _placed(table: LogTable, num_nodes: int | None, ranks_per_node: int | None) -> LogTable:
     nodes = num_nodes or table.num_nodes
     ranks = nodes * ranks_per_node if nodes and ranks_per_node else table.num_ranks
     if nodes is None and ranks_per_node and ranks:
@@ -87,7 +87,7 @@ def _placed(table: Table, num_nodes: int | None, ranks_per_node: int | None) -> 
     return replace(table, num_ranks=ranks, num_nodes=nodes)
 
 
-def _refuse_other_machines(tables: Iterable[Table]) -> None:
+def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
     """One network cannot be two machines: the first device that differs is named."""
     first: tuple[str, str] | None = None
     for table in tables:

@@ -15,7 +15,7 @@ _LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|aprun|srun|benchmark|benchmark_cuda
 
 @dataclass(slots=True)
 class Shape:
-    """Filled from one line after another.
+    """The numbers of ranks and hosts, which are read from one line after another.
 
     given: the number of ranks by the user's word, where the log does not tell.
     hosts: of each rank, by the benchmark's own list of ranks, which is believed before anything else.
@@ -29,14 +29,14 @@ class Shape:
     _per_node: int | None = None
 
     def look_at(self, line: str) -> bool:
-        """Learn what there is to learn; whether the line was one of the list of ranks."""
-        if found := _RANK.search(line):
-            self.hosts[whole(found[1])] = found[2]
-            if found[3]:
-                self.devices[found[3].strip()] = None
+        """Reads one line, and returns whether it was one of the list of ranks."""
+        if match := _RANK.search(line):
+            self.hosts[whole(match[1])] = match[2]
+            if match[3]:
+                self.devices[match[3].strip()] = None
             return True
-        if found := _WHERE.search(line):
-            self._processes, self._nodes = whole(found[1]), whole(found[2])
+        if match := _WHERE.search(line):
+            self._processes, self._nodes = whole(match[1]), whole(match[2])
         elif _LAUNCHER.search(line) or "processes" in line:
             self._processes = _first(_PROCESSES, line) or self._processes
             if _LAUNCHER.search(line):
@@ -46,7 +46,7 @@ class Shape:
         return False
 
     def restart(self) -> None:
-        """A new run begins: its list of ranks follows."""
+        """Forgets the list of ranks, since a new run with its own begins."""
         self.hosts, self.devices = {}, {}
 
     def num_ranks(self) -> int | None:
@@ -63,5 +63,5 @@ class Shape:
 
 
 def _first(pattern: re.Pattern[str], line: str) -> int | None:
-    found = pattern.search(line)
-    return whole(next(group for group in found.groups() if group)) if found else None
+    match = pattern.search(line)
+    return whole(next(group for group in match.groups() if group)) if match else None

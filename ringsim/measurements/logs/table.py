@@ -1,17 +1,12 @@
-"""`Table` and `Row`: what one benchmark printed, in this project's units, whatever the benchmark."""
+"""`LogTable` and `LogRow`: the results of any benchmark in this project's units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# What a table can be of beside the collectives of `Collective`: no schedule of ours says them.
-SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
-PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
-PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
-
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One size.
+class LogRow:
+    """One size in a benchmark's table.
 
     size_bytes: of the whole tensor (for all_gather the output, for reduce_scatter the input); of a message, where
     there is no collective.
@@ -28,10 +23,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The rows of one run.
+class LogTable:
+    """The rows of one run of a benchmark.
 
-    test: "all_reduce" and so on, or one of the names above; whatever else a benchmark times keeps its own name.
+    test: "all_reduce" and so on, or a name of `operations`; whatever else a benchmark times keeps its own name.
     num_nodes: hosts; None if the log does not tell.
     devices: what the log says each rank runs on, without doubles.
     environment: what else the log tells: versions, commands, what was forced.
@@ -42,6 +37,6 @@ class Table:
     test: str
     num_ranks: int | None
     num_nodes: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[LogRow, ...]
     devices: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

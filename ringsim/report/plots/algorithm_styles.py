@@ -7,7 +7,7 @@ from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, ORANGE, S
 
 
 class Style(NamedTuple):
-    """How an algorithm's area is filled, and how its line is drawn."""
+    """The colour of an algorithm's area, and the stroke of its line."""
 
     colour: str
     stroke: Any  # as matplotlib takes a line's style
@@ -40,6 +40,6 @@ _USERS_OWN = (Style(BLACK, _SOLID), Style("#8C510A", _DASH_DOT), Style("#A6611A"
 
 
 def styles_of(algorithms: Sequence[str]) -> dict[str, Style]:
-    """A style for each; users' own algorithms get those that are kept for them, in turn."""
+    """Returns a style for each; users' own algorithms get those that are kept for them, in turn."""
     own = [name for name in algorithms if name not in _STYLES]
     return {name: _STYLES.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}

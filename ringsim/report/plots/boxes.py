@@ -14,7 +14,7 @@ Reals = npt.NDArray[np.floating]
 def boxes(
     place: npt.NDArray[np.integer] | Floats, begin: Reals, end: Reals, row: tuple[float | Floats, float | Floats]
 ) -> Floats:
-    """One rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
+    """Returns a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
     place: y of each, such as its rank. row: where it reaches from and to along y, relative to that.
     """
@@ -25,12 +25,12 @@ def boxes(
 
 
 def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
-    """Add rectangles to `axes` as one collection, which is much faster than as many patches."""
+    """Adds rectangles to `axes` as one collection, which is much faster than as many patches."""
     axes.add_collection(PolyCollection(list(shapes), label=label, **style), autolim=False)
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """How many points (1/72 inch) one unit along x and one along y take on the page."""
+    """Returns the points (1/72 inch) that one unit along x and one along y take on the page."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi

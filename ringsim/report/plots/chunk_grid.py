@@ -1,4 +1,4 @@
-"""The chunk grid: what every rank holds of every chunk, state after state."""
+"""The chunk grid: the contributions that every rank holds of every chunk, state after state."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ _SHADED_LEGEND = ("white: holds nothing", "blue: some ranks' shares,", "the dark
 
 
 def is_striped(overview: Overview) -> bool:
-    """Whether there is room for one stripe per contributor; if not, cells are shaded by their number."""
+    """Returns whether there is room for a stripe per contributor; if not, cells are shaded by their number."""
     return overview.num_chunks * overview.num_ranks <= MAX_STRIPES
 
 
 def grid_shape(overview: Overview) -> tuple[int, int]:
-    """Rows and columns of panels: one a state and one for the legend."""
+    """Returns the rows and columns of panels, of which each state has one and the legend another."""
     slots = len(overview.states) + 1
     large = is_striped(overview) and overview.num_chunks > 8
     num_rows = -(-slots // (_MAX_PANELS // 2 if large else _MAX_PANELS))
@@ -45,7 +45,7 @@ def grid_shape(overview: Overview) -> tuple[int, int]:
 
 
 def draw_chunk_grid(figure: SubFigure, overview: Overview, *, margins: dict[str, float]) -> None:
-    """One panel a state; a cell is one chunk on one rank, with a stripe for each rank whose share is in it.
+    """Draws a panel for each state; a cell is a chunk on a rank, with a stripe for each rank whose share is in it.
 
     margins: of the panels in the figure, as matplotlib's gridspec takes them.
     """
@@ -61,13 +61,13 @@ def draw_chunk_grid(figure: SubFigure, overview: Overview, *, margins: dict[str,
 
 
 def contributor_colours(num_ranks: int) -> Image:
-    """One colour per rank, darkest first, shape (num_ranks, 3): lightness alone tells them apart."""
+    """Returns a colour per rank, darkest first, shape (num_ranks, 3): lightness alone tells them apart."""
     # Stops short of the palest colours, which a grey print would not tell from an empty stripe.
     return np.asarray(colormaps["viridis"](np.linspace(0, 0.88, num_ranks)))[:, :3]
 
 
 def striped_image(overview: Overview, state: int, *, with_counts: bool) -> Image:
-    """Stripes side by side in each cell, below a white strip if a count is to stand there.
+    """Returns stripes side by side in each cell, below a white strip if a count is to stand there.
 
     Shape (num_ranks * rows_per_cell, num_chunks * num_ranks, 3); an empty stripe is white.
     """
@@ -80,7 +80,7 @@ def striped_image(overview: Overview, state: int, *, with_counts: bool) -> Image
 
 
 def shaded_image(overview: Overview, state: int) -> Image:
-    """One pixel a cell, the darker the more shares are in it, black where it is finished: (rank, chunk, 3)."""
+    """Returns a pixel per cell, the darker the more shares it has, black where it is finished: (rank, chunk, 3)."""
     share = overview.holdings[state].sum(axis=-1) / overview.num_ranks
     shades = np.asarray(colormaps["Blues"](0.15 + 0.6 * np.clip(share, 0, 1)))[..., :3]
     shades[share == 0] = 1.0

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from ringsim.calibration import Compared, Comparison
+from ringsim.calibration import ComparedCase, Comparison
 from ringsim.files import atomic_file
 from ringsim.network import Floats
 from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, SKY, VERMILLION, WHITE
@@ -25,11 +25,11 @@ _MAX_GROUPS = len(_COLOURS) * len(_DASHES)
 
 
 def save_times(comparison: Comparison, path: Path) -> None:
-    """Lines are predictions, points the measured medians with their spread."""
+    """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     for group in _groups(comparison):
-        axes.plot(group.sizes, group.of("predicted"), group.dash, color=group.colour, linewidth=1.6)
-        measured, low, high = (group.of(name) for name in ("measured", "low", "high"))
+        axes.plot(group.sizes, group.times_s("predicted"), group.dash, color=group.colour, linewidth=1.6)
+        measured, low, high = (group.times_s(name) for name in ("measured", "low", "high"))
         bars = np.stack([np.maximum(measured - low, 0), np.maximum(high - measured, 0)])
         axes.errorbar(group.sizes, measured, yerr=bars, fmt="none", ecolor=group.colour, elinewidth=1)
         _points(axes, group, measured)
@@ -42,12 +42,12 @@ def save_times(comparison: Comparison, path: Path) -> None:
 
 
 def save_errors(comparison: Comparison, path: Path) -> None:
-    """The error of each cell; bars show how far the measured times themselves lie apart."""
+    """Draws the error of each case; bars show how far the measured times themselves lie apart."""
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
     for group in _groups(comparison):
-        measured, error = group.of("measured"), group.of("predicted") / group.of("measured") - 1
-        axes.vlines(group.sizes, group.of("low") / measured - 1, group.of("high") / measured - 1, color=LIGHT_GREY,
-                    linewidth=5, zorder=0)  # fmt: skip
+        measured, error = group.times_s("measured"), group.times_s("predicted") / group.times_s("measured") - 1
+        low, high = group.times_s("low") / measured - 1, group.times_s("high") / measured - 1
+        axes.vlines(group.sizes, low, high, color=LIGHT_GREY, linewidth=5, zorder=0)
         axes.plot(group.sizes, error, group.dash, color=group.colour, linewidth=1)
         _points(axes, group, error)
     axes.axhline(0, color=DARK_GREY, linewidth=1)
@@ -58,46 +58,47 @@ def save_errors(comparison: Comparison, path: Path) -> None:
 
 
 class _Group(NamedTuple):
-    """Cells that differ in size alone, and how they are drawn."""
+    """Cases that differ in size alone, and how they are drawn."""
 
     label: str
     colour: str
     dash: str
-    cells: Sequence[Compared]
+    cases: Sequence[ComparedCase]
 
     @property
     def sizes(self) -> Floats:
-        return np.array([each.cell.size_bytes for each in self.cells], dtype=float)
+        return np.array([compared.case.size_bytes for compared in self.cases], dtype=float)
 
-    def of(self, name: str) -> Floats:
-        """(num_cells,) seconds."""
+    def times_s(self, name: str) -> Floats:
+        """(num_cases,) seconds."""
         values = {
-            "predicted": [each.predicted_s for each in self.cells],
-            "measured": [each.cell.measured_s for each in self.cells],
-            "low": [each.cell.spread_s[0] for each in self.cells],
-            "high": [each.cell.spread_s[1] for each in self.cells],
+            "predicted": [compared.predicted_s for compared in self.cases],
+            "measured": [compared.case.measured_s for compared in self.cases],
+            "low": [compared.case.spread_s[0] for compared in self.cases],
+            "high": [compared.case.spread_s[1] for compared in self.cases],
         }
         return np.array(values[name], dtype=float)
 
 
 def _groups(comparison: Comparison) -> Iterator[_Group]:
-    found: dict[tuple[str, str, int, int], list[Compared]] = {}
-    for each in comparison.cells:
-        cell = each.cell
-        if each.predicted_s is not None:
-            found.setdefault((cell.collective, cell.algorithm, cell.num_ranks, cell.num_nodes), []).append(each)
-    for number, ((test, algorithm, ranks, nodes), cells) in enumerate(sorted(found.items())[:_MAX_GROUPS]):
+    cases_by_line: dict[tuple[str, str, int, int], list[ComparedCase]] = {}
+    for compared in comparison.cases:
+        case = compared.case
+        if compared.predicted_s is not None:
+            key = case.collective, case.algorithm, case.num_ranks, case.num_nodes
+            cases_by_line.setdefault(key, []).append(compared)
+    for number, ((test, algorithm, ranks, nodes), cases) in enumerate(sorted(cases_by_line.items())[:_MAX_GROUPS]):
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
         dash, colour = divmod(number, len(_COLOURS))
-        ordered = sorted(cells, key=lambda each: each.cell.size_bytes)
+        ordered = sorted(cases, key=lambda compared: compared.case.size_bytes)
         yield _Group(f"{test} ({algorithm}), {ranks} ranks{hosts}", _COLOURS[colour], _DASHES[dash], ordered)
 
 
 def _points(axes: Axes, group: _Group, values: Floats) -> None:
     """Filled where held out, hollow where used in the calibration."""
-    used = np.array([each.used_in_calibration for each in group.cells], dtype=bool)
-    for some, face in ((~used, group.colour), (used, WHITE)):
-        axes.scatter(group.sizes[some], values[some], s=26, color=group.colour, facecolors=face, zorder=3)
+    used = np.array([compared.used_in_calibration for compared in group.cases], dtype=bool)
+    for mask, face in ((~used, group.colour), (used, WHITE)):
+        axes.scatter(group.sizes[mask], values[mask], s=26, color=group.colour, facecolors=face, zorder=3)
 
 
 def _page(title: str) -> tuple[Figure, Axes]:

@@ -14,7 +14,7 @@ Label = tuple[float, float, str, str, bool]  # x, y (the centre of a digit's hei
 
 
 def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
-    """Write each text centred at its (x, y) in data coordinates, `size` points high."""
+    """Writes each text centred at its (x, y) in data coordinates, `size` points high."""
     if not labels:
         return
     shapes = PathCollection(

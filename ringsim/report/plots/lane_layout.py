@@ -1,4 +1,4 @@
-"""`LaneLayout`: where the lanes lie, and in which row of its lane a sending is drawn."""
+"""`LaneLayout`: the places of the lanes, and the rows of their sendings."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ _ROW_OF_MANY = 0.30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneLayout:
-    """Lanes from top to bottom in the unit of one that has a single row of sendings.
+    """The lanes from top to bottom, in the unit of one that has a single row of sendings.
 
     origin: y of each lane; with single rows the rank's number, shape (num_ranks,).
     extra: what the lane needs for more than one row, (num_ranks,). row_height: of its sendings, (num_ranks,).
@@ -34,7 +34,7 @@ class LaneLayout:
 
     @classmethod
     def of(cls, timeline: Timeline) -> "LaneLayout":
-        """As many rows to a lane as its rank sends at the same time, at most."""
+        """Returns a layout with as many rows to a lane as its rank sends at the same time, at most."""
         row = pack_sends(timeline)
         num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
         np.maximum.at(num_rows, timeline.src, row + 1)
@@ -45,23 +45,23 @@ class LaneLayout:
 
     @property
     def height(self) -> float:
-        """Of all lanes together."""
+        """The height of all lanes together."""
         return float(len(self.origin) + self.extra.sum())
 
     @property
     def middle(self) -> Floats:
-        """Where the name of each rank stands, (num_ranks,)."""
+        """The heights at which the names of the ranks stand, (num_ranks,)."""
         return self.origin + self.extra / 2
 
     def sends(self, src: Ranks, row: Ints) -> Row:
-        """The rows of sendings of `src`."""
+        """Returns the rows of sendings of `src`."""
         top = _TOP + row * self.row_height[src]
         return top, top + self.row_height[src]
 
     def reduces(self, rank: Ranks) -> Row:
-        """The row at the bottom of a lane, where what arrives is applied."""
+        """Returns the row at the bottom of a lane, which shows reductions and copies."""
         return _REDUCE[0] + self.extra[rank], _REDUCE[1] + self.extra[rank]
 
     def lane(self, rank: Ranks) -> Row:
-        """The whole lane."""
+        """Returns the whole lane."""
         return _TOP, _REDUCE[1] + self.extra[rank]

@@ -1,4 +1,4 @@
-"""The lanes: what every rank does, and when."""
+"""The lanes: the activities of every rank over time."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MAX_RANKS_FOLLOWED = 16  # with more, the path is a tangle
 
 
 def draw_lanes(axes: Axes, overview: Overview, layout: LaneLayout) -> None:
-    """One lane per rank, rank 0 on top: above what it sends, below what it reduces, dotted where it waits.
+    """Draws a lane per rank, rank 0 on top: above what it sends, below what it reduces, dotted where it waits.
 
     What a rank sends at the same time lies in rows one below the other.
     """

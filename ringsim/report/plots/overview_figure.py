@@ -23,7 +23,7 @@ _PANEL_GAP = (0.12, 0.42)  # across, down
 
 
 def save_overview(overview: Overview, path: str | os.PathLike[str]) -> None:
-    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a
     suffix that is no picture's.
@@ -34,7 +34,7 @@ def save_overview(overview: Overview, path: str | os.PathLike[str]) -> None:
 
 
 def draw_overview(overview: Overview) -> Figure:
-    """The page: lanes above, the chunk grid below them, time against size at the bottom."""
+    """Draws the page: lanes above, the chunk grid below them, time against size at the bottom."""
     panel, (num_rows, _) = _panel_height(overview), grid_shape(overview)
     layout = LaneLayout.of(overview.timeline)
     lanes_height = 1.0 + min(max(0.52 * layout.height, 0.8), 9.0)

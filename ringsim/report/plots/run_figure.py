@@ -29,13 +29,13 @@ _MAX_LANES = 7.5
 
 
 def save_run(compared: ComparedRun, path: str | os.PathLike[str]) -> None:
-    """Draw the picture and write it to `path` as PNG, whole or not at all. Raises OSError if it cannot be written."""
+    """Draws the picture and writes it to `path` as PNG, whole or not at all. Raises OSError if it cannot be written."""
     with atomic_file(Path(path)) as file:
         draw_run(compared).savefig(file, format="png", dpi=_DPI)
 
 
 def draw_run(compared: ComparedRun) -> Figure:
-    """Above, time and ranks; below, what a transfer of each step took. Of many steps only some are drawn above."""
+    """Draws time and ranks above, of many steps only some; below, the time of a transfer of each step."""
     run = compared.run
     lanes = min(_LANE * run.num_ranks, _MAX_LANES)
     figure = Figure(figsize=(_WIDTH, lanes + _STEPS + _REST), dpi=_DPI, layout="constrained")
@@ -49,16 +49,16 @@ def draw_run(compared: ComparedRun) -> Figure:
 
 def _title(compared: ComparedRun) -> str:
     run = compared.run
-    times = ", ".join(f"{name} {format_time(each)}" for name, each in
+    times = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
-    what = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    return f"{what}: {times} (error {compared.error:+.1%})"
+    executed = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
+    return f"{executed}: {times} (error {compared.error:+.1%})"
 
 
 def _note(compared: ComparedRun, every: int) -> str:
     run = compared.run
     parts = [f"network {compared.network}"]
-    low, high = (format_time(each) for each in (min(run.runs_s), max(run.runs_s)))
+    low, high = (format_time(time_s) for time_s in (min(run.runs_s), max(run.runs_s)))
     parts.append(f"the middle one of {len(run.runs_s)} runs, which took {low} to {high}")
     if run.clock_error_s:
         parts.append(f"clocks within {format_time(run.clock_error_s)}")
@@ -123,7 +123,7 @@ def _draw_ends(axes: Axes, compared: ComparedRun, scale: float) -> list[Line2D]:
 def _draw_steps(axes: Axes, compared: ComparedRun) -> None:
     """What each transfer took from being issued to being applied, by step."""
     took = [side.applied_s - side.start_s for side in (compared.predicted, compared.measured)]
-    scale, unit = _time_unit(max(float(each.max(initial=0)) for each in took))
+    scale, unit = _time_unit(max(float(times_s.max(initial=0)) for times_s in took))
     step, reduce = compared.measured.step, compared.measured.reduce
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.6)

@@ -1,4 +1,4 @@
-"""The sizes: how the time grows with the size of the data, and where its regime changes."""
+"""Time against the size of the data, and where its regime changes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ringsim.units import format_size, format_time
 
 
 def draw_sizes(axes: Axes, overview: Overview) -> None:
-    """Simulated time against size, the closed form over it, the two regimes and the size of this run."""
+    """Draws simulated time against size, the closed form over it, the two regimes and the size of this run."""
     axes.set_title("Time against size", loc="left", fontsize=11, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     sizes = overview.sizes_bytes

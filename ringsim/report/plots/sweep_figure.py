@@ -19,7 +19,7 @@ from ringsim.report.network_table import describe_network
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.palette import DARK_GREY, LIGHT_GREY
 from ringsim.report.plots.winner_map import draw_winner_map, set_size_axis
-from ringsim.report.sweep_table import rival
+from ringsim.report.sweep_table import runner_up
 from ringsim.units import format_time
 
 _DPI = 144
@@ -31,7 +31,7 @@ _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a
     suffix that is no picture's.
@@ -42,7 +42,7 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> None:
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """For each network the winner map and, below it, time against size; what was skipped stands at the bottom."""
+    """Draws for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
     notes = _notes(sweep)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
     heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
@@ -60,7 +60,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """The numbers of ranks with a panel of their own: the least, the middle and the largest."""
+    """Returns the numbers of ranks with a panel of their own: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -75,7 +75,7 @@ def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, S
     axes.set_title(f"Fastest on network {network}", loc="left", fontsize=11, fontweight="bold")
     axes.set_title(", ".join(describe_network(sweep.networks[network])), loc="right", fontsize=9, color=DARK_GREY)
     areas = draw_winner_map(axes, sweep, network, styles)
-    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {rival(sweep)}", fontsize=9)
+    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {runner_up(sweep)}", fontsize=9)
     _draw_legend(figure, areas, 1 - 0.5 / height)
 
 

@@ -24,45 +24,45 @@ _BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
-def save_prediction(found: Prediction, path: str | os.PathLike[str]) -> None:
-    """Draw the page and write it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+def save_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> None:
+    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a step that
     never ends and a suffix that is no picture's.
     """
     path = Path(path)
-    if not np.isfinite(found.step.step_s):
+    if not np.isfinite(prediction.step.step_s):
         raise ValueError(f"{path}: the step never ends, as something fails: there is nothing to draw")
     with atomic_file(path) as file:
-        draw_prediction(found).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
+        draw_prediction(prediction).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
 
 
-def draw_prediction(found: Prediction) -> Figure:
-    """The lanes on top, below them side by side whatever was swept."""
-    curves = [draw for draw, steps in ((_draw_sweep, found.sweep), (_draw_scaling, found.scaling)) if steps]
-    lanes = _TITLE + _LANE * (1 + _num_lanes(found.step)) + _AXIS
+def draw_prediction(prediction: Prediction) -> Figure:
+    """Draws the lanes on top, below them side by side the sweep and the scaling."""
+    curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
+    lanes = _TITLE + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
     height = lanes + (_CURVES + _FOOT if curves else 0)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
-    _write_title(figure, found, height)
+    _write_title(figure, prediction, height)
     rows = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
     top = figure.add_gridspec(1, 1, top=1 - _TITLE / height, bottom=1 - (lanes - _AXIS) / height, **rows)
-    _draw_lanes(figure.add_subplot(top[0]), found)
+    _draw_lanes(figure.add_subplot(top[0]), prediction)
     if curves:
         panels = {"top": 1 - (lanes + 0.35) / height, "bottom": 0.6 / height, "wspace": 0.2}
         grid = figure.add_gridspec(1, len(curves), **panels, **rows)
-        for place, draw in enumerate(curves):
-            draw(figure.add_subplot(grid[place]), found)
+        for index, draw in enumerate(curves):
+            draw(figure.add_subplot(grid[index]), prediction)
     return figure
 
 
-def _write_title(figure: Figure, found: Prediction, height: float) -> None:
-    step, config = found.step, found.step.config
+def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
+    step, config = prediction.step, prediction.step.config
     name = (
         f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
     )
     facts = [
-        *describe_network(found.network),
-        f"{format_size(found.profile.gradient_bytes)} of gradients",
+        *describe_network(prediction.network),
+        f"{format_size(prediction.profile.gradient_bytes)} of gradients",
         f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
         f"efficiency {100 * step.efficiency:.1f} %",
     ]
@@ -71,9 +71,9 @@ def _write_title(figure: Figure, found: Prediction, height: float) -> None:
     figure.text(left, 1 - 0.6 / height, "   ·   ".join(facts), fontsize=10, color=DARK_GREY, va="center")
 
 
-def _draw_lanes(axes: Axes, found: Prediction) -> None:
+def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     """Computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
-    step = found.step
+    step = prediction.step
     start_s = step.broadcast_s + step.forward_s
     axes.set_xlim(0, step.step_s or 1.0)
     axes.set_ylim(_num_lanes(step) + 0.5, -0.5)
@@ -143,29 +143,31 @@ def _lane_names(step: PredictedStep) -> list[str]:
 def _lanes(step: PredictedStep) -> list[int]:
     """The lane of each bucket, from 1: that of the worker that was free first, as the queue has it."""
     free_s = [-np.inf] * _num_lanes(step)
-    found = []
+    lanes = []
     for bucket in step.buckets:
         worker = int(np.argmin(free_s))
         free_s[worker] = bucket.end_s
-        found.append(1 + worker)
-    return found
+        lanes.append(1 + worker)
+    return lanes
 
 
-def _draw_sweep(axes: Axes, found: Prediction) -> None:
+def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     """The step's time against the cap, and how much of it is exposed; torch's own caps are a line across."""
-    steps = [step for step in found.sweep if step is not found.default]
+    steps = [step for step in prediction.sweep if step is not prediction.default]
     caps = [step.config.caps.rest_bytes / 2**20 for step in steps]
     _style(axes, "PredictedStep time against bucket_cap_mb")
     axes.set_xscale("log", base=2)
     axes.set_xticks(caps[:: max(1, len(caps) // 8)], [f"{cap:g}" for cap in caps[:: max(1, len(caps) // 8)]])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.plot(caps, [step.step_s for step in steps], "o-", color=BLUE, linewidth=2, label="step")
-    axes.axhline(found.default.step_s, color=DARK_GREY, linestyle="--", linewidth=1.2, label="torch's own: 1, then 25")
-    single_s = found.step.single_s
+    axes.axhline(
+        prediction.default.step_s, color=DARK_GREY, linestyle="--", linewidth=1.2, label="torch's own: 1, then 25"
+    )
+    single_s = prediction.step.single_s
     axes.axhline(single_s, color=ORANGE, linestyle=":", linewidth=1.8, label="one process alone")
-    if found.step in steps:
-        best = found.step.config.caps.rest_bytes / 2**20
-        axes.plot([best], [found.step.step_s], "D", color=VERMILLION, markersize=9, label="recommended", zorder=5)
+    if prediction.step in steps:
+        best = prediction.step.config.caps.rest_bytes / 2**20
+        axes.plot([best], [prediction.step.step_s], "D", color=VERMILLION, markersize=9, label="recommended", zorder=5)
     for cap, step in zip(caps, steps, strict=True):
         axes.annotate(
             f"{len(step.buckets)}", (cap, step.step_s), (0, -15), textcoords="offset points", ha="center", fontsize=7.5
@@ -176,14 +178,14 @@ def _draw_sweep(axes: Axes, found: Prediction) -> None:
     axes.legend(fontsize=8.5, framealpha=1, edgecolor=WHITE)
 
 
-def _draw_scaling(axes: Axes, found: Prediction) -> None:
+def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
     """Efficiency against the number of ranks, each doing the same work."""
-    ranks = [step.num_ranks for step in found.scaling]
+    ranks = [step.num_ranks for step in prediction.scaling]
     _style(axes, "Efficiency against number of ranks")
     axes.set_xscale("log", base=2)
     axes.set_xticks(ranks[:: max(1, len(ranks) // 10)], [str(n) for n in ranks[:: max(1, len(ranks) // 10)]])
     axes.xaxis.set_minor_locator(NullLocator())
-    efficiency = [100 * step.efficiency for step in found.scaling]
+    efficiency = [100 * step.efficiency for step in prediction.scaling]
     axes.plot(ranks, efficiency, "o-", color=BLUE, linewidth=2)
     for count, percent in zip(ranks, efficiency, strict=True):
         axes.annotate(f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=8)

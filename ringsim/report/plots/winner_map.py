@@ -26,7 +26,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """A cell for each size and number of ranks in the colour of the fastest; in it, how much faster than the ring.
+    """Draws a cell for each size and number of ranks in the colour of the fastest, with its gain over the ring.
 
     Returns what the colours mean, for a legend.
     """
@@ -52,16 +52,16 @@ def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """The fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
+    """Returns the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
-    for (of, num_ranks, size), winner in sweep.winners().items():
-        if of == network:
+    for (winner_network, num_ranks, size), winner in sweep.winners().items():
+        if winner_network == network:
             names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = winner.cell.algorithm
     return names
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Where cells begin and end, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
+    """Returns the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -70,7 +70,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """A logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
+    """Sets a logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
@@ -104,10 +104,10 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
     edges = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(edges) / (edges[-1] - edges[0]) * width
     labels: list[Label] = []
-    for (of, num_ranks, size), winner in sweep.winners().items():
+    for (winner_network, num_ranks, size), winner in sweep.winners().items():
         text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
         column = sweep.sizes_bytes.index(size)
-        if of == network and len(text) * 0.65 * _GAIN_SIZE < rooms[column]:
+        if winner_network == network and len(text) * 0.65 * _GAIN_SIZE < rooms[column]:
             ink = styles[winner.cell.algorithm].ink
             labels.append((float(size), float(sweep.ranks.index(num_ranks)), text, ink, False))
     if height / len(sweep.ranks) > 1.2 * _GAIN_SIZE:

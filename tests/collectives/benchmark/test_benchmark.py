@@ -125,7 +125,7 @@ def test_calls_in_a_row(ranks: RankPool) -> None:
     for calls, expected in ((None, range(1, MAX_IN_A_ROW + 1)), (7, [7])):
         (result, *_) = ranks.run(planned, replace(plan, calls=calls), num_ranks=2)
         assert all(times.calls in expected for times in result)
-        assert all(0 <= late < 1 for times in result for late in times.late_s)
+        assert all(0 <= late < 1 for times in result for late in times.arrival_skew_s)
 
 
 def test_iterations_fit_the_time(ranks: RankPool) -> None:

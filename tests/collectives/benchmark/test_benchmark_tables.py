@@ -32,7 +32,7 @@ def times(algorithm: str, size_bytes: int, median_s: float, **more: object) -> C
         in_place=False,
         wrong=0,
         calls=1,
-        late_s=(0.0,) * 11,
+        arrival_skew_s=(0.0,) * 11,
         times_s=tuple(median_s * (0.5 + 0.1 * step) for step in range(11)),
         positions=(0,) * 11,
         rank_medians_s=(median_s,) * 4,

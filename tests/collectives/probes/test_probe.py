@@ -31,9 +31,9 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert all(result.probes == results[0].probes for result in results)
     measurements = results[0]
     assert measurements.num_ranks == num_ranks
-    assert [p.size_bytes for p in measurements.of("shift", in_flight=1)] == [64, 4096, 32768, 131072]
-    assert [p.size_bytes for p in measurements.of("shift", in_flight=IN_FLIGHT)] == [64]
-    assert [p.size_bytes for p in measurements.of("reduce")] == [64, 4096, 32768, 131072]
+    assert [p.size_bytes for p in measurements.probes_of("shift", in_flight=1)] == [64, 4096, 32768, 131072]
+    assert [p.size_bytes for p in measurements.probes_of("shift", in_flight=IN_FLIGHT)] == [64]
+    assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 4096, 32768, 131072]
     assert all(len(p.times_s) == BLOCKS.turns * BLOCKS.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
     network = calibrate(measurements)

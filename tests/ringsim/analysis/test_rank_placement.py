@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.cli import main
-from ringsim.cli.rank_order import parse_order
+from ringsim.cli.rank_placement import parse_placement
 from ringsim.registry import build
-from ringsim.report.placement_report import describe_order, report_order
+from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.schedule import verify
 
 SIZE = 2**22
@@ -100,7 +100,10 @@ def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
     ring = build(Collective.ALL_REDUCE, "ring", 16)
     network = load_network(str(EXAMPLE))
     found = find_placement(ring, network, 2**26)
-    assert describe_order(report_order(ring, network, 2**26, found)) in (EXAMPLE.parents[1] / "networks.md").read_text()
+    assert (
+        format_placement(placement_dict(ring, network, 2**26, found))
+        in (EXAMPLE.parents[1] / "networks.md").read_text()
+    )
     assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
     assert found.gain > 4
     verify(permute_ranks(ring, found.order))
@@ -162,10 +165,10 @@ def test_a_failed_cable_is_avoided_and_never_is_null(tmp_path: Path) -> None:
     ring = permute_ranks(build(Collective.ALL_REDUCE, "ring", 6), [1, 0, 2, 3, 4, 5])
     assert network.spec.cables == broken.spec.cables
     found = find_placement(ring, broken, SIZE)
-    report = report_order(ring, broken, SIZE, found)
+    report = placement_dict(ring, broken, SIZE, found)
     assert (report["time_before_s"], report["gain"]) == (None, None)
     assert report["time_s"] == found.time_s < 1
-    assert "never ends -> " in describe_order(report)
+    assert "never ends -> " in format_placement(report)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
@@ -180,16 +183,16 @@ def test_the_budget_falls_with_the_number_of_transfers() -> None:
 def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
     """Numbers, a file of numbers, a JSON list, and what `ringsim order` saves."""
     path = tmp_path / "order"
-    assert parse_order(" 0, 2,1") == (0, 2, 1)
+    assert parse_placement(" 0, 2,1") == (0, 2, 1)
     for content in ("0,2,1\n", "[0, 2, 1]", '{"order": [0, 2, 1], "gain": 2}'):
         path.write_text(content)
-        assert parse_order(str(path)) == (0, 2, 1)
+        assert parse_placement(str(path)) == (0, 2, 1)
     for content in ("", "{", "{}", "[true]", '["0"]', "1.5", "0," + "9" * 5000, "[" * 10**5, f"[{'9' * 5000}]"):
         path.write_text(content)
         with pytest.raises(ValueError, match="order: holds no order: "):
-            parse_order(str(path))
+            parse_placement(str(path))
     with pytest.raises(ValueError, match="'0;1' is not an order, 0,2,1,3, and not a file: No such file or directory"):
-        parse_order("0;1")
+        parse_placement("0;1")
 
 
 def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ringsim.algorithms.rings import gloo_ring_all_reduce
-from ringsim.calibration.cases import Cell
-from ringsim.calibration.comparison import SIZE_CLASSES, compare_measurements, percentile
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
 from ringsim.calibration.one_host import shift_s
 from ringsim.cli import main
 from ringsim.console.share import parse_share
@@ -77,16 +77,16 @@ def test_calibrate_then_compare_logs(logs: tuple[Path, Path], tmp_path: Path) ->
     assert result.exit_code == 0
     data = json.loads(result.stdout)
     assert set(data["cells"][0]) >= FIELDS | {"used_in_calibration"}
-    assert [cell["used_in_calibration"] for cell in data["cells"]] == [True] * 11 + [False] * 11
-    for cell in data["cells"]:
-        assert cell["error"] == pytest.approx(cell["predicted_s"] / cell["measured_s"] - 1)
+    assert [case["used_in_calibration"] for case in data["cells"]] == [True] * 11 + [False] * 11
+    for case in data["cells"]:
+        assert case["error"] == pytest.approx(case["predicted_s"] / case["measured_s"] - 1)
     assert {row["sizes"] for row in data["summary"]} == {name for name, _, _ in SIZE_CLASSES}
     assert run("simulate", "--network", network, "--ranks", 16).exit_code == 0
     assert run("networks", network).exit_code == 0
 
 
 def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Pictures, the table as printed, and the cells as CSV and JSON."""
+    """Pictures, the table as printed, and the cases as CSV and JSON."""
     run("calibrate", logs[0], "-o", tmp_path / "net.toml")
     result = run("compare", *logs, "--network", tmp_path / "net.toml", "-o", tmp_path / "report")
     assert result.exit_code == 0
@@ -112,7 +112,7 @@ def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path)
     assert told.exit_code == 0
     assert "bootstrap" in told.stdout
     data = json.loads(run("compare", measurements, "--network", tmp_path / "host.toml", "--json").stdout)
-    errors = {cell["algorithm"]: cell["error"] for cell in data["cells"]}
+    errors = {case["algorithm"]: case["error"] for case in data["cells"]}
     assert abs(errors["ring"]) < 0.1
     assert abs(errors["dist"]) < 0.1
     assert errors["raw_sockets"] is None
@@ -131,8 +131,8 @@ def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], mea
 def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     """In segments of at most 1 MiB, whether it is our own or torch's."""
     size = 16 * 2**20
-    cells = [Cell("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
-    times = [each.predicted_s for each in compare_measurements(cells, HOST).cells]
+    cases = [TimedCase("all_reduce", algorithm, size, 4, 1, (1.0,)) for algorithm in ("gloo_ring", "dist")]
+    times = [each.predicted_s for each in compare_measurements(cases, HOST).cases]
     assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
     assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
 
@@ -198,10 +198,13 @@ def test_shares() -> None:
             parse_share(text)
 
 
-def test_percentiles_are_of_the_values_themselves() -> None:
-    """The smallest that 95 of 100 do not exceed."""
-    assert percentile(range(1, 101), 0.95) == 95
-    assert percentile([7.0], 0.95) == 7.0
+def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
+    """Predictions that are 0 % to 20 % too long."""
+    case = TimedCase("all_reduce", "ring", 2**20, 4, 1, (1.0,))
+    compared = [ComparedCase(case, 1 + 0.01 * percent, "", used_in_calibration=False) for percent in range(21)]
+    (summary,) = Comparison("network", tuple(compared)).summary()
+    assert summary == {"sizes": ">= 1 MiB", "used_in_calibration": False, "num_cells": 21,
+                       "median": pytest.approx(0.1), "p95": pytest.approx(0.19)}  # fmt: skip
 
 
 def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringsim.calibration.cases import Cell, cells_of_tables
+from ringsim.calibration.cases import TimedCase, cases_of_tables
 from ringsim.calibration.comparison import compare_logs
 from ringsim.calibration.from_logs import calibrate_logs
 from ringsim.calibration.posterior import fit
-from ringsim.calibration.protocol_time import Asked, Question, Rates, predict, times_s
+from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, predict, times_s
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
@@ -20,19 +20,19 @@ from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 SHAPES = (("all_reduce", 8, 1), ("all_gather", 8, 1), ("all_reduce", 16, 2), ("all_gather", 16, 2))
 
 
-def cells(tmp_path: Path, *shapes: tuple[str, int, int], noise: float = 0.02, seed: int = 0) -> list[Cell]:
+def cases(tmp_path: Path, *shapes: tuple[str, int, int], noise: float = 0.02, seed: int = 0) -> list[TimedCase]:
     """Of made logs."""
     paths = []
     for number, (test, ranks, nodes) in enumerate(shapes):
         paths.append(tmp_path / f"{test}-{ranks}-{nodes}.log")
         paths[-1].write_text(nccl_log(test, ranks, nodes, noise=noise, seed=seed + number))
-    return cells_of_tables(read_logs(paths))
+    return cases_of_tables(read_logs(paths))
 
 
 @pytest.mark.parametrize("seed", [0, 100, 200])
 def test_bandwidths_are_recovered_within_their_intervals(tmp_path: Path, seed: int) -> None:
     """As are the parameters that small messages show."""
-    found = {each.name: each for each in calibrate_logs(cells(tmp_path, *SHAPES, seed=seed), "made").parameters}
+    found = {each.name: each for each in calibrate_logs(cases(tmp_path, *SHAPES, seed=seed), "made").parameters}
     true = {
         "host.link.bandwidth": TRUE.link_bytes_per_s,
         "host.nic.bandwidth": TRUE.nic_bytes_per_s,
@@ -50,25 +50,25 @@ def test_bandwidths_are_recovered_within_their_intervals(tmp_path: Path, seed: i
 
 def test_more_hosts_and_another_collective_are_predicted(tmp_path: Path) -> None:
     """From the text of the network file alone."""
-    made = calibrate_logs(cells(tmp_path, *SHAPES), "made")
+    made = calibrate_logs(cases(tmp_path, *SHAPES), "made")
     network = read_network(network_text(made.cluster), "made.toml")
-    held_out = cells(tmp_path, ("reduce_scatter", 16, 2), ("all_reduce", 64, 8), noise=0.0)
+    held_out = cases(tmp_path, ("reduce_scatter", 16, 2), ("all_reduce", 64, 8), noise=0.0)
     compared = compare_logs(held_out, network)
-    large = [abs(each.error or 0.0) for each in compared.cells if each.cell.size_bytes >= 2**20]
+    large = [abs(each.error or 0.0) for each in compared.cases if each.case.size_bytes >= 2**20]
     assert np.median(large) < 0.05
-    assert not any(each.used_in_calibration for each in compared.cells)
+    assert not any(each.used_in_calibration for each in compared.cases)
 
 
 def test_the_cells_of_the_calibration_are_known_by_the_file(tmp_path: Path) -> None:
     """By collective, size, ranks and hosts."""
-    some = cells(tmp_path, *SHAPES[:2])
+    some = cases(tmp_path, *SHAPES[:2])
     network = read_network(network_text(calibrate_logs(some, "made").cluster), "made.toml")
-    assert all(each.used_in_calibration for each in compare_logs(some, network).cells)
+    assert all(each.used_in_calibration for each in compare_logs(some, network).cases)
 
 
 def test_given_nics_are_believed(tmp_path: Path) -> None:
     """Where one host was measured, they tell what several would have."""
-    made = calibrate_logs(cells(tmp_path, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))
+    made = calibrate_logs(cases(tmp_path, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))
     ((time_s, _),) = predict(read_network(network_text(made.cluster), "x.toml"), [Question("all_gather", 2**30, 16, 2)])
     assert time_s == pytest.approx(2**30 * 15 / 16 / 24e9, rel=0.02)
 
@@ -93,7 +93,7 @@ def test_what_the_network_does_not_know_is_not_predicted(
     tmp_path: Path, shapes: tuple[tuple[str, int, int], ...], asked: Question, message: str
 ) -> None:
     """It says what is missing, and how to get it."""
-    network = calibrate_logs(cells(tmp_path, *shapes), "made").cluster
+    network = calibrate_logs(cases(tmp_path, *shapes), "made").cluster
     with pytest.raises(ValueError, match=message):
         predict(network, [asked])
 
@@ -101,14 +101,14 @@ def test_what_the_network_does_not_know_is_not_predicted(
 def test_too_few_timings_are_refused(tmp_path: Path) -> None:
     """Three sizes are the least."""
     with pytest.raises(ValueError, match="2 timings of .*: too few to fit; at least 3 sizes are needed"):
-        calibrate_logs(cells(tmp_path, SHAPES[0])[:2], "made")
+        calibrate_logs(cases(tmp_path, SHAPES[0])[:2], "made")
 
 
 def test_a_message_uses_one_nic_and_a_collective_all() -> None:
     """And neither is faster than the links within the hosts."""
     rates = Rates(100e9, 20e9, 8, TRUE.protocols, TRUE.library)
     large = 2**36
-    asked = Asked.of([Question("sendrecv", large, 16, 2), Question("all_gather", large, 16, 2)])
+    asked = QuestionColumns.from_questions([Question("sendrecv", large, 16, 2), Question("all_gather", large, 16, 2)])
     message_s, gather_s = times_s(rates, asked)
     assert message_s == pytest.approx(large / 20e9, rel=1e-3)
     assert gather_s == pytest.approx(large * 15 / 16 / 100e9, rel=1e-3)
@@ -124,7 +124,7 @@ def test_the_fit_of_a_line_is_the_known_one() -> None:
 
 def test_small_sizes_do_not_matter_for_bandwidth(tmp_path: Path) -> None:
     """The same, monotone: predicted times grow with size and with ranks."""
-    network = calibrate_logs(cells(tmp_path, *SHAPES), "made").cluster
+    network = calibrate_logs(cases(tmp_path, *SHAPES), "made").cluster
     by_size = [time_s for time_s, _ in predict(network, [Question("all_gather", size, 16, 2) for size in SIZES])]
     assert by_size == sorted(by_size)
 

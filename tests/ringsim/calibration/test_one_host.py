@@ -37,7 +37,7 @@ def test_calibration_finds_the_host(num_ranks: int, memory: float) -> None:
 def test_what_a_call_takes_beside_its_message() -> None:
     """Of ours what is more than the message's own; of torch's all, since nothing is sent; without probes nothing."""
     measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
-    message_s = measurements.of("shift")[0].median_s
+    message_s = measurements.probes_of("shift")[0].median_s
     calls = Probe("call", 64, 1, (message_s + 3e-4,)), Probe("call/dist", 64, 1, (2e-4,))
     found = calibrate_host(Measurements(4, {}, measurements.probes + calls), 2)
     own_s, native_s = (call_overhead_s(found, is_native) for is_native in (False, True))
@@ -53,7 +53,7 @@ def test_the_elapsed_times_come_out() -> None:
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
     measurements = measured_on(Cluster("true", Spec(host=host, processor=TRUE)), 4)
     found = calibrate_host(measurements, 2)
-    elapsed = measurements.of("shift")
+    elapsed = measurements.probes_of("shift")
     for probe in (elapsed[0], elapsed[-1]):
         assert shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
 

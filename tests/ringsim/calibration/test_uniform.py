@@ -11,7 +11,6 @@ from ringsim import Network
 from ringsim.calibration.uniform import calibrate
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.measurements.spread import tenths
 
 TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
 
@@ -99,14 +98,6 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == before
     assert json.loads(before)["num_ranks"] == 4
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_tenths() -> None:
-    """Of 0..10 a tenth lies up to 1 and a tenth from 9; a single time is both."""
-    assert tenths([float(value) for value in range(11)]) == (1.0, 9.0)
-    assert tenths([5.0]) == (5.0, 5.0)
-    with pytest.raises(ValueError, match="at least one"):
-        tenths([])
 
 
 @pytest.mark.parametrize(

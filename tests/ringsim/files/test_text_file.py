@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main
-from ringsim.files.text_file import parse_json, parse_toml, read_bytes, read_json, read_text
+from ringsim.files.text_file import naming_place, parse_json, parse_toml, read_bytes, read_json, read_text
 
 DEEP = {
     "lists": "[" * 10**5,
@@ -121,3 +121,11 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, command: str, content
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
     assert str(path) in result.stderr
+
+
+def test_an_error_gets_the_place_before_it() -> None:
+    """A ValueError only; what is wrong with the machine has its own words."""
+    with pytest.raises(ValueError, match="^probes\\[3\\]: must be a list$"), naming_place("probes[3]"):
+        raise ValueError("must be a list")
+    with pytest.raises(OSError, match="^gone$"), naming_place("probes[3]"):
+        raise OSError("gone")

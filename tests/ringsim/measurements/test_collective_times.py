@@ -22,7 +22,7 @@ TIMES = CollectiveTimes(
     wrong=0,
     calls=1,
     times_s=(3e-3, 1e-3, 2e-3),
-    late_s=(0.0, 0.0, 1e-3),
+    arrival_skew_s=(0.0, 0.0, 1e-3),
     positions=(0, 1, 0),
     rank_medians_s=(1e-3, 2e-3),
 )
@@ -42,7 +42,7 @@ def test_times_survive_their_file(tmp_path: Path) -> None:
     measurements.save(tmp_path / "measurements.json")
     assert Measurements.load(tmp_path / "measurements.json") == measurements
     assert TIMES.together_s == (3e-3, 1e-3, 1e-3)
-    assert (TIMES.median_s, TIMES.tenths_s) == (2e-3, pytest.approx((1.2e-3, 2.8e-3)))
+    assert (TIMES.median_s, TIMES.p10_p90_s) == (2e-3, pytest.approx((1.2e-3, 2.8e-3)))
 
 
 def test_files_without_collectives_are_read(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
     for times in data["collectives"]:
         del times["calls"], times["late_s"]
     (tmp_path / "old.json").write_text(json.dumps(data))
-    assert Measurements.load(tmp_path / "old.json").collectives == (replace(TIMES, late_s=(0.0, 0.0, 0.0)),)
+    assert Measurements.load(tmp_path / "old.json").collectives == (replace(TIMES, arrival_skew_s=(0.0, 0.0, 0.0)),)
 
 
 @pytest.mark.parametrize(

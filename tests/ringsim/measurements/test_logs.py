@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.logs.table import Table
+from ringsim.measurements.logs.table import LogTable
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row
 
 RANKS = "".join(f"#   Rank  {rank} Pid 7 on      a0{rank // 2} device  {rank} [0x27] V100\n" for rank in range(4))
 HEADER = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
 
 
-def read(tmp_path: Path, text: str, **shape: int) -> Table:
+def read(tmp_path: Path, text: str, **shape: int) -> LogTable:
     """The one table in a log with this text."""
     path = tmp_path / "a.log"
     path.write_text(text)

@@ -1,15 +1,16 @@
-"""An order of ranks as people and `ringsim order` write it: 0,2,1,3, or the name of a file that holds it."""
+"""A rank placement as people and `ringsim order` write it: 0,2,1,3, or the name of a file that holds it."""
 
 from pathlib import Path
-from typing import Any
 
-from ringsim.files import parse_json, quoted, read_text
+from ringsim.files import is_whole, parse_json, quoted, read_text
 
 MAX_DIGITS = 18
 
 
-def parse_order(text: str) -> tuple[int, ...]:
-    """The ranks in their order; of a file either these numbers, or JSON that is a list of them or has one as "order".
+def parse_placement(text: str) -> tuple[int, ...]:
+    """Returns the ranks in the order of their places, from numbers or the name of a file.
+
+    A file holds either these numbers, or JSON that is a list of them or has one as "order".
 
     Raises ValueError for text that is neither, and for a file that cannot be read.
     """
@@ -19,13 +20,13 @@ def parse_order(text: str) -> tuple[int, ...]:
     if _is_numbers(content):
         return _numbers(content)
     try:
-        found = parse_json(content)
+        data = parse_json(content)
     except ValueError as error:
         raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
-    order = found.get("order") if isinstance(found, dict) else found
-    if not isinstance(order, list) or not all(_is_rank(rank) for rank in order):
+    ranks = data.get("order") if isinstance(data, dict) else data
+    if not isinstance(ranks, list) or not all(is_whole(rank) for rank in ranks):
         raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
-    return tuple(order)
+    return tuple(ranks)
 
 
 def _is_numbers(text: str) -> bool:
@@ -35,10 +36,6 @@ def _is_numbers(text: str) -> bool:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-def _is_rank(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _content(name: str) -> str:
