@@ -54,14 +54,14 @@ class ProbeFit:
 _PROBES = {
     ProbeModel.HOST: {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
         "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
         "host.link.latency": "shift, the smallest",
         "host.memory_bandwidth": "shift, the largest",
     },
     ProbeModel.HOSTS: {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "rank.fresh_bandwidth": "fresh_cpu",
+        "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
         "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
         "host.link.latency": "shift, the smallest",
         "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
@@ -150,7 +150,7 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
         "rank.receive_overhead": rank.receive_overhead_s,
         "rank.copy_bandwidth": rank.copy_bytes_per_s,
         "rank.reduce_bandwidth": rank.reduce_bytes_per_s,
-        "rank.fresh_bandwidth": rank.fresh_bytes_per_s,
+        "rank.first_touch_bandwidth": rank.first_touch_bytes_per_s,
         "rank.call": rank.call_s,
         "rank.torch_call": rank.torch_call_s,
         "host.link.latency": host.link.latency_s,

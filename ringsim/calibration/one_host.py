@@ -50,7 +50,7 @@ def processor_of(measurements: Measurements) -> Processor:
         receive_overhead_s=per_message_s / 2,
         reduce_bytes_per_s=rate(reduce_s_per_byte),
         copy_bytes_per_s=rate(per_byte_s / 2),
-        fresh_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
+        first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
     )

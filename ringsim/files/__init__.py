@@ -18,14 +18,13 @@ from ringsim.files.json_fields import (
     require_whole,
 )
 from ringsim.files.text_file import naming_place, parse_json, parse_toml, quoted, read_bytes, read_json, read_text
-from ringsim.files.toml_tables import NETWORK, Key, Table, refusal
+from ringsim.files.toml_tables import Key, Table, refusal
 from ringsim.files.toml_values import MAX_COUNT
 
 __all__ = [
     "MAX_COUNT",
     "MAX_RANKS",
     "MAX_S",
-    "NETWORK",
     "Key",
     "Table",
     "as_tuple",

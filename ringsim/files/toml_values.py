@@ -1,4 +1,4 @@
-"""The kinds of values in a network file: what each may be, and how it is read.
+"""The kinds of values in a TOML file of this project: what each may be, and how it is read.
 
 Every function takes what TOML gives. It raises ValueError with the rule that the value breaks, to stand after
 `file: place = value`.

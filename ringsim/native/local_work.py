@@ -36,7 +36,7 @@ def local_work(collective: Collective, algorithm: str, num_ranks: int, size_byte
 def local_s(work: LocalWork, cluster: Cluster, num_ranks: int) -> float:
     """Seconds that it takes. Copying is taken to be as fast as adding: both are bound by memory."""
     rank = cluster.spec.processor
-    clone_rate = rank.fresh_bytes_per_s if work.cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
+    clone_rate = rank.first_touch_bytes_per_s if work.cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
     return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * _waiting(cluster, num_ranks)
 
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ringsim.files import NETWORK, parse_toml, refusal
+from ringsim.files import parse_toml, refusal
 from ringsim.network import spec
 from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.fabric import neighbours, reach
+from ringsim.network.file_format import NETWORK
 from ringsim.network.topology import Jitter
 
 Fields = dict[str, Any]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from ringsim.files import NETWORK, Key, Table
+from ringsim.files import Key, Table
 from ringsim.network.calibration_record import Calibration
 from ringsim.network.cluster import Cluster
+from ringsim.network.file_format import NETWORK
 from ringsim.network.spec import Spec
 
 _FIGURES = 6  # more than any measurement has

@@ -73,7 +73,7 @@ class Cable(Link):
 class Processor:
     """What a rank does at the ends of a message.
 
-    fresh_bytes_per_s: at which it copies into memory that is new to the process; no message does.
+    first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
     call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
     """
 
@@ -81,7 +81,7 @@ class Processor:
     receive_overhead_s: float = 0.0
     reduce_bytes_per_s: float = math.inf
     copy_bytes_per_s: float = math.inf
-    fresh_bytes_per_s: float = math.inf
+    first_touch_bytes_per_s: float = math.inf
     call_s: float = 0.0
     torch_call_s: float = 0.0
 

@@ -9,7 +9,7 @@ from ringsim.schedule.collective import Collective
 
 GATHER, SCATTER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE
 HOST = Cluster(
-    "host", Spec(host=Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, fresh_bytes_per_s=1e8)), "", ""
+    "host", Spec(host=Host(cores=2), processor=Processor(reduce_bytes_per_s=1e9, first_touch_bytes_per_s=1e8)), "", ""
 )
 
 
