@@ -12,7 +12,9 @@ __version__ = "0.1.0"
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.analysis import Explanation, RankPlacement, Sweep, explain, find_placement, run_sweep
+from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
+from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, Network, load_network
 from ringsim.registry import ALGORITHMS, algorithm
 from ringsim.report import write_trace
@@ -41,8 +43,11 @@ __all__ = [
     "NEVER",
     "Cluster",
     "Collective",
+    "Comparison",
     "Explanation",
+    "Measurements",
     "Network",
+    "ProbeFit",
     "RankPlacement",
     "Schedule",
     "ScheduleError",
@@ -52,7 +57,11 @@ __all__ = [
     "Timeline",
     "Transfer",
     "algorithm",
+    "calibrate",
+    "calibrate_logs",
+    "cases_of_tables",
     "closed_form_s",
+    "compare",
     "explain",
     "find_placement",
     "goal_lines",
@@ -64,6 +73,7 @@ __all__ = [
     "permute_ranks",
     "pipeline",
     "predict_time",
+    "read_logs",
     "read_msccl",
     "replay",
     "ring_all_gather",

@@ -16,10 +16,9 @@ from generated_part import GeneratedPart
 from netns_testbed import run_ranks, why_not
 from ringsim.calibration import (
     ComparedCase,
-    calibrate_probes,
+    calibrate,
     cases_of_measurements,
     compare_measurements,
-    fitting_model,
 )
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
@@ -133,7 +132,7 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
     probes = ("--probes", "-b", place.largest, "-e", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
-    fit = calibrate_probes(found, fitting_model(found), file.stem, f"{place.name}-probes.json")
+    fit = calibrate(found, file.stem, file=f"{place.name}-probes.json")
     with atomic_file(file) as writing:
         writing.write(network_text(fit.cluster).encode())
     return read_network(read_text(file), str(file))

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from collectives.probes import Blocks, probe
 from collectives.runtime import CPU, Exchange, has_backend
-from ringsim.calibration import calibrate, calibrate_host, num_hosts
+from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
@@ -51,7 +51,7 @@ class Chooser:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
         cores = len(os.sched_getaffinity(0))
         one_host = num_hosts(measurements) == 1
-        self._network = calibrate_host(measurements, cores) if one_host else calibrate(measurements)
+        self._network = calibrate_host(measurements, cores) if one_host else calibrate_uniform(measurements)
         return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
@@ -76,7 +76,7 @@ def require_network(group: dist.ProcessGroup) -> None:
     if group not in _CHOOSERS and group.size() > 1 and not has_backend(group, CPU):
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
-            "algorithm, or calibrate and call collectives.use_network(network, group) first"
+            "algorithm, or calibrate_uniform and call collectives.use_network(network, group) first"
         )
 
 

@@ -2,18 +2,18 @@
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
-from ringsim.calibration.comparison import ComparedCase, Comparison, compare_logs, compare_measurements
+from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
 from ringsim.calibration.from_logs import MISFIT, FittedParameter, LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
-    calibrate_probes,
+    calibrate,
     fitted_cluster,
     fitting_model,
     num_hosts,
 )
 from ringsim.calibration.one_host import calibrate_host
-from ringsim.calibration.uniform import calibrate
+from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
     "MISFIT",
@@ -28,9 +28,10 @@ __all__ = [
     "calibrate",
     "calibrate_host",
     "calibrate_logs",
-    "calibrate_probes",
+    "calibrate_uniform",
     "cases_of_measurements",
     "cases_of_tables",
+    "compare",
     "compare_logs",
     "compare_measurements",
     "compare_run",

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.cases import TimedCase, cases_of_measurements
+from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
-from ringsim.measurements import RAW_SOCKETS, TORCH, p95
+from ringsim.measurements import RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
 from ringsim.network import Cluster
 from ringsim.registry import build
@@ -95,6 +96,18 @@ class Comparison:
             "cells": [compared.as_dict() for compared in self.cases],
             "summary": self.summary(),
         }
+
+
+def compare(measurements: Measurements, cluster: Cluster) -> Comparison:
+    """Returns the collectives of `measurements` beside simulations of the schedules that were executed.
+
+    Raises ValueError where the network cannot hold what was measured, its results were wrong, or there are none.
+
+        >>> from ringsim import Measurements, compare, load_network
+        >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
+        >>> [(case.case.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
+    """
+    return compare_measurements(cases_of_measurements(measurements, num_hosts(measurements), "measurements"), cluster)
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:

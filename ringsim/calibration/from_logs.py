@@ -68,6 +68,10 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
 
     nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
     Raises ValueError if too little was measured.
+
+        >>> from pathlib import Path
+        >>> from ringsim import calibrate_logs, cases_of_tables, read_logs
+        >>> fit = calibrate_logs(cases_of_tables(read_logs([Path("nccl-tests.log")])), "mine")  # doctest: +SKIP
     """
     used = [case for case in cases if case.collective in TESTS and not _counts_messages(case)]
     if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:

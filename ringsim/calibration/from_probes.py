@@ -1,7 +1,7 @@
-"""`calibrate_probes`: a measurements file to a `Cluster`, each parameter with an interval, and how well it fits.
+"""`calibrate`: a measurements file to a `Cluster`, each parameter with an interval, and how well it fits.
 
-The fits are `calibrate` and `calibrate_host`; intervals come from fitting again to blocks drawn anew from each probe's
-own (bootstrap), so they say what another run would have found, not whether the model is right.
+The fits are `calibrate_uniform` and `calibrate_host`; intervals come from fitting again to blocks drawn anew from each
+probe's own (bootstrap), so they say what another run would have found, not whether the model is right.
 """
 
 import re
@@ -13,7 +13,7 @@ import numpy as np
 
 from ringsim.calibration.one_host import calibrate_host, shift_s
 from ringsim.calibration.several_hosts import calibrate_hosts
-from ringsim.calibration.uniform import calibrate
+from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.files import MAX_COUNT, require_text, require_whole
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec
@@ -74,8 +74,21 @@ _PROBES = {
 }  # fmt: skip
 
 
-def calibrate_probes(measurements: Measurements, model: ProbeModel, name: str, file: str) -> ProbeFit:
-    """Fits a network to the probes. Raises ValueError where they are too few."""
+def calibrate(
+    measurements: Measurements, name: str = "calibrated", model: ProbeModel | None = None, file: str = "probes"
+) -> ProbeFit:
+    """Fits a network to the probes of `measurements`; its collectives are not looked at.
+
+    model: what the ranks share; as they noted where they were if None.
+    file: what the network shall say that it was calibrated from.
+
+    Raises ValueError where the probes are too few.
+
+        >>> from ringsim import Measurements, calibrate, predict_time, ring_all_reduce
+        >>> fit = calibrate(Measurements.load("measured.json"))  # doctest: +SKIP
+        >>> predict_time(ring_all_reduce(8), fit.cluster, 64 * 2**20)  # doctest: +SKIP
+    """
+    model = model or fitting_model(measurements)
     cluster = fitted_cluster(measurements, model, name)
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
@@ -135,7 +148,7 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
             return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec
         return Cluster(name, spec, "several hosts, calibrated by ringsim", source)
-    network = calibrate(measurements)
+    network = calibrate_uniform(measurements)
     # Each rank a host, half of the latency at each end: for what sends to one other at a time, as rings do, the same.
     nics = Nics(network.latency_s / 2, network.bandwidth_bytes_per_s)
     processor = Processor(network.gap_s, network.receive_overhead_s, network.reduce_bytes_per_s)

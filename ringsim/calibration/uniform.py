@@ -1,4 +1,4 @@
-"""`calibrate`: from point-to-point and reduction probes to a `Network`. No collective is looked at."""
+"""`calibrate_uniform`: from point-to-point and reduction probes to a `Network`. No collective is looked at."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ringsim.measurements import Measurements, Probe
 from ringsim.network import Network
 
 
-def calibrate(measurements: Measurements) -> Network:
+def calibrate_uniform(measurements: Measurements) -> Network:
     """Returns the network on which the probes would take the times that they took.
 
     One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a

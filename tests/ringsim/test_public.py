@@ -13,7 +13,9 @@ import ringsim
 WITHOUT_EXAMPLE = {
     "ALGORITHMS",
     "NEVER",
+    "Comparison",
     "Explanation",
+    "ProbeFit",
     "RankPlacement",
     "ScheduleError",
     "Step",
@@ -22,6 +24,8 @@ WITHOUT_EXAMPLE = {
     "Timeline",
     "Transfer",
     "Collective",
+    "cases_of_tables",
+    "read_logs",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ringsim.calibration import ProbeFit, ProbeModel, calibrate_logs, calibrate_probes, fitting_model
+from ringsim import calibration
+from ringsim.calibration import ProbeFit, ProbeModel, calibrate_logs
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.cli.options import json_option
 from ringsim.console import OutputFile
@@ -53,8 +54,8 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
 
 def _fit(measurements: Measurements, model: str, name: str, file: Path) -> ProbeFit:
     with naming_place(file):
-        chosen = fitting_model(measurements) if model == AUTO else ProbeModel(model)
-        return calibrate_probes(measurements, chosen, name, file.name)
+        chosen = None if model == AUTO else ProbeModel(model)
+        return calibration.calibrate(measurements, name, chosen, file.name)
 
 
 def _write(cluster: Cluster, told: dict[str, Any], text: str, output: Path | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, ti
 from collectives.probes.probe import BLOCKS, IN_FLIGHT, probe
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
-from ringsim.calibration.uniform import calibrate
+from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.measurements.measurements import Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
@@ -36,7 +36,7 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 4096, 32768, 131072]
     assert all(len(p.times_s) == BLOCKS.turns * BLOCKS.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
-    network = calibrate(measurements)
+    network = calibrate_uniform(measurements)
     assert network.latency_s + network.gap_s > 0
 
 
@@ -45,7 +45,7 @@ def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: in
     """Also ones smaller than the smallest message, and of an odd size; by a single rank too."""
     for num_ranks in (1, 2):
         (first, *_) = ranks.run(probed, tensor_bytes, tensor_bytes, num_ranks=num_ranks)
-        calibrate(first)
+        calibrate_uniform(first)
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim import Network
-from ringsim.calibration.uniform import calibrate
+from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, Probe
 
@@ -32,7 +32,7 @@ def measured(probes: list[Probe], num_ranks: int = 4) -> Measurements:
 @pytest.mark.parametrize("noise", [(1.0,), (0.9, 1.0, 1.1, 1.0, 30.0)], ids=["exact", "with outliers"])
 def test_calibration_finds_the_network(noise: tuple[float, ...]) -> None:
     """All four parameters come back, also when one time in five is far off."""
-    network = calibrate(measured(probes_of(TRUE, noise)))
+    network = calibrate_uniform(measured(probes_of(TRUE, noise)))
     assert network.latency_s == pytest.approx(TRUE.latency_s, rel=1e-3)
     assert network.gap_s == pytest.approx(TRUE.gap_s, rel=1e-3)
     assert network.bandwidth_bytes_per_s == pytest.approx(TRUE.bandwidth_bytes_per_s, rel=1e-3)
@@ -43,13 +43,13 @@ def test_times_that_do_not_grow_give_no_bandwidth() -> None:
     """Where noise hides the size, the bandwidth is infinite and the latency the median; never a negative rate."""
     flat = [Probe("shift", size, 1, (time,)) for size, time in ((64, 3e-3), (4096, 2e-3), (2**20, 1e-3))]
     burst = [Probe("shift", 64, 4, (1e-3,)), Probe("reduce", 64, 1, (1e-6,)), Probe("reduce", 4096, 1, (2e-6,))]
-    network = calibrate(measured(flat + burst))
+    network = calibrate_uniform(measured(flat + burst))
     assert (network.bandwidth_bytes_per_s, network.latency_s, network.gap_s) == (math.inf, 2e-3, 0.0)
 
 
 def test_a_single_rank_has_a_free_network() -> None:
     """It sends nothing."""
-    assert calibrate(measured([], num_ranks=1)).bandwidth_bytes_per_s == math.inf
+    assert calibrate_uniform(measured([], num_ranks=1)).bandwidth_bytes_per_s == math.inf
 
 
 @pytest.mark.parametrize("kind", ["shift", "reduce"])
@@ -57,7 +57,7 @@ def test_missing_probes_are_named(kind: str) -> None:
     """The message says which, how many are needed, and what to do."""
     probes = [probe for probe in probes_of(TRUE) if probe.kind != kind]
     with pytest.raises(ValueError, match=f"too few {kind} probes.* sizes are needed; run the probe again"):
-        calibrate(measured(probes))
+        calibrate_uniform(measured(probes))
 
 
 def test_measurements_survive_their_file(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obj
     data = measured(probes_of(TRUE)).as_dict()
     data["probes"] = [data["probes"][0] | change]
     (tmp_path / "m.json").write_text(json.dumps(data))
-    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json"), "--model", "network"])
+    result = CliRunner().invoke(main, ["calibrate_uniform", str(tmp_path / "m.json"), "--model", "network"])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
 
@@ -155,6 +155,6 @@ def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obj
 def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     """Likewise."""
     (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
-    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json")])
+    result = CliRunner().invoke(main, ["calibrate_uniform", str(tmp_path / "m.json")])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
