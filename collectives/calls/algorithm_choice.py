@@ -76,7 +76,7 @@ def require_network(group: dist.ProcessGroup) -> None:
     if group not in _CHOOSERS and group.size() > 1 and not has_backend(group, CPU):
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
-            "algorithm, or calibrate_uniform and call collectives.use_network(network, group) first"
+            "algorithm, or calibrate and call collectives.use_network(network, group) first"
         )
 
 

@@ -130,7 +130,7 @@ def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obj
     data = measured(probes_of(TRUE)).as_dict()
     data["probes"] = [data["probes"][0] | change]
     (tmp_path / "m.json").write_text(json.dumps(data))
-    result = CliRunner().invoke(main, ["calibrate_uniform", str(tmp_path / "m.json"), "--model", "network"])
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json"), "--model", "network"])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
 
@@ -155,6 +155,6 @@ def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obj
 def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     """Likewise."""
     (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
-    result = CliRunner().invoke(main, ["calibrate_uniform", str(tmp_path / "m.json")])
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json")])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
