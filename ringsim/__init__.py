@@ -10,8 +10,19 @@ Proof(num_steps=14, num_transfers=112)
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING, Any
+
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.analysis import Explanation, RankPlacement, Sweep, explain, find_placement, run_sweep
+from ringsim.analysis import (
+    Explanation,
+    Overview,
+    RankPlacement,
+    Sweep,
+    explain,
+    find_placement,
+    make_overview,
+    run_sweep,
+)
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
@@ -38,6 +49,9 @@ from ringsim.schedule import (
 )
 from ringsim.simulation import Timeline, closed_form_s, predict_time, simulate
 
+if TYPE_CHECKING:
+    from ringsim.report.plots.plot import plot
+
 __all__ = [
     "ALGORITHMS",
     "NEVER",
@@ -47,6 +61,7 @@ __all__ = [
     "Explanation",
     "Measurements",
     "Network",
+    "Overview",
     "ProbeFit",
     "RankPlacement",
     "Schedule",
@@ -66,12 +81,14 @@ __all__ = [
     "find_placement",
     "goal_lines",
     "load_network",
+    "make_overview",
     "merge",
     "msccl_lines",
     "on_groups",
     "partition",
     "permute_ranks",
     "pipeline",
+    "plot",
     "predict_time",
     "read_logs",
     "read_msccl",
@@ -86,3 +103,12 @@ __all__ = [
     "verify",
     "write_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Matplotlib takes most of a second to import, so what draws is imported when it is first asked for."""
+    if name == "plot":
+        from ringsim.report.plots.plot import plot  # noqa: PLC0415
+
+        return plot
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -54,6 +54,10 @@ def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> O
     """The overview of `schedule` on `network`, its timeline and holdings at `size_bytes`.
 
     Raises ValueError for a negative size, more than MAX_RANKS ranks, or a run that never finishes.
+
+        >>> from ringsim import Network, make_overview, ring_all_reduce
+        >>> make_overview(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20).floor_s
+        6e-05
     """
     if schedule.num_ranks > MAX_RANKS:
         raise ValueError(f"num_ranks {schedule.num_ranks}: a picture shows at most {MAX_RANKS} ranks")

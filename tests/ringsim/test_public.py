@@ -16,6 +16,7 @@ WITHOUT_EXAMPLE = {
     "Comparison",
     "Explanation",
     "ProbeFit",
+    "Overview",
     "RankPlacement",
     "ScheduleError",
     "Step",

@@ -25,6 +25,11 @@ _MAX_GROUPS = len(_COLOURS) * len(_DASHES)
 
 
 def save_times(comparison: Comparison, path: Path) -> None:
+    """Draws time against size into a file, see `draw_times`."""
+    _save(draw_times(comparison), path)
+
+
+def draw_times(comparison: Comparison) -> Figure:
     """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     for group in _groups(comparison):
@@ -38,7 +43,7 @@ def save_times(comparison: Comparison, path: Path) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("time")
     _legend(axes, comparison, [Line2D([], [], color=DARK_GREY, label="predicted")])
-    _save(figure, path)
+    return figure
 
 
 def save_errors(comparison: Comparison, path: Path) -> None:
