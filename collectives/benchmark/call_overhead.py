@@ -1,6 +1,6 @@
 """`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
 
-A module of its own, because `Call` itself may have the group probed.
+A module of its own, because `CollectiveCall` itself may have the group probed.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from collectives.calls import Call
+from collectives.calls import CollectiveCall
 from collectives.probes import ROUNDS_PER_RUN, Experiment, Rounds, shift_schedule
 from collectives.runtime import Executor, calm_new_polling, is_calm
 from ringsim.schedule import Collective
@@ -44,8 +44,8 @@ def _ours(group: dist.ProcessGroup) -> Rounds:
 
     def rounds() -> None:
         for _ in range(ROUNDS_PER_RUN):
-            call = Call(Collective.ALL_REDUCE, "ring", group)
-            call.perform(lambda: executor.run(tensor), False, "probe", [tensor], tensor)
+            call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
+            call.perform(lambda: executor.run(tensor), call.fingerprint("probe", tensor), [tensor])
 
     return rounds
 

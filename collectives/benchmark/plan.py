@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
 from collectives.benchmark.pattern import pattern
-from collectives.calls import AUTO, reduction
+from collectives.calls import AUTO, reduction_of
 from ringsim.native import executed_schedule
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, require_installed_memory
@@ -85,7 +85,7 @@ class Plan:
                 if algorithm != AUTO:
                     build(collective, algorithm, num_ranks)
         if any(collective.reduces for collective in self.collectives):
-            reduction(OPS[self.op], torch_dtype(self.dtype))
+            reduction_of(OPS[self.op], torch_dtype(self.dtype))
         for cell in self.cells(num_ranks)[:1]:
             pattern(cell, self.seed)
         if self.raw_sockets and not 1 < num_ranks == ranks_here:

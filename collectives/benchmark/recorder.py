@@ -12,14 +12,13 @@ import torch.distributed as dist
 from collectives.benchmark.cell import OPS, Cell
 from collectives.benchmark.pattern import pattern
 from collectives.benchmark.plan import Plan
-from collectives.calls import AUTO, chooser_of, reduction
+from collectives.calls import AUTO, chooser_of, reduction_of
 from collectives.probes import Clock, places_of, read_clock
-from collectives.runtime import Event, Executor, naming_failures
+from collectives.runtime import Event, Executor, Tag, naming_failures
 from ringsim.measurements import TRANSFER, Places, RecordedRun
 from ringsim.native import executed_schedule
 from ringsim.schedule import Collective
 
-TAG = 0x58
 NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 
@@ -58,10 +57,10 @@ def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]
 def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: Places, plan: Plan) -> RecordedRun:
     """The middle one of several runs in place, each after a barrier; the executor's alone, without a lane's thread."""
     schedule, cut = executed_schedule(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
-    executor = Executor(schedule, group, tag=TAG, cut=cut)
+    executor = Executor(schedule, group, tag=Tag.RECORDED_RUN, cut=cut)
     given = pattern(cell, plan.seed).given(group.rank())
     tensor = torch.zeros(cell.num_elements, dtype=cell.torch_dtype)
-    how = reduction(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_
+    how = reduction_of(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_
     logs = []
     before = read_clock(group, places.machines)
     for _ in range(plan.warm_up + NUM_RUNS):

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import coalesced, functions, rooted
-from collectives.runtime import Work, calm_new_polling, close_lane
+from collectives.runtime import Work, calm_new_polling, close_queue
 
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
@@ -77,7 +77,7 @@ class RingGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         self.is_shut_down = True
-        close_lane(self)
+        close_queue(self)
         super().shutdown()
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]

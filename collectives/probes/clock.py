@@ -12,10 +12,9 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from collectives.runtime import naming_failures
+from collectives.runtime import Tag, naming_failures
 
 ROUNDS = 50  # of which the one that came back first counts: it waited least
-TAG = 0x57
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,16 @@ def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | Non
     rank, message = group.rank(), torch.zeros(1, dtype=torch.float64)
     if rank == 0:
         for _ in range(ROUNDS):
-            group.recv([message], asking, TAG).wait()
+            group.recv([message], asking, Tag.CLOCK).wait()
             message[0] = time.perf_counter()
-            group.send([message], asking, TAG).wait()
+            group.send([message], asking, Tag.CLOCK).wait()
     if rank != asking:
         return None
     rounds = []
     for _ in range(ROUNDS):
         asked = time.perf_counter()
-        group.send([message], 0, TAG).wait()
-        group.recv([message], 0, TAG).wait()
+        group.send([message], 0, Tag.CLOCK).wait()
+        group.recv([message], 0, Tag.CLOCK).wait()
         answered = time.perf_counter()
         rounds.append((answered - asked, (asked + answered) / 2 - message.item()))
     way, ahead = min(rounds)

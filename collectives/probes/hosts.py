@@ -5,17 +5,16 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from collectives.runtime import Exchange
+from collectives.runtime import Exchange, Tag
 from ringsim.measurements import Places
 
-TAG = 0x55
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # one for each running kernel, whatever its hosts are called
 NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each, and so interfaces of their own
 
 
 def places_of(group: dist.ProcessGroup) -> Places:
     """Where the ranks of `group` are; collective."""
-    said = Exchange(group, TAG).all(f"{_machine()} {_namespace()}")
+    said = Exchange(group, Tag.HOSTS).all(f"{_machine()} {_namespace()}")
     return Places(_numbered([words.split(" ")[0] for words in said]), _numbered(said))
 
 

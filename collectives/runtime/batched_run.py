@@ -7,13 +7,11 @@ nothing here makes the CPU wait; it is the current stream that does.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.errors import CollectiveError, naming_failures
+from collectives.runtime.errors import CollectiveError
 from collectives.runtime.flight_record import ledger_of
 from collectives.runtime.instructions import Do
 from collectives.runtime.run import Arrival, Run
@@ -30,11 +28,6 @@ class BatchedRun(Run):
 
     batch: list[dist.P2POp] = field(default_factory=list)
     works: deque[dist.Work] = field(default_factory=deque)
-
-    def run(self) -> None:
-        with naming_failures(f"rank {self.group.rank()}: {self.part.schedule}: meeting the other ranks failed"):
-            meet(self.group, self.homes[0].device)
-        Run.run(self)
 
     def _doing(self) -> Sequence[Callable[[int], None]]:
         return *Run._doing(self), self._launch
@@ -83,14 +76,3 @@ class BatchedRun(Run):
             ledger,
             peers[0] if len(peers) == 1 else None,
         )
-
-
-_MET: WeakSet[dist.ProcessGroup] = WeakSet()
-
-
-def meet(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Let all ranks of `group` meet, once: in the first call of a group on NCCL all must take part, or who knows."""
-    if group not in _MET:
-        backend: Any = group._get_backend(device)  # torch's stubs lack its methods
-        backend.allreduce([torch.zeros(1, device=device)]).wait()
-        _MET.add(group)

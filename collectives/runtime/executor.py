@@ -17,14 +17,15 @@ from torch.distributed import distributed_c10d
 
 from collectives.runtime.batched_run import BatchedRun
 from collectives.runtime.buffers import room
+from collectives.runtime.errors import naming_failures
+from collectives.runtime.group_state import state_of
 from collectives.runtime.instructions import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
-from collectives.runtime.preposted import goes_by_mail, mail_of, mail_tag, numbered_tag
+from collectives.runtime.preposted import Mail, goes_by_mail, mail_tag
 from collectives.runtime.rank_part import RankPart
 from collectives.runtime.run import Event, Reduce, Run, Source
-from collectives.runtime.transport import POSTED, STAGED, Transport, transports_of
+from collectives.runtime.tags import Tag, numbered_tag
+from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
 from ringsim.schedule import Cut, Schedule, partition, rank_program
-
-TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
 
 
 def execute(
@@ -110,7 +111,12 @@ class Executor:
     """
 
     def __init__(
-        self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG, cut: Cut = partition
+        self,
+        schedule: Schedule,
+        group: dist.ProcessGroup,
+        root: int = 0,
+        tag: int = Tag.COLLECTIVE,
+        cut: Cut = partition,
     ) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
@@ -120,9 +126,11 @@ class Executor:
         # With another root than 0, all ranks are moved along by as much.
         peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         self._part = RankPart(schedule, program, tuple(program.sends), peers)
-        self._mail = mail_of(group)
+        state = state_of(group)
+        self._mail = state.part(Mail)
         self.tag, self.cut = tag, cut
-        self._transports = transports_of(group)
+        self._transports = state.part(Transports)
+        self._communicator = state.part(CommunicatorStart)
         self._layouts: dict[tuple[int, int, bool, int], Layout] = {}
         self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
 
@@ -133,6 +141,11 @@ class Executor:
     @cached_property
     def _batched(self) -> Plan:
         return Plan(BatchedRun, batched_script_of(self._part.program), num_apart_in_a_step(self._part.program))
+
+    def _batched_on(self, device: torch.device) -> Plan:
+        with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
+            self._communicator.ensure(self.group, device)
+        return self._batched
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -201,7 +214,7 @@ class Executor:
         log: list[Event] | None,
         number: int,
     ) -> None:
-        plan = self._posted if transport is POSTED else self._batched
+        plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = wire or tensor.dtype
         layout = self._layout(tensor.numel(), wire.itemsize, plan, number)
         homes = _cut(tensor, layout.lengths)

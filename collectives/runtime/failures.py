@@ -8,10 +8,10 @@ import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError, is_timeout
 from collectives.runtime.executor import resolve
-from collectives.runtime.queue import lane_of
+from collectives.runtime.failure_records import FailureRecords
+from collectives.runtime.group_state import state_of
+from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend
-
-TAG = 0x59  # nobody sends with it
 
 
 @contextmanager
@@ -46,7 +46,8 @@ def name_first_to_fail(error: CollectiveError, group: dist.ProcessGroup) -> None
     """Put at the end of the message of `error` which rank of `group` failed first, unless it says so."""
     if error.peer is None:
         error.peer = _gone_peer(error, group)
-    error.add_cause(lane_of(group).failures.first_cause(error, "a collective of torch.distributed"))
+    failures = state_of(group).part(FailureRecords)
+    error.add_cause(failures.first_cause(error, "a collective of torch.distributed"))
 
 
 def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:
@@ -59,7 +60,7 @@ def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:
     for peer in range(group.size()):
         if peer != group.rank():
             try:
-                group.recv([torch.empty(1, dtype=torch.uint8)], peer, TAG)
+                group.recv([torch.empty(1, dtype=torch.uint8)], peer, Tag.CLOSED_CONNECTION)
             except RuntimeError:
                 return peer
     return None

@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.errors import CollectiveError
+from collectives.runtime.executor import resolve
 from collectives.runtime.failure_records import disagreement
+from collectives.runtime.group_state import state_of
 from collectives.runtime.object_gather import Exchange
+from collectives.runtime.tags import Tag
+from collectives.runtime.transport import CPU, has_backend
 
-TAG = 0x53
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
 
@@ -59,11 +63,14 @@ class FingerprintCheck:
     """That of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
+
+    mode: which calls are compared, from the next one on.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
+        self.mode = default_check(group)
         self._rank = group.rank()
-        self._exchange = Exchange(group, TAG)
+        self._exchange = Exchange(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
 
     def number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
@@ -91,3 +98,32 @@ class FingerprintCheck:
             raise
         if different:
             raise MismatchError(f"{different}; all must call the same with the same")
+
+
+def default_check(group: dist.ProcessGroup) -> CallCheck:
+    """Which calls of `group` are compared unless `check_calls` is called.
+
+    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
+    the CPU wait for the device, which a program on NCCL does not expect.
+    """
+    if group.size() == 1:
+        return CallCheck.NONE
+    if get_debug_level() != DebugLevel.OFF:
+        return CallCheck.EVERY
+    return CallCheck.NEW if has_backend(group, CPU) else CallCheck.NONE
+
+
+def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
+    """From now on compare, before they are carried out, the calls of all ranks of `group` that `check` says.
+
+    To be called on every rank alike. NEW is the default where the group has a backend for the CPU, EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
+    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
+    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
+    many elements of a dtype, an operation and an algorithm.
+
+    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
+    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
+    """
+    group = resolve(group)
+    state_of(group).part(FingerprintCheck).mode = check if group.size() > 1 else CallCheck.NONE

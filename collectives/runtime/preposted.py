@@ -6,20 +6,17 @@ call (MPI calls it the eager protocol). What lands there is added, or copied, fr
 """
 
 from collections import defaultdict, deque
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C import _autograd as autograd
 
 from collectives.runtime.profiler_spans import profiling
+from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES
 
 SMALLEST = 4 * 2**10  # bytes of a place; there is one kind for each power of two
 LARGEST = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
 SPARE = 1  # places posted beyond those being waited for: a peer may be a collective ahead
-KIND_SHIFT = 8  # a message's tag is that of its collective and, above that, the kind of its place,
-NUMBER_SHIFT = 12  # and the number of its call's fingerprint
-KINDS = (1 << NUMBER_SHIFT - KIND_SHIFT) - 1
 PLACES = 4  # that a fingerprint may need of a kind, as a rule: two posted ahead, the one waited for, and SPARE
 LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; what comes later goes without mail
 
@@ -62,8 +59,8 @@ class Mail:
     places as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES.
     """
 
-    def __init__(self) -> None:
-        self._places: defaultdict[tuple[int, int], deque[Place]] = defaultdict(deque)
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._places: list[defaultdict[int, deque[Place]]] = [defaultdict(deque) for _ in range(group.size())]
         self._granted_bytes = 0
 
     def grant(self, tags: set[int]) -> bool:
@@ -79,7 +76,7 @@ class Mail:
 
     def expect(self, group: dist.ProcessGroup, peer: int, tag: int) -> Place:
         """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
-        places = self._places[peer, tag]
+        places = self._places[peer][tag]
         while len(places) <= SPARE:
             memory = torch.empty(_place_bytes(tag), dtype=torch.uint8)
             places.append(Place(memory, _post(group, memory, peer, tag)))
@@ -88,7 +85,7 @@ class Mail:
     def renew(self, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
         """The message in `place` has been read: let another one land there."""
         place.work = _post(group, place.memory, peer, tag)
-        self._places[peer, tag].append(place)
+        self._places[peer][tag].append(place)
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | Unposted:
@@ -117,28 +114,13 @@ def mail_tag(tag: int, size_bytes: int) -> int:
     if size_bytes > LARGEST:
         return tag
     kind = max(size_bytes - 1, SMALLEST - 1).bit_length() - (SMALLEST - 1).bit_length()
-    return tag + (kind + 1 << KIND_SHIFT)
-
-
-def numbered_tag(tag: int, number: int) -> int:
-    """The tag of a collective whose call's fingerprint has that number."""
-    return tag + (number << NUMBER_SHIFT)
+    return tag + (kind + 1 << SIZE_CLASS_SHIFT)
 
 
 def goes_by_mail(tag: int) -> bool:
     """Whether messages of that tag land in places."""
-    return bool(tag >> KIND_SHIFT & KINDS)
+    return bool(tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES)
 
 
 def _place_bytes(tag: int) -> int:
-    return SMALLEST << (tag >> KIND_SHIFT & KINDS) - 1
-
-
-_MAIL: WeakKeyDictionary[dist.ProcessGroup, Mail] = WeakKeyDictionary()
-
-
-def mail_of(group: dist.ProcessGroup) -> Mail:
-    """The mail of `group`, which lives as long as the group."""
-    if group not in _MAIL:
-        _MAIL[group] = Mail()
-    return _MAIL[group]
+    return SMALLEST << (tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES) - 1

@@ -4,19 +4,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.buffers import fresh
 from collectives.runtime.errors import CollectiveError
-from collectives.runtime.executor import resolve
-from collectives.runtime.failure_records import FailureRecords
-from collectives.runtime.fingerprint import CallCheck, FingerprintCheck
+from collectives.runtime.group_state import state_of
 from collectives.runtime.stream import Crossing
-from collectives.runtime.transport import CPU, has_backend, transports_of
+from collectives.runtime.transport import CPU
 from collectives.runtime.work import Work
 
 
@@ -30,10 +26,6 @@ class Lane:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.transports = transports_of(group)
-        self.fingerprints = FingerprintCheck(group)
-        self.failures = FailureRecords(group)
-        self.check = default_check(group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
         self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
@@ -138,49 +130,8 @@ class Lane:
             self._running_thread = None
 
 
-_LANES: WeakKeyDictionary[dist.ProcessGroup, Lane] = WeakKeyDictionary()
-_MAKING = threading.RLock()  # two threads that call at once must get the same lane
-
-
-def lane_of(group: dist.ProcessGroup) -> Lane:
-    """The lane of `group`, which lives as long as the group."""
-    with _MAKING:
-        if group not in _LANES:
-            _LANES[group] = Lane(group)
-        return _LANES[group]
-
-
-def close_lane(group: dist.ProcessGroup) -> None:
+def close_queue(group: dist.ProcessGroup) -> None:
     """Wait for what is under way in the lane of `group`, if it has one, and end its thread."""
-    lane = _LANES.pop(group, None)
+    lane = state_of(group).pop(Lane)
     if lane is not None:
         lane.close()
-
-
-def default_check(group: dist.ProcessGroup) -> CallCheck:
-    """Which calls of `group` are compared unless `check_calls` is called.
-
-    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
-    the CPU wait for the device, which a program on NCCL does not expect.
-    """
-    if group.size() == 1:
-        return CallCheck.NONE
-    if get_debug_level() != DebugLevel.OFF:
-        return CallCheck.EVERY
-    return CallCheck.NEW if has_backend(group, CPU) else CallCheck.NONE
-
-
-def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
-    """From now on compare, before they are carried out, the calls of all ranks of `group` that `check` says.
-
-    To be called on every rank alike. NEW is the default where the group has a backend for the CPU, EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
-    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
-    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
-    many elements of a dtype, an operation and an algorithm.
-
-    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
-    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
-    """
-    group = resolve(group)
-    lane_of(group).check = check if group.size() > 1 else CallCheck.NONE

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.reduction import reduction
+from collectives.calls.reduction import reduction_of
 from ringsim import Collective, build
 from ringsim.algorithms.rings import gloo_ring_all_reduce, gloo_segments_per_rank
 from ringsim.schedule import replay
@@ -188,7 +188,7 @@ def _replay(case: Case, buffers: list[torch.Tensor], wire: torch.dtype) -> None:
         pieces = gloo_segments_per_rank(num_ranks, case.length * case.dtype.itemsize)
         schedule, cut = gloo_ring_all_reduce(num_ranks, pieces), gloo_partition
     ranks = [(index + case.root) % num_ranks for index in range(num_ranks)]
-    combine = reduction(getattr(dist.ReduceOp, case.op), case.dtype).combine
+    combine = reduction_of(getattr(dist.ReduceOp, case.op), case.dtype).combine
     rounded = None if wire == state else lambda chunk: chunk.to(wire)
     replay(schedule, [buffers[rank] for rank in ranks], sent=rounded, combine=combine, cut=cut)
     if wire != state and case.collective in ALIKE:

@@ -15,9 +15,9 @@ import torch.distributed as dist
 import collectives
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
+from collectives.runtime.group_state import state_of
 from collectives.runtime.object_gather import LENGTH
-from collectives.runtime.preposted import mail_of
-from collectives.runtime.queue import lane_of
+from collectives.runtime.preposted import Mail
 from tests.ranks import RankPool
 
 Calls = tuple[Callable[..., object], Callable[..., object]]
@@ -263,8 +263,9 @@ def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
                 tensor = torch.full((length,), group.rank() + 1.0)
                 collectives.all_reduce(tensor, group=group)
                 right.append(bool((tensor == 6).all()))
-    kept = sum(len(place.memory) for places in mail_of(group)._places.values() for place in places)
-    known = len(lane_of(group).fingerprints._known)
+    of_peers = state_of(group).part(Mail)._places
+    kept = sum(len(place.memory) for of_tags in of_peers for places in of_tags.values() for place in places)
+    known = len(state_of(group).part(FingerprintCheck)._known)
     dist.destroy_process_group(group)
     return known, kept, right
 

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import preposted
+from collectives.runtime import preposted, state_of
+from collectives.runtime.tags import SIZE_CLASS_SHIFT, Tag
 from tests.ranks import RankPool
 
 
@@ -25,16 +26,17 @@ from tests.ranks import RankPool
 )
 def test_both_ends_know_the_kind_of_place_from_the_size(size_bytes: int, kind: int) -> None:
     """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
-    tag = preposted.mail_tag(0x52, size_bytes)
-    assert (tag & 0xFF, tag >> preposted.KIND_SHIFT) == (0x52, kind)
+    tag = preposted.mail_tag(Tag.COLLECTIVE, size_bytes)
+    assert (tag & 0xFF, tag >> SIZE_CLASS_SHIFT) == (Tag.COLLECTIVE, kind)
     assert kind == 0 or size_bytes <= preposted.SMALLEST << kind - 1
     assert kind <= 1 or size_bytes > preposted.SMALLEST << kind - 2
 
 
 def places(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
     """How many places of how many bytes this rank keeps, for each peer and kind."""
-    for kept in preposted.mail_of(group)._places.values():
-        yield len(kept), len(kept[0].memory)
+    for of_tags in state_of(group).part(preposted.Mail)._places:
+        for kept in of_tags.values():
+            yield len(kept), len(kept[0].memory)
 
 
 def called_often(group: dist.ProcessGroup, algorithm: str, length: int) -> tuple[list, list, list, list]:
