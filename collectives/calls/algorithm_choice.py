@@ -5,7 +5,7 @@ import os
 import torch.distributed as dist
 
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, Exchange, Tag, has_backend, state_of
+from collectives.runtime import CPU, ObjectAllGather, Tag, has_backend, state_of
 from ringsim.calibration import calibrate, calibrate_host, num_hosts
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
@@ -32,7 +32,7 @@ class Chooser:
     def __init__(self, group: dist.ProcessGroup, network: AnyNetwork | None = None) -> None:
         self._network = network
         self._chosen: dict[tuple[Collective, int], str] = {}
-        self._exchange = Exchange(group, Tag.ALGORITHM_CHOICE)
+        self._names = ObjectAllGather(group, Tag.ALGORITHM_CHOICE)
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
         """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
@@ -42,7 +42,7 @@ class Chooser:
         if key not in self._chosen:
             network = self._network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
-            self._chosen[key] = self._exchange.all(best)[0]
+            self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:

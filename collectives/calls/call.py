@@ -14,11 +14,11 @@ from collectives.runtime import (
     STAGED,
     UNNUMBERED,
     CollectiveError,
+    CollectiveQueue,
     Executor,
     FailureRecords,
     Fingerprint,
     FingerprintCheck,
-    Lane,
     Source,
     Transport,
     Transports,
@@ -74,7 +74,7 @@ class CollectiveCall:
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
         self._state = state_of(self.group)
-        self._queue = self._state.part(Lane)
+        self._queue = self._state.part(CollectiveQueue)
         # Now, since ranks count the times that they have come to a group's store.
         self._failures = self._state.part(FailureRecords)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
@@ -171,17 +171,17 @@ class CollectiveCall:
     def _perform_on_cuda(
         self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Work | None:
-        crossing = self._queue.crossing([*result, *inputs])
+        stream_sync = self._queue.stream_sync([*result, *inputs])
 
-        def crossed() -> None:
-            crossing.carry_out(turn)
+        def turn_on_stream() -> None:
+            stream_sync.run(turn)
 
         if async_op and self.transport is STAGED:
-            return self._queue.start(crossed, result, crossing)
+            return self._queue.start(turn_on_stream, result, stream_sync)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
         # own, in the same order, which a second thread would spoil.
-        self._queue.run(crossed)
+        self._queue.run(turn_on_stream)
         if async_op:
-            return Work.over(result, crossing)
-        crossing.join()
+            return Work.over(result, stream_sync)
+        stream_sync.wait()
         return None

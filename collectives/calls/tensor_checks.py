@@ -93,13 +93,13 @@ def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: t
     """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
     if len(tensors) != num_ranks:
         raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
-    for index, each in enumerate(tensors):
-        if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
+    for index, listed in enumerate(tensors):
+        if listed.numel() != tensor.numel() or listed.dtype != tensor.dtype:
             raise ValueError(
-                f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
+                f"{list_name}[{index}] has {listed.numel()} elements of {listed.dtype} and {name} {tensor.numel()} of "
                 f"{tensor.dtype}: both must be the same"
             )
-        if each.device != tensor.device:
+        if listed.device != tensor.device:
             raise ValueError(
-                f"{list_name}[{index}] is on {each.device} and {name} on {tensor.device}: must be on the same"
+                f"{list_name}[{index}] is on {listed.device} and {name} on {tensor.device}: must be on the same"
             )

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import coalesced, functions, rooted
-from collectives.runtime import Work, calm_new_polling, close_queue
+from collectives.runtime import Work, batch_policy_for_new_groups, close_queue
 
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
@@ -61,7 +61,7 @@ class RingGroup(dist.ProcessGroup):
         self._store = store
         self.is_shut_down = False
         self.options = options or BackendOptions()
-        with calm_new_polling():
+        with batch_policy_for_new_groups():
             gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
         # What a Python group does not override torch looks up here; and so do our own sends and receives.

@@ -37,11 +37,11 @@ class Clock:
     @classmethod
     def between(cls, before: Self, after: Self) -> Self:
         """For what happened between two readings: clocks of two machines also go at slightly different rates."""
-        pairs = [list(zip(*each, strict=True)) for each in (
-            (before.ahead_s, after.ahead_s), (before.error_s, after.error_s))]  # fmt: skip
-        ahead = tuple((one + other) / 2 for one, other in pairs[0])
-        drift = [abs(one - other) / 2 for one, other in pairs[0]]
-        return cls(ahead, tuple(max(both) + more for both, more in zip(pairs[1], drift, strict=True)))
+        readings = list(zip(before.ahead_s, after.ahead_s, strict=True))
+        ahead = tuple((one + other) / 2 for one, other in readings)
+        drifts = [abs(one - other) / 2 for one, other in readings]
+        errors = map(max, zip(before.error_s, after.error_s, strict=True))
+        return cls(ahead, tuple(error + drift for error, drift in zip(errors, drifts, strict=True)))
 
 
 def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
@@ -53,9 +53,9 @@ def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
         own = torch.zeros(len(machines), 2, dtype=torch.float64)
         for machine in sorted(set(machines) - {machines[0]}):
             asking = machines.index(machine)
-            found = ask_time(group, asking)
-            if found is not None:
-                own[torch.tensor(machines) == machine] = torch.tensor(found, dtype=torch.float64)
+            answer = ask_time(group, asking)
+            if answer is not None:
+                own[torch.tensor(machines) == machine] = torch.tensor(answer, dtype=torch.float64)
         dist.all_reduce(own, group=group)  # each row is known to one rank, and 0 on all others
     ahead, errors = own.T.tolist()
     return Clock(tuple(ahead), tuple(errors))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from collectives.runtime import Exchange, Tag
+from collectives.runtime import ObjectAllGather, Tag
 from ringsim.measurements import Places
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # one for each running kernel, whatever its hosts are called
@@ -14,8 +14,8 @@ NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each
 
 def places_of(group: dist.ProcessGroup) -> Places:
     """Where the ranks of `group` are; collective."""
-    said = Exchange(group, Tag.HOSTS).all(f"{_machine()} {_namespace()}")
-    return Places(_numbered([words.split(" ")[0] for words in said]), _numbered(said))
+    names = ObjectAllGather(group, Tag.HOSTS).gather(f"{_machine()} {_namespace()}")
+    return Places(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 
 def _machine() -> str:

@@ -12,52 +12,60 @@ from collectives.runtime.fingerprint import (
     MismatchError,
     check_calls,
 )
-from collectives.runtime.flight_record import Ledger
-from collectives.runtime.gloo_threads import calm_new_polling, calm_polling, is_calm
+from collectives.runtime.flight_record import FlightRecord
+from collectives.runtime.gloo_threads import (
+    GLOO_THREAD_POLICIES,
+    GlooThreadPolicy,
+    batch_policy_for_new_groups,
+    have_gloo_threads_batch_policy,
+    set_gloo_thread_policy,
+)
 from collectives.runtime.group_state import GroupState, state_of
-from collectives.runtime.object_gather import Exchange
+from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.profiler_spans import span
-from collectives.runtime.queue import Lane, close_queue
-from collectives.runtime.run import Event, Run, Source
+from collectives.runtime.queue import CollectiveQueue, close_queue
+from collectives.runtime.schedule_run import Event, ScheduleRun, Source
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
 from collectives.runtime.work import Work
 
 __all__ = [
     "CPU",
+    "GLOO_THREAD_POLICIES",
     "STAGED",
     "UNNUMBERED",
     "CallCheck",
     "CollectiveError",
+    "CollectiveQueue",
     "Event",
-    "Exchange",
     "Executor",
     "FailureRecords",
     "Fingerprint",
     "FingerprintCheck",
+    "FlightRecord",
+    "GlooThreadPolicy",
     "GroupState",
-    "Lane",
-    "Ledger",
     "MismatchError",
-    "Run",
+    "ObjectAllGather",
+    "ScheduleRun",
     "Source",
     "Tag",
     "Transport",
     "Transports",
     "Work",
-    "calm_new_polling",
-    "calm_polling",
+    "batch_policy_for_new_groups",
     "check_calls",
     "close_queue",
     "execute",
     "explain_failures",
     "has_backend",
+    "have_gloo_threads_batch_policy",
     "home_of",
-    "is_calm",
     "is_plain",
     "name_first_to_fail",
     "naming_failures",
     "resolve",
+    "set_gloo_thread_policy",
     "span",
     "state_of",
 ]

@@ -17,7 +17,7 @@ from collectives.runtime.errors import CollectiveError
 from collectives.runtime.executor import resolve
 from collectives.runtime.failure_records import disagreement
 from collectives.runtime.group_state import state_of
-from collectives.runtime.object_gather import Exchange
+from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend
 
@@ -70,7 +70,7 @@ class FingerprintCheck:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.mode = default_check(group)
         self._rank = group.rank()
-        self._exchange = Exchange(group, Tag.FINGERPRINT)
+        self._texts = ObjectAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
 
     def number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
@@ -92,7 +92,7 @@ class FingerprintCheck:
     def compare(self, words: str) -> None:
         """Raise MismatchError, on every rank alike, unless all ranks give the same words."""
         try:
-            different = disagreement(list(enumerate(self._exchange.all(words))))
+            different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
             error.args = (f"rank {self._rank}: {words}: comparing this call with the other ranks' failed: {error}",)
             raise

@@ -1,4 +1,4 @@
-"""`Lane`: the collectives of one process group, one after the other, in the order in which they were called."""
+"""`CollectiveQueue`: the collectives of one process group, one after the other, in the order of the calls."""
 
 import threading
 from collections import deque
@@ -8,15 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.buffers import fresh
+from collectives.runtime.buffers import new_buffer
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
-from collectives.runtime.stream import Crossing
+from collectives.runtime.stream import StreamSync
 from collectives.runtime.transport import CPU
 from collectives.runtime.work import Work
 
 
-class Lane:
+class CollectiveQueue:
     """Runs what it is given in order: in a thread of its own, or at once in the caller's where nothing is ahead.
 
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
@@ -29,28 +29,28 @@ class Lane:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
         self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
-        self._entering = threading.Lock()  # of the queue; held for a moment only
-        self._running = threading.Lock()  # held by whoever carries out a collective
+        self._entering = threading.Lock()  # held for a moment only
+        self._running = threading.Lock()  # held by whoever executes a collective
         self._running_thread: int | None = None  # who that is
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
-        self._sides: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-        """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
+        """(length,): for the collective that is running; kept, since new memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
         kept = self._buffers.get(key)
         if kept is None or len(kept) < length:
-            kept = self._buffers[key] = fresh(length, dtype, device, pinned)
+            kept = self._buffers[key] = new_buffer(length, dtype, device, pinned)
         return kept[:length]
 
-    def crossing(self, tensors: Sequence[torch.Tensor]) -> Crossing:
+    def stream_sync(self, tensors: Sequence[torch.Tensor]) -> StreamSync:
         """For a call that is made now with these CUDA tensors, all on one device."""
         device = tensors[0].device
         with self._entering:
-            if device not in self._sides:
-                self._sides[device] = torch.cuda.Stream(device)
-        return Crossing(self._sides[device], tensors)
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)
+        return StreamSync(self._streams[device], tensors)
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` after all that was given before, and wait for it.
@@ -66,23 +66,25 @@ class Lane:
             self.wait(future)
             return
         try:
-            self._carry_out(call)
+            self._execute(call)
         finally:
             self._running.release()
 
-    def start(self, call: Callable[[], None], result: list[torch.Tensor], crossing: Crossing | None = None) -> Work:
+    def start(
+        self, call: Callable[[], None], result: list[torch.Tensor], stream_sync: StreamSync | None = None
+    ) -> Work:
         """Run `call` after all that was given before, without waiting."""
         with self._entering:
-            return Work(self._enqueue(call), result, self.wait, crossing)
+            return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
         """End the thread, when what was given is done; nothing may be given any more."""
         self._thread.shutdown()
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
-        """Block until `future`, of a call of this lane, is done; raises what made it fail."""
+        """Block until `future`, of a call of this queue, is done; raises what made it fail."""
         if threading.get_ident() == self._thread_id:
-            # A callback of an earlier call, in the lane's own thread, waits for a later one: do it, nobody else can.
+            # A callback of an earlier call, in the queue's own thread, waits for a later one: do it, nobody else can.
             while not future.done():
                 self._run_next()
         future.result(timeout_s)
@@ -98,7 +100,7 @@ class Lane:
         self._run_next()
 
     def _run_next(self) -> None:
-        """Carry out what is first in the queue, if anything is left there."""
+        """Execute what is first in the queue, if anything is left there."""
         error: BaseException | None = None
         with self._running:
             with self._entering:
@@ -106,7 +108,7 @@ class Lane:
                     return
                 call, future = self._queue.popleft()
             try:
-                self._carry_out(call)
+                self._execute(call)
             except BaseException as raised:  # for whoever waits
                 error = raised
         # Only now, because what is called back may call collectives.
@@ -115,7 +117,7 @@ class Lane:
         else:
             future.set_exception(error)
 
-    def _carry_out(self, call: Callable[[], None]) -> None:
+    def _execute(self, call: Callable[[], None]) -> None:
         if self._broken is not None:
             raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
         self._running_thread = threading.get_ident()
@@ -131,7 +133,7 @@ class Lane:
 
 
 def close_queue(group: dist.ProcessGroup) -> None:
-    """Wait for what is under way in the lane of `group`, if it has one, and end its thread."""
-    lane = state_of(group).pop(Lane)
-    if lane is not None:
-        lane.close()
+    """Wait for what is under way in the queue of `group`, if it has one, and end its thread."""
+    queue = state_of(group).pop(CollectiveQueue)
+    if queue is not None:
+        queue.close()

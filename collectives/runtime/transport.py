@@ -32,19 +32,19 @@ class Transports:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.on_cpu: Transport | None = None
         self._group = ref(group)  # so that the group can go
-        self._found: dict[torch.device, Transport] = {}
+        self._by_device: dict[torch.device, Transport] = {}
 
     def of(self, tensor: torch.Tensor) -> Transport:
         """That of `tensor`. Raises ValueError if the group cannot send from where it is."""
-        return (self.on_cpu if tensor.is_cpu else self._found.get(tensor.device)) or self._find(tensor.device)
+        return (self.on_cpu if tensor.is_cpu else self._by_device.get(tensor.device)) or self._find(tensor.device)
 
     def _find(self, device: torch.device) -> Transport:
         group = self._group()
         if group is None:
             raise ValueError("the process group has been destroyed")
-        self._found[device] = found = find_transport(group, device)
-        self.on_cpu = self._found.get(CPU)
-        return found
+        self._by_device[device] = transport = find_transport(group, device)
+        self.on_cpu = self._by_device.get(CPU)
+        return transport
 
 
 class CommunicatorStart:

@@ -17,7 +17,7 @@ from collectives.runtime.errors import CollectiveError
 from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.object_gather import LENGTH
-from collectives.runtime.preposted import Mail
+from collectives.runtime.preposted import PrepostedReceives
 from tests.ranks import RankPool
 
 Calls = tuple[Callable[..., object], Callable[..., object]]
@@ -263,8 +263,8 @@ def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
                 tensor = torch.full((length,), group.rank() + 1.0)
                 collectives.all_reduce(tensor, group=group)
                 right.append(bool((tensor == 6).all()))
-    of_peers = state_of(group).part(Mail)._places
-    kept = sum(len(place.memory) for of_tags in of_peers for places in of_tags.values() for place in places)
+    of_peers = state_of(group).part(PrepostedReceives)._buffers
+    kept = sum(len(buffer.memory) for of_tags in of_peers for buffers in of_tags.values() for buffer in buffers)
     known = len(state_of(group).part(FingerprintCheck)._known)
     dist.destroy_process_group(group)
     return known, kept, right
