@@ -120,7 +120,7 @@ def main(
     plan = BenchmarkPlan(
         collectives=tuple(COLLECTIVES[name] for name in collectives),
         sizes_bytes=growing_sizes(begin, end, factor),
-        places=(False, True) if in_place is None else (in_place,),
+        in_place=(False, True) if in_place is None else (in_place,),
         **rest,
     )
     num_ranks = torchrun.num_ranks(START)

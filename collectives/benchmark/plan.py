@@ -27,7 +27,7 @@ class BenchmarkPlan:
 
     algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
     sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
-    places: whether in place, one after the other.
+    in_place: whether in place; both, one after the other, if there are two.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     raw_sockets: whether bare TCP moves the bytes of all_reduce too.
@@ -41,7 +41,7 @@ class BenchmarkPlan:
     sizes_bytes: tuple[int, ...]
     dtype: str = "float32"
     op: str = "sum"
-    places: tuple[bool, ...] = (False, True)
+    in_place: tuple[bool, ...] = (False, True)
     iterations: int | None = None
     calls: int | None = None
     warm_up: int = 2
@@ -61,14 +61,14 @@ class BenchmarkPlan:
             for collective in self.collectives
             for size in self.sizes_bytes
             for elements in [elements_of(collective, size, self.dtype, num_ranks)]
-            for in_place in self.places
+            for in_place in self.in_place
         }
         return list(cases)
 
     def recorded(self, num_ranks: int) -> list[BenchmarkCase]:
         """What to record runs of; nothing if `record` is not set. Raises ValueError for a size that is too small."""
         size = max(self.sizes_bytes) if self.record_bytes is None else self.record_bytes
-        return replace(self, sizes_bytes=(size,), places=(True,)).cases(num_ranks) if self.record else []
+        return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
         """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""

@@ -5,7 +5,7 @@ import os
 import torch.distributed as dist
 
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, ObjectAllGather, Tag, has_backend, state_of
+from collectives.runtime import CPU, ObjectAllGather, Tag, has_backend, resolve, state_of
 from ringsim.calibration import calibrate, calibrate_host, num_hosts
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
@@ -73,6 +73,17 @@ def require_network(group: dist.ProcessGroup) -> None:
         )
 
 
-def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:
-    """Choose on `network` from now on, instead of probing. To be called on every rank alike."""
+def use_network(network: AnyNetwork, group: dist.ProcessGroup | None = None) -> None:
+    """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
+
+    network: the same on every rank, as this is to be called on all of them; such as `ringsim.load_network` reads.
+    group: the default group if None. Raises ValueError if there is no such group.
+
+        >>> collectives.use_network(ringsim.Network(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
+        >>> tensor = torch.ones(3)
+        >>> collectives.all_reduce(tensor, algorithm="auto")
+        >>> tensor
+        tensor([2., 2., 2.])
+    """
+    group = resolve(group)
     state_of(group).put(Chooser(group, network))

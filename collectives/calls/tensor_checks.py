@@ -60,7 +60,7 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements of `tensor` lie at one place."""
+    """Whether two elements of `tensor` lie at one offset."""
     strides = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
     reach = 0  # how far the dimensions of smaller strides go
     for step, size in strides:
@@ -69,11 +69,11 @@ def _overlaps(tensor: torch.Tensor) -> bool:
         reach += step * (size - 1)
     else:
         return False
-    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all places.
-    places = torch.zeros(1, dtype=torch.int64)
+    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all offsets.
+    offsets = torch.zeros(1, dtype=torch.int64)
     for step, size in strides:
-        places = (places[:, None] + step * torch.arange(size)).flatten()
-    return len(places.unique()) < len(places)
+        offsets = (offsets[:, None] + step * torch.arange(size)).flatten()
+    return len(offsets.unique()) < len(offsets)
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:

@@ -29,7 +29,15 @@ DEVICES = ["cpu", "cuda"]
 class BackendOptions:
     """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
 
+    all_reduce, reduce_scatter, all_gather, broadcast, reduce: the algorithm of each collective.
     wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+
+        >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
+        >>> group = dist.new_group(backend="ring", pg_options=options)
+        >>> tensor = torch.ones(3)
+        >>> dist.all_reduce(tensor, group=group)
+        >>> tensor
+        tensor([2., 2., 2.])
     """
 
     all_reduce: str = "ring"

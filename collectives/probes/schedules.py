@@ -16,9 +16,11 @@ def shift_schedule(
     """
     sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
     targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
-    places = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
+    positions = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
     one_of = np.arange(in_flight)
-    columns = ((sources, targets, (places - index) % groups * in_flight + one_of, np.True_) for index in range(rounds))
+    columns = (
+        (sources, targets, (positions - index) % groups * in_flight + one_of, np.True_) for index in range(rounds)
+    )
     return Schedule.from_columns(Collective.ALL_REDUCE, "shift", num_ranks, groups * in_flight, columns)
 
 

@@ -20,13 +20,15 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 
     Where that can be found out, its message ends in the rank of `group` that failed first. What a program with
     DistributedDataParallel and `ddp_comm_hook` sends by itself (its buffers, the order of its buckets) goes through
-    torch's collectives, whose errors name no rank:
+    torch's collectives, whose errors name no rank.
 
-        with collectives.explain_failures():
-            model(inputs).sum().backward()
+    group: the default group if None.
 
     Every rank that fails tells the others through the group's store; so put the same block on all ranks. Other errors
     pass as they are.
+
+        >>> with collectives.explain_failures():
+        ...     dist.all_reduce(torch.ones(3))
     """
     try:
         yield

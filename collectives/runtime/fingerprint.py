@@ -26,11 +26,26 @@ MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every cal
 
 
 class MismatchError(ValueError):
-    """The ranks of a group were about to do different things; nothing was done, and the group can still be used."""
+    """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
+
+    All ranks raise it, with a message that says what each of them was about to do.
+
+        >>> try:
+        ...     collectives.all_reduce(torch.ones(3 + rank))
+        ... except collectives.MismatchError as error:
+        ...     print(str(error).partition(":")[0])
+        the ranks do not agree on what to do
+    """
 
 
 class CallCheck(Enum):
-    """Which calls of a group are compared before they are carried out."""
+    """Which calls of a group are compared, over all its ranks, before they are carried out.
+
+    NEW: those with a fingerprint (collective, number of elements, dtype, operation, algorithm, root) that the group has
+    not seen yet. EVERY: all. NONE: none.
+
+        >>> collectives.check_calls(check=collectives.CallCheck.NEW)
+    """
 
     NEW = "those with a fingerprint that the group has not seen yet"
     EVERY = "all"
@@ -114,9 +129,10 @@ def default_check(group: dist.ProcessGroup) -> CallCheck:
 
 
 def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
-    """From now on compare, before they are carried out, the calls of all ranks of `group` that `check` says.
+    """Compare, from now on and before they are carried out, the calls of all ranks of `group` that `check` says.
 
-    To be called on every rank alike. NEW is the default where the group has a backend for the CPU, EVERY with
+    group: the default group if None.
+    check: to be the same on every rank. NEW is the default where the group has a backend for the CPU, EVERY with
     TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
     them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
     compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
@@ -124,6 +140,12 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
 
     With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
     and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
+
+    Raises ValueError if there is no such group.
+
+        >>> collectives.check_calls(check=collectives.CallCheck.EVERY)
+        >>> collectives.all_reduce(torch.ones(3))
+        >>> collectives.check_calls(check=collectives.CallCheck.NEW)
     """
     group = resolve(group)
     state_of(group).part(FingerprintCheck).mode = check if group.size() > 1 else CallCheck.NONE

@@ -15,13 +15,20 @@ WaitFor = Callable[["Future[None]", float | None], object]
 
 
 class Work(dist.Work):
-    """A Work of torch.distributed's, which it can take wherever it would one of its own.
+    """A collective under way: a Work of torch.distributed's, which it can take wherever it would one of its own.
 
     The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
     for it, and before the program ends.
 
     wait_for: blocks until the future is done, for at most so many seconds, and raises what made it fail.
     stream_sync: of a collective on CUDA tensors.
+
+        >>> tensor = torch.ones(3)
+        >>> work = collectives.all_reduce(tensor, async_op=True)
+        >>> work.wait()
+        True
+        >>> tensor
+        tensor([2., 2., 2.])
     """
 
     def __init__(

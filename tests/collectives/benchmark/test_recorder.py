@@ -18,7 +18,7 @@ from tests.ranks import RankPool
 
 PLAN = Plan(
     (Collective.ALL_REDUCE, Collective.ALL_GATHER), ("ring", "direct"), (64, 120000), iterations=1, calls=1, warm_up=1,
-    places=(True,), record=True,
+    in_place=(True,), record=True,
 )  # fmt: skip
 
 

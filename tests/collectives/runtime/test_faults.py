@@ -71,7 +71,7 @@ Report = tuple[str, str, str, list[tuple], str, str]
 
 
 def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> Report:
-    """All-reduce until the victim dies: the error, its flight record, and the errors of calls of each kind after that."""
+    """All-reduce until the victim dies: the error, its flight record, and those of calls of each kind after it."""
     if group.rank() == victim:
         log_all_reduces(Fuse(fuse))
     tensor = torch.ones(length)
