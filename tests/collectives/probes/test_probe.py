@@ -72,7 +72,7 @@ def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float,
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
     meet = partial(meeting.run, torch.zeros(1))
-    with mock.patch("collectives.probes.experiment.time", clock):
+    with mock.patch("collectives.probes.workload.time", clock):
         blocks = time_blocks(ProbeWorkload("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
     return len(calls), blocks
 

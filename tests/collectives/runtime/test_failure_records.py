@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives
 from collectives import CollectiveError
 from collectives.runtime import failure_records
-from collectives.runtime.failure_records import FailureRecords, Record, disagreement
+from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
 from tests.ranks import RankPool, group_on
 
 
@@ -144,8 +144,8 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_as_it_is_written() -> None:
     """What one rank writes another one reads."""
-    record = Record(3, "all_reduce of 4", "", timed_out=True)
-    assert Record(*json.loads(json.dumps(record))) == record
+    record = FailureRecord(3, "all_reduce of 4", "", timed_out=True)
+    assert FailureRecord(*json.loads(json.dumps(record))) == record
 
 
 def test_disagreement() -> None:

@@ -16,7 +16,7 @@ import collectives
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
-from collectives.runtime.object_gather import LENGTH
+from collectives.runtime.object_gather import TEXT_BYTES
 from collectives.runtime.preposted import PrepostedReceives
 from tests.ranks import RankPool
 
@@ -281,7 +281,7 @@ def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
 def long_words(group: dist.ProcessGroup) -> str:
     """What is said of two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
-        FingerprintCheck(group).compare("x" * 2 * LENGTH + str(group.rank()))
+        FingerprintCheck(group).compare("x" * 2 * TEXT_BYTES + str(group.rank()))
     return str(error.value)
 
 
