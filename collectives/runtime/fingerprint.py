@@ -31,7 +31,7 @@ class MismatchError(ValueError):
     All ranks raise it, with a message that says what each of them was about to do.
 
         >>> try:
-        ...     collectives.all_reduce(torch.ones(3 + rank))
+        ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
         ... except collectives.MismatchError as error:
         ...     print(str(error).partition(":")[0])
         the ranks do not agree on what to do
