@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import CollectiveError
+from collectives.calls.reduction import Reduction
 from collectives.runtime import failure_records
 from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
 from tests.ranks import RankPool, group_on
@@ -215,7 +216,7 @@ def failed_by_itself(group: dist.ProcessGroup) -> str:
     """Rank 1 runs out of memory in the middle of a call."""
     collectives.all_reduce(torch.ones(10), group=group)
     if group.rank() == 1:
-        collectives.functions.Reduction.finish = _no_room  # type: ignore[method-assign]
+        Reduction.finish = _no_room  # type: ignore[method-assign]
     try:
         for _ in range(3):
             collectives.all_reduce(torch.ones(10), group=group)
