@@ -1,7 +1,7 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
 from collectives.runtime.errors import CollectiveError, naming_failures
-from collectives.runtime.executor import Executor, execute, is_plain, resolve
+from collectives.runtime.executor import Executor, execute, is_plain
 from collectives.runtime.failure_records import FailureRecords
 from collectives.runtime.failures import explain_failures, name_first_to_fail
 from collectives.runtime.fingerprint import (
@@ -20,7 +20,7 @@ from collectives.runtime.gloo_threads import (
     have_gloo_threads_batch_policy,
     set_gloo_thread_policy,
 )
-from collectives.runtime.group_state import GroupState, state_of
+from collectives.runtime.group_state import GroupState, resolve, state_of
 from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue

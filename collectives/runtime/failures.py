@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError, is_timeout
-from collectives.runtime.executor import resolve
 from collectives.runtime.failure_records import FailureRecords
-from collectives.runtime.group_state import state_of
+from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend
 

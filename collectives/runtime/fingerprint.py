@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.errors import CollectiveError
-from collectives.runtime.executor import resolve
 from collectives.runtime.failure_records import disagreement
-from collectives.runtime.group_state import state_of
+from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend

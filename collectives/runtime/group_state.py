@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 Part = TypeVar("Part")
 
@@ -72,3 +73,27 @@ def state_of(group: dist.ProcessGroup) -> GroupState:
         with _MAKING:
             state = _STATES.setdefault(group, GroupState(group))
     return state
+
+
+def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`group`, or the default one.
+
+    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    """
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
+        raise ValueError("group: this rank is not in it; only its members call its collectives")
+    if _is_destroyed(group):
+        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
+    return group
+
+
+def _is_destroyed(group: dist.ProcessGroup) -> bool:
+    """Whether dist.destroy_process_group is over for `group`."""
+    if type(group) is dist.ProcessGroup:
+        return group not in distributed_c10d._world.pg_map
+    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
+    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    return getattr(group, "is_shut_down", False)
