@@ -19,13 +19,13 @@ from collectives.runtime import (
     CollectiveError,
     Event,
     Executor,
-    Ledger,
+    FlightRecord,
     MismatchError,
     Work,
-    calm_polling,
     check_calls,
     execute,
     explain_failures,
+    set_gloo_thread_policy,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ __all__ = [
     "Executor",
     "FSDPAllGather",
     "FSDPReduceScatter",
+    "FlightRecord",
     "HookState",
-    "Ledger",
     "MismatchError",
     "Work",
     "all_gather",
@@ -48,7 +48,6 @@ __all__ = [
     "all_reduce",
     "barrier",
     "broadcast",
-    "calm_polling",
     "check_calls",
     "ddp_comm_hook",
     "execute",
@@ -56,6 +55,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
+    "set_gloo_thread_policy",
     "use_network",
 ]
 

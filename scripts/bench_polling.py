@@ -1,4 +1,4 @@
-"""What it gains to keep Gloo's polling threads from taking cores in use: the same calls with and without, in turn.
+"""What it gains to keep Gloo's polling threads from taking cores in use: the same calls with each policy, in turn.
 
 torchrun --nproc-per-node 4 scripts/bench_polling.py
 """
@@ -14,12 +14,13 @@ import torch.distributed as dist
 
 import collectives
 from collectives.probes import provenance
+from collectives.runtime import GlooThreadPolicy
 from ringsim.console import SIZE, TorchrunCommand, num_ranks
 from ringsim.measurements import p10_p90
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 4 scripts/bench_polling.py"
-CONTENDERS: dict[str, Callable[[torch.Tensor], object]] = {
+IMPLEMENTATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "dist.all_reduce": dist.all_reduce,
     "ring": collectives.all_reduce,
 }
@@ -28,18 +29,18 @@ TRIED = 10  # calls, to find out how many a turn has
 
 @click.command(cls=TorchrunCommand, name="bench_polling.py", context_settings={"show_default": True})
 @click.option("--size", "sizes", type=SIZE, multiple=True, default=("1KiB", "64KiB", "1MiB", "16MiB"))
-@click.option("--turns", type=click.IntRange(2), default=20, help="Of each, with and without.")
+@click.option("--turns", type=click.IntRange(2), default=20, help="Of each policy.")
 @click.option("--turn", "turn_s", type=click.FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
 def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
     """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""
     num_ranks(START)
     dist.init_process_group("gloo")
-    rows = [_row(name, size, turns, turn_s) for size in sizes for name in CONTENDERS]
+    rows = [_row(name, size, turns, turn_s) for size in sizes for name in IMPLEMENTATIONS]
     if dist.get_rank() == 0:
         where = provenance()
         click.echo(f"{where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
         click.echo(f"{where['command']}\n")
-        click.echo("| size | what | ranks | as they are (us) | 10 to 90 % | calm (us) | 10 to 90 % | ratio |")
+        click.echo("| size | what | ranks | normal (us) | 10 to 90 % | batch (us) | 10 to 90 % | ratio |")
         click.echo("|---|---|---|---|---|---|---|---|")
         click.echo("\n".join(rows))
     dist.barrier()
@@ -48,16 +49,16 @@ def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
 
 def _row(name: str, size: int, turns: int, turn_s: float) -> str:
     """Of the table; collective."""
-    tensor, call = torch.zeros(max(size // 4, 1)), CONTENDERS[name]
+    tensor, call = torch.zeros(max(size // 4, 1)), IMPLEMENTATIONS[name]
     calls = _calls(lambda: call(tensor), turn_s)
-    times_s: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(2 * turns):
-        calm = turn % 2 == 1
-        collectives.calm_polling(calm)
-        times_s[calm].append(_timed(lambda: call(tensor), calls))
-    rough, smooth = (statistics.median(times_s[calm]) for calm in (False, True))
-    cells = [f"{rough * 1e6:.0f}", _between(times_s[False]), f"{smooth * 1e6:.0f}", _between(times_s[True])]
-    return f"| {format_size(size)} | {name} | {dist.get_world_size()} | {' | '.join(cells)} | {smooth / rough:.2f} |"
+    times_s: dict[GlooThreadPolicy, list[float]] = {"normal": [], "batch": []}
+    for _ in range(turns):
+        for policy, policy_times_s in times_s.items():
+            collectives.set_gloo_thread_policy(policy)
+            policy_times_s.append(_timed(lambda: call(tensor), calls))
+    normal, batch = (statistics.median(policy_times_s) for policy_times_s in times_s.values())
+    cells = [f"{normal * 1e6:.0f}", _between(times_s["normal"]), f"{batch * 1e6:.0f}", _between(times_s["batch"])]
+    return f"| {format_size(size)} | {name} | {dist.get_world_size()} | {' | '.join(cells)} | {batch / normal:.2f} |"
 
 
 def _between(times_s: list[float]) -> str:

@@ -1,7 +1,7 @@
 """What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
-The lines of a rank's script (collectives/runtime/instructions.py) are timed one by one, so what is left is Python
-before and after.
+A rank's instructions (collectives/runtime/instructions.py) are timed one by one, so what is left is Python before and
+after.
 """
 
 import statistics
@@ -17,27 +17,31 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls import AUTO
-from collectives.runtime import Run
+from collectives.runtime import ScheduleRun
 from ringsim.console import torchrun
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 2 scripts/where_time_goes.py"
-WORDS = ("post", "send", "arrive", "apply", "free", "leave")
-COLUMNS = ("dist", "ours", *WORDS, "python", "cpu")
+OPCODES = ("post_recv", "send", "wait_recv", "apply", "repost_recv", "wait_send")
+COLUMNS = ("dist", "ours", *OPCODES, "python", "cpu")
 Seconds = dict[str, float]
 
 
-def note_lines(spent: Seconds) -> None:
-    """From now on add to `spent` what each line of a script takes, by its word."""
-    for word in WORDS:
-        method = getattr(Run, f"_{word}")
+def time_instructions(spent: Seconds) -> None:
+    """From now on add to `spent` what each instruction takes, by its opcode."""
+    for opcode in OPCODES:
+        setattr(ScheduleRun, f"_{opcode}", _timed(getattr(ScheduleRun, f"_{opcode}"), opcode, spent))
 
-        def timed(run: Run, index: int, *, method: Callable[[Run, int], None] = method, word: str = word) -> None:
-            begin = time.perf_counter()
-            method(run, index)
-            spent[word] += time.perf_counter() - begin
 
-        setattr(Run, f"_{word}", timed)
+def _timed(
+    action: Callable[[ScheduleRun, int], None], opcode: str, spent: Seconds
+) -> Callable[[ScheduleRun, int], None]:
+    def timed(run: ScheduleRun, index: int) -> None:
+        begin = time.perf_counter()
+        action(run, index)
+        spent[opcode] += time.perf_counter() - begin
+
+    return timed
 
 
 def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
@@ -56,19 +60,19 @@ def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -
     """The medians of this rank, in seconds, by column."""
     ours = partial(collectives.all_reduce, tensor, algorithm=algorithm)
     theirs = partial(dist.all_reduce, tensor)
-    found: dict[str, list[float]] = defaultdict(list)
+    times_s: dict[str, list[float]] = defaultdict(list)
     for _ in range(4):  # in turn, so that a slow moment falls on both
         for call, name in ((theirs, "dist"), (ours, "ours")):
             tensor.zero_()
             call()
-            for each in times_of(call, iterations // 4, spent):
-                found[name].append(each["all"])
+            for call_s in times_of(call, iterations // 4, spent):
+                times_s[name].append(call_s["all"])
                 if name == "ours":
-                    words = {word: each.get(word, 0.0) for word in WORDS}
-                    for column, seconds in {**words, "cpu": each["cpu"]}.items():
-                        found[column].append(seconds)
-                    found["python"].append(each["all"] - sum(words.values()))
-    return {column: statistics.median(found[column]) for column in COLUMNS}
+                    opcodes = {opcode: call_s.get(opcode, 0.0) for opcode in OPCODES}
+                    for column, seconds in {**opcodes, "cpu": call_s["cpu"]}.items():
+                        times_s[column].append(seconds)
+                    times_s["python"].append(call_s["all"] - sum(opcodes.values()))
+    return {column: statistics.median(times_s[column]) for column in COLUMNS}
 
 
 @click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
@@ -79,11 +83,11 @@ def main(**options: Any) -> None:
     torchrun.num_ranks(START)
     dist.init_process_group("gloo")
     spent: Seconds = defaultdict(float)
-    note_lines(spent)
-    lines = [f"{'size':>8}" + "".join(f"{column:>8}" for column in COLUMNS)]
+    time_instructions(spent)
+    lines = [f"{'size':>8}" + "".join(f"{column:>12}" for column in COLUMNS)]
     for power in range(6, 27, 4):
         medians = row(torch.zeros(2**power // 4), options["algorithm"], options["iterations"], spent)
-        lines.append(f"{format_size(2**power):>8}" + "".join(f"{1e6 * medians[c]:8.0f}" for c in COLUMNS))
+        lines.append(f"{format_size(2**power):>8}" + "".join(f"{1e6 * medians[column]:12.0f}" for column in COLUMNS))
     if dist.get_rank() == 0:
         click.echo("\n".join(lines))
     dist.destroy_process_group()

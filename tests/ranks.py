@@ -145,7 +145,7 @@ def _serve(
     )
     for backend, n in itertools.product(backends, range(1, num_ranks + 1)):
         _GROUPS[backend, n] = dist.new_group(list(range(n)), timeout=timeout, backend=backend)
-    collectives.calm_polling()  # ranks share cores here
+    collectives.set_gloo_thread_policy()  # ranks share cores here
     orders.send((True, None))
     while True:
         try:

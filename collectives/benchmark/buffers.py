@@ -1,4 +1,4 @@
-"""`Buffers`: the memory that a cell's competitors work on, the same for all of them."""
+"""`Buffers`: the memory that a case's implementations work on, the same for all of them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,7 +16,7 @@ class Buffers:
     """One rank's memory.
 
     data: what it gives; never changed.
-    input, output: what a competitor is called with. In place they share memory: they are the same, or the smaller
+    input, output: what an implementation is called with. In place they share memory: they are the same, or the smaller
     one is this rank's share of the larger.
     """
 
@@ -26,22 +26,22 @@ class Buffers:
 
     @classmethod
     def of(cls, pattern: Pattern, rank: int) -> Self:
-        """Those of `rank` for the pattern's cell."""
-        cell, data = pattern.cell, pattern.given(rank)
-        own = slice(rank * cell.share, (rank + 1) * cell.share)
-        if cell.collective is Collective.ALL_GATHER:
-            output = torch.empty(cell.num_elements, dtype=cell.torch_dtype)
-            return cls(data, output[own] if cell.in_place else data, output)
-        input_ = data.clone() if cell.in_place else data
-        if cell.collective in OWNED:
-            return cls(data, input_, input_[own] if cell.in_place else torch.empty_like(data[own]))
-        return cls(data, input_, input_ if cell.in_place else torch.empty_like(data))
+        """Those of `rank` for the pattern's case."""
+        case, data = pattern.case, pattern.given(rank)
+        own = slice(rank * case.share, (rank + 1) * case.share)
+        if case.collective is Collective.ALL_GATHER:
+            output = torch.empty(case.num_elements, dtype=case.torch_dtype)
+            return cls(data, output[own] if case.in_place else data, output)
+        input_ = data.clone() if case.in_place else data
+        if case.collective in OWNED:
+            return cls(data, input_, input_[own] if case.in_place else torch.empty_like(data[own]))
+        return cls(data, input_, input_ if case.in_place else torch.empty_like(data))
 
     def refill(self) -> None:
-        """Undo what a competitor working in place did to the input."""
+        """Undo what an implementation working in place did to the input."""
         if self.input is not self.data:
             self.input.copy_(self.data)
 
     def spoil(self) -> None:
-        """Fill the output with what cannot be right, so that a competitor that does nothing is found out."""
+        """Fill the output with what cannot be right, so that an implementation that does nothing is found out."""
         self.output.copy_(torch.tensor(UNTOUCHED).to(self.output.dtype))

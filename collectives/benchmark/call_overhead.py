@@ -1,6 +1,6 @@
 """`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
 
-A module of its own, because `Call` itself may have the group probed.
+A module of its own, because `CollectiveCall` itself may have the group probed.
 """
 
 from collections.abc import Iterator
@@ -9,31 +9,31 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from collectives.calls import Call
-from collectives.probes import ROUNDS_PER_RUN, Experiment, Rounds, shift_schedule
-from collectives.runtime import Executor, calm_new_polling, is_calm
+from collectives.calls import CollectiveCall
+from collectives.probes import ROUNDS_PER_RUN, ProbeWorkload, Rounds, shift_schedule
+from collectives.runtime import Executor, batch_policy_for_new_groups, have_gloo_threads_batch_policy
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
 
 
 @contextmanager
-def probe_calls(group: dist.ProcessGroup) -> Iterator[list[Experiment]]:
+def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
     """Collective, for it makes process groups of one rank, which last as long as the context.
 
     "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
     is a call's. "call/dist": torch's all_reduce of one rank by itself, which sends nothing and is its call alone.
     """
     everyone = range(group.size())
-    # If the threads of the other groups are calm, so should this one's be.
-    with calm_new_polling() if is_calm() else nullcontext():
+    # This group's thread should have the policy that those of the other groups have.
+    with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
-    experiments = [Experiment("call/dist", SIZE_BYTES, 1, everyone, _torchs(own))]
+    workloads = [ProbeWorkload("call/dist", SIZE_BYTES, 1, everyone, _native(own))]
     if group.size() > 1:
-        experiments.append(Experiment("call", SIZE_BYTES, 1, everyone, _ours(group)))
+        workloads.append(ProbeWorkload("call", SIZE_BYTES, 1, everyone, _ours(group)))
     try:
-        yield experiments
+        yield workloads
     finally:
         dist.destroy_process_group(own)
 
@@ -44,13 +44,13 @@ def _ours(group: dist.ProcessGroup) -> Rounds:
 
     def rounds() -> None:
         for _ in range(ROUNDS_PER_RUN):
-            call = Call(Collective.ALL_REDUCE, "ring", group)
-            call.perform(lambda: executor.run(tensor), False, "probe", [tensor], tensor)
+            call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
+            call.perform(lambda: executor.run(tensor), call.fingerprint("probe", tensor), [tensor])
 
     return rounds
 
 
-def _torchs(own: dist.ProcessGroup) -> Rounds:
+def _native(own: dist.ProcessGroup) -> Rounds:
     tensor = torch.zeros(SIZE_BYTES // 4)
 
     def rounds() -> None:

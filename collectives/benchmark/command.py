@@ -10,11 +10,18 @@ from typing import Any
 import click
 import torch.distributed as dist
 
-from collectives.benchmark.cell import DTYPES, OPS
+from collectives.benchmark.case import DTYPES, OPS
 from collectives.benchmark.job import run_plan
-from collectives.benchmark.plan import COLLECTIVES, Plan, growing_sizes
+from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
-from collectives.runtime import CollectiveError, calm_polling, naming_failures, resolve
+from collectives.runtime import (
+    GLOO_THREAD_POLICIES,
+    CollectiveError,
+    GlooThreadPolicy,
+    naming_failures,
+    resolve,
+    set_gloo_thread_policy,
+)
 from ringsim.console import FILE, SIZE, TIME, TorchrunCommand, check_writable, progress_bar, torchrun
 from ringsim.measurements import Measurements
 
@@ -85,7 +92,12 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 )
 @click.option("--record-size", "record_bytes", type=SIZE, help="Of the tensor in it.  [default: the largest]")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the data.")
-@click.option("--calm/--no-calm", default=True, help="Keep Gloo's polling threads from taking cores in use.")
+@click.option(
+    "--gloo-thread-policy",
+    type=click.Choice(GLOO_THREAD_POLICIES),
+    default="batch",
+    help="Of the kernel for Gloo's polling threads: as batch they take no core that is in use.",
+)
 @click.option("--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="To wait for a peer.")
 @click.option("--check", is_flag=True, help="Check these options, and do nothing.")
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration there, as JSON.")
@@ -95,7 +107,7 @@ def main(
     end: int,
     factor: int,
     in_place: bool | None,
-    calm: bool,
+    gloo_thread_policy: GlooThreadPolicy,
     timeout_s: float,
     check: bool,
     output: Path | None,
@@ -105,10 +117,10 @@ def main(
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
-    plan = Plan(
+    plan = BenchmarkPlan(
         collectives=tuple(COLLECTIVES[name] for name in collectives),
         sizes_bytes=growing_sizes(begin, end, factor),
-        places=(False, True) if in_place is None else (in_place,),
+        in_place=(False, True) if in_place is None else (in_place,),
         **rest,
     )
     num_ranks = torchrun.num_ranks(START)
@@ -117,17 +129,16 @@ def main(
         check_writable(f"--output {output}", output.parent)
     if check:
         return
-    sys.exit(_run(plan, num_ranks, calm, timeout_s, output))
+    sys.exit(_run(plan, num_ranks, gloo_thread_policy, timeout_s, output))
 
 
-def _run(plan: Plan, num_ranks: int, calm: bool, timeout_s: float, output: Path | None) -> int:
+def _run(plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float, output: Path | None) -> int:
     try:
         with naming_failures(f"rank {os.environ['RANK']}: meeting the other ranks failed"):
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
         group = resolve(None)
-        if calm:
-            calm_polling()
-        with progress_bar(len(plan.cells(num_ranks)), "timing", rank=group.rank()) as bar:
+        set_gloo_thread_policy(policy)
+        with progress_bar(len(plan.cases(num_ranks)), "timing", rank=group.rank()) as bar:
             measurements = run_plan(plan, group, timeout_s, lambda: bar.update(1))
     except CollectiveError as error:
         click.echo(str(error), err=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from collectives.benchmark.cell import Cell
+from collectives.benchmark.case import BenchmarkCase
 from ringsim.schedule import Collective
 
 PERIOD = 65521
@@ -21,30 +21,30 @@ _BITWISE = ("band", "bor", "bxor")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The data of one cell.
+    """The data of one case.
 
     tables: (num_ranks, PERIOD), int64.
     """
 
-    cell: Cell
+    case: BenchmarkCase
     tables: torch.Tensor
 
     def given(self, rank: int) -> torch.Tensor:
-        """What `rank` gives, (cell.num_sent,)."""
-        return self._repeat(self.tables[rank], self.cell.num_sent)
+        """What `rank` gives, (case.num_sent,)."""
+        return self._repeat(self.tables[rank], self.case.num_sent)
 
     def result(self, rank: int) -> torch.Tensor | None:
         """What `rank` must hold in the end; None where that is left open, as with reduce on all ranks but the root."""
-        cell = self.cell
-        if cell.collective is Collective.ALL_GATHER:
-            return torch.cat([self.given(each) for each in range(cell.num_ranks)])
-        if cell.collective is Collective.BROADCAST:
+        case = self.case
+        if case.collective is Collective.ALL_GATHER:
+            return torch.cat([self.given(other) for other in range(case.num_ranks)])
+        if case.collective is Collective.BROADCAST:
             return self.given(0)
-        if cell.collective is Collective.REDUCE and rank != 0:
+        if case.collective is Collective.REDUCE and rank != 0:
             return None
-        whole = self._repeat(_combined(self.tables, cell.op), cell.num_elements)
-        if cell.collective is Collective.REDUCE_SCATTER:
-            return whole[rank * cell.share : (rank + 1) * cell.share]
+        whole = self._repeat(_combined(self.tables, case.op), case.num_elements)
+        if case.collective is Collective.REDUCE_SCATTER:
+            return whole[rank * case.share : (rank + 1) * case.share]
         return whole
 
     def count_wrong(self, rank: int, output: torch.Tensor) -> int:
@@ -52,33 +52,33 @@ class Pattern:
         result = self.result(rank)
         if result is None:
             return 0
-        if self.cell.op == "avg":  # to divide and to multiply by the inverse may differ in the last bit
+        if self.case.op == "avg":  # to divide and to multiply by the inverse may differ in the last bit
             wrong = ~torch.isclose(output, result, rtol=2 * torch.finfo(output.dtype).eps, atol=0)
         else:
             wrong = output != result
         return int(wrong.sum())
 
     def _repeat(self, table: torch.Tensor, length: int) -> torch.Tensor:
-        return table.to(self.cell.torch_dtype).repeat(-(-length // PERIOD))[:length]
+        return table.to(self.case.torch_dtype).repeat(-(-length // PERIOD))[:length]
 
 
-def pattern(cell: Cell, seed: int) -> Pattern:
-    """The data of `cell`, the same for the same seed. Raises ValueError if sums of so many ranks could be rounded."""
-    low, high = _values(cell)
+def pattern(case: BenchmarkCase, seed: int) -> Pattern:
+    """The data of `case`, the same for the same seed. Raises ValueError if sums of so many ranks could be rounded."""
+    low, high = _values(case)
     generator = torch.Generator().manual_seed(seed)
-    return Pattern(cell, torch.randint(low, high, (cell.num_ranks, PERIOD), generator=generator))
+    return Pattern(case, torch.randint(low, high, (case.num_ranks, PERIOD), generator=generator))
 
 
-def _values(cell: Cell) -> tuple[int, int]:
+def _values(case: BenchmarkCase) -> tuple[int, int]:
     """From which number up to, but not with, which the values are; none is ever -1, nor is a result."""
-    if cell.op == "prod":
+    if case.op == "prod":
         return 1, 3  # powers of two are never rounded
-    if cell.op in _BITWISE:
+    if case.op in _BITWISE:
         return 0, 2**7
-    exact = _largest_exact(cell.torch_dtype)
-    high = min((exact - 1) // (cell.num_ranks if cell.op in ("sum", "avg") else 1), MAX_VALUE)
+    exact = _largest_exact(case.torch_dtype)
+    high = min((exact - 1) // (case.num_ranks if case.op in ("sum", "avg") else 1), MAX_VALUE)
     if high < 2:
-        raise ValueError(f"dtype {cell.dtype}: sums of {cell.num_ranks} ranks cannot all be exact; take a larger one")
+        raise ValueError(f"dtype {case.dtype}: sums of {case.num_ranks} ranks cannot all be exact; take a larger one")
     return 0, high
 
 

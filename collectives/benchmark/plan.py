@@ -1,10 +1,10 @@
-"""`Plan`: what a benchmark is asked to do, checked before anything begins."""
+"""`BenchmarkPlan`: what a benchmark is asked to do, checked before anything begins."""
 
 from dataclasses import dataclass, replace
 
-from collectives.benchmark.cell import NO_OP, OPS, Cell, elements_of, torch_dtype
+from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, elements_of, torch_dtype
 from collectives.benchmark.pattern import pattern
-from collectives.calls import AUTO, reduction
+from collectives.calls import AUTO, reduction_of
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, require_installed_memory
 
@@ -21,12 +21,12 @@ _ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchmarkPlan:
     """What to time, and how often.
 
     algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
     sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
-    places: whether in place, one after the other.
+    in_place: whether in place; both, one after the other, if there are two.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     raw_sockets: whether bare TCP moves the bytes of all_reduce too.
@@ -40,7 +40,7 @@ class Plan:
     sizes_bytes: tuple[int, ...]
     dtype: str = "float32"
     op: str = "sum"
-    places: tuple[bool, ...] = (False, True)
+    in_place: tuple[bool, ...] = (False, True)
     iterations: int | None = None
     calls: int | None = None
     warm_up: int = 2
@@ -51,31 +51,33 @@ class Plan:
     record: bool = False
     record_bytes: int | None = None
 
-    def cells(self, num_ranks: int) -> list[Cell]:
+    def cases(self, num_ranks: int) -> list[BenchmarkCase]:
         """All there is to time, in order. Raises ValueError for a size that is too small."""
-        found = {
-            Cell(collective, elements, self.dtype, self.op if collective.reduces else NO_OP, num_ranks, in_place): None
+        cases = {
+            BenchmarkCase(
+                collective, elements, self.dtype, self.op if collective.reduces else NO_OP, num_ranks, in_place
+            ): None
             for collective in self.collectives
             for size in self.sizes_bytes
             for elements in [elements_of(collective, size, self.dtype, num_ranks)]
-            for in_place in self.places
+            for in_place in self.in_place
         }
-        return list(found)
+        return list(cases)
 
-    def recorded(self, num_ranks: int) -> list[Cell]:
+    def recorded(self, num_ranks: int) -> list[BenchmarkCase]:
         """What to record runs of; nothing if `record` is not set. Raises ValueError for a size that is too small."""
         size = max(self.sizes_bytes) if self.record_bytes is None else self.record_bytes
-        return replace(self, sizes_bytes=(size,), places=(True,)).cells(num_ranks) if self.record else []
+        return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
         """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""
-        elsewhere = {name for of, name in ALGORITHMS if of in self.collectives and of is not collective}
-        mine = [
+        elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives and owner is not collective}
+        known = [
             name
             for name in self.algorithms
             if (collective, _whole(name)) in ALGORITHMS or _whole(name) not in elsewhere
         ]
-        return tuple(mine) or ("binomial_tree" if collective in _ROOTED else "ring",)
+        return tuple(known) or ("binomial_tree" if collective in _ROOTED else "ring",)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
         """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""
@@ -84,9 +86,9 @@ class Plan:
                 if algorithm != AUTO:
                     build(collective, algorithm, num_ranks)
         if any(collective.reduces for collective in self.collectives):
-            reduction(OPS[self.op], torch_dtype(self.dtype))
-        for cell in self.cells(num_ranks)[:1]:
-            pattern(cell, self.seed)
+            reduction_of(OPS[self.op], torch_dtype(self.dtype))
+        for case in self.cases(num_ranks)[:1]:
+            pattern(case, self.seed)
         if self.raw_sockets and not 1 < num_ranks == ranks_here:
             raise ValueError(
                 f"--raw-sockets: needs at least 2 ranks, all on this host; {ranks_here} of {num_ranks} are"
@@ -101,10 +103,10 @@ class Plan:
             raise ValueError("--record-size: nothing is recorded; give --record too")
         if self.record and num_ranks == 1:
             raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
-        for cell in self.recorded(num_ranks):
-            for algorithm in self.algorithms_for(cell.collective):
+        for case in self.recorded(num_ranks):
+            for algorithm in self.algorithms_for(case.collective):
                 if algorithm != AUTO:
-                    schedule = build(cell.collective, algorithm, num_ranks, cell.size_bytes)
+                    schedule = build(case.collective, algorithm, num_ranks, case.size_bytes)
                     if schedule.num_transfers > MAX_TRANSFERS:
                         raise ValueError(
                             f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "

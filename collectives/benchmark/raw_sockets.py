@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.benchmark.buffers import Buffers
-from collectives.benchmark.contender import Contender
+from collectives.benchmark.implementation import Implementation
 from collectives.runtime import CollectiveError
 from ringsim.algorithms import ring_all_reduce
 from ringsim.measurements import RAW_SOCKETS
@@ -83,8 +83,11 @@ class RawSockets:
 
 
 @contextmanager
-def raw_sockets(group: dist.ProcessGroup, timeout_s: float) -> Iterator[Contender]:
-    """The contender, for all_reduce on one host; collective. Raises CollectiveError if no connection can be made."""
+def raw_sockets(group: dist.ProcessGroup, timeout_s: float) -> Iterator[Implementation]:
+    """What `RawSockets` does, for all_reduce on one host; collective.
+
+    Raises CollectiveError if no connection can be made.
+    """
     schedule = ring_all_reduce(group.size())
     program = rank_program(schedule, group.rank())
     try:
@@ -93,7 +96,7 @@ def raw_sockets(group: dist.ProcessGroup, timeout_s: float) -> Iterator[Contende
         raise CollectiveError(f"rank {group.rank()}: raw sockets: connecting failed: {error}") from error
     ring = RawSockets(schedule, group.rank(), program, *connections)
     try:
-        yield Contender(RAW_SOCKETS, ring.move, reduces=False)
+        yield Implementation(RAW_SOCKETS, ring.move, reduces=False)
     finally:
         ring.close()
 
@@ -106,8 +109,8 @@ def _connect(group: dist.ProcessGroup, next_rank: int, timeout_s: float) -> tupl
         dist.all_gather(ports, torch.tensor([server.getsockname()[1]]), group=group)
         to_next = socket.create_connection((LOOPBACK, int(ports[next_rank])), timeout_s)
         from_previous, _ = server.accept()
-    for each in (to_next, from_previous):
-        _prepare(each, timeout_s)
+    for connection in (to_next, from_previous):
+        _prepare(connection, timeout_s)
     return to_next, from_previous
 
 

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.benchmark.cell import OPS, Cell
+from collectives.benchmark.case import OPS, BenchmarkCase
 from collectives.benchmark.pattern import pattern
-from collectives.benchmark.plan import Plan
-from collectives.calls import AUTO, chooser_of, reduction
+from collectives.benchmark.plan import BenchmarkPlan
+from collectives.calls import AUTO, chooser_of, reduction_of
 from collectives.probes import Clock, places_of, read_clock
-from collectives.runtime import Event, Executor, naming_failures
+from collectives.runtime import Event, Executor, Tag, naming_failures
 from ringsim.measurements import TRANSFER, RankHosts, RecordedRun
 from ringsim.registry import build
 from ringsim.schedule import Collective
 
-TAG = 0x58
 NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 
@@ -38,55 +37,57 @@ class RankLog:
         return RankLog(self.begin_s - shift, self.end_s - shift, events)
 
 
-def record_runs(plan: Plan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]:
+def record_runs(plan: BenchmarkPlan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]:
     """One run for each collective and algorithm of `plan`; collective, and every rank gets the same.
 
     Raises CollectiveError when a peer fails.
     """
     places = places_of(group)
-    found: dict[tuple[Collective, str], RecordedRun] = {}
-    for cell in plan.recorded(group.size()):
-        for algorithm in plan.algorithms_for(cell.collective):
+    recorded: dict[tuple[Collective, str], RecordedRun] = {}
+    for case in plan.recorded(group.size()):
+        for algorithm in plan.algorithms_for(case.collective):
             if algorithm == AUTO:
-                algorithm = chooser_of(group).choose(cell.collective, cell.size_bytes, group)  # noqa: PLW2901
-            if (cell.collective, algorithm) not in found:
-                with naming_failures(f"rank {group.rank()}: recording {cell}, {algorithm} failed"):
-                    found[cell.collective, algorithm] = record(cell, algorithm, group, places, plan)
-    return tuple(found.values())
+                algorithm = chooser_of(group).choose(case.collective, case.size_bytes, group)  # noqa: PLW2901
+            if (case.collective, algorithm) not in recorded:
+                with naming_failures(f"rank {group.rank()}: recording {case}, {algorithm} failed"):
+                    recorded[case.collective, algorithm] = record(case, algorithm, group, places, plan)
+    return tuple(recorded.values())
 
 
-def record(cell: Cell, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: Plan) -> RecordedRun:
-    """The middle one of several runs in place, each after a barrier; the executor's alone, without a lane's thread."""
-    schedule = build(cell.collective, algorithm, cell.num_ranks, cell.size_bytes)
-    executor = Executor(schedule, group, tag=TAG)
-    given = pattern(cell, plan.seed).given(group.rank())
-    tensor = torch.zeros(cell.num_elements, dtype=cell.torch_dtype)
-    how = reduction(OPS[cell.op], cell.torch_dtype).combine if cell.collective.reduces else torch.Tensor.add_
+def record(
+    case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: BenchmarkPlan
+) -> RecordedRun:
+    """The middle one of several runs in place, each after a barrier; the executor's alone, without a queue's thread."""
+    schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
+    executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
+    given = pattern(case, plan.seed).given(group.rank())
+    tensor = torch.zeros(case.num_elements, dtype=case.torch_dtype)
+    combine = reduction_of(OPS[case.op], case.torch_dtype).combine if case.collective.reduces else torch.Tensor.add_
     logs = []
     before = read_clock(group, places.physical_hosts)
     for _ in range(plan.warm_up + NUM_RUNS):
-        _own_part(tensor, cell, group.rank()).copy_(given)
+        _own_part(tensor, case, group.rank()).copy_(given)
         events: list[Event] = []
         dist.barrier(group=group)
         begin = time.perf_counter()
-        executor.run(tensor, reduce=how, log=events)
+        executor.run(tensor, reduce=combine, log=events)
         logs.append(RankLog(begin, time.perf_counter(), events))
     clock = Clock.between(before, read_clock(group, places.physical_hosts))
-    return _recorded(cell, algorithm, logs[plan.warm_up :], clock, group)
+    return _recorded(case, algorithm, logs[plan.warm_up :], clock, group)
 
 
-def _own_part(tensor: torch.Tensor, cell: Cell, rank: int) -> torch.Tensor:
+def _own_part(tensor: torch.Tensor, case: BenchmarkCase, rank: int) -> torch.Tensor:
     """Where what a rank gives lies in the whole tensor."""
-    if cell.collective is Collective.ALL_GATHER:
-        return tensor[rank * cell.share : (rank + 1) * cell.share]
+    if case.collective is Collective.ALL_GATHER:
+        return tensor[rank * case.share : (rank + 1) * case.share]
     return tensor
 
 
 def _recorded(
-    cell: Cell, algorithm: str, logs: Sequence[RankLog], clock: Clock, group: dist.ProcessGroup
+    case: BenchmarkCase, algorithm: str, logs: Sequence[RankLog], clock: Clock, group: dist.ProcessGroup
 ) -> RecordedRun:
     own = torch.tensor([(log.begin_s, log.end_s) for log in logs], dtype=torch.float64)
-    gathered = [torch.empty_like(own) for _ in range(cell.num_ranks)]
+    gathered = [torch.empty_like(own) for _ in range(case.num_ranks)]
     dist.all_gather(gathered, own, group=group)
     begin, end = (torch.stack(gathered) - torch.tensor(clock.ahead_s, dtype=torch.float64)[:, None, None]).unbind(
         -1
@@ -94,23 +95,23 @@ def _recorded(
     last_begin = begin.amax(dim=0)
     runs_s = end.amax(dim=0) - last_begin
     middle = int(runs_s.argsort()[len(logs) // 2])
-    of_ranks: list[RankLog] = [logs[middle]] * cell.num_ranks
-    dist.all_gather_object(of_ranks, logs[middle], group=group)
-    of_ranks = [log.on(clock, rank, float(last_begin[middle])) for rank, log in enumerate(of_ranks)]
+    rank_logs: list[RankLog] = [logs[middle]] * case.num_ranks
+    dist.all_gather_object(rank_logs, logs[middle], group=group)
+    rank_logs = [log.on(clock, rank, float(last_begin[middle])) for rank, log in enumerate(rank_logs)]
     return RecordedRun(
-        cell.collective, algorithm, cell.size_bytes, cell.torch_dtype.itemsize, cell.num_ranks,
+        case.collective, algorithm, case.size_bytes, case.torch_dtype.itemsize, case.num_ranks,
         clock_error_s=clock.pair_error_s,
         runs_s=tuple(runs_s.tolist()),
-        begin_s=tuple(log.begin_s for log in of_ranks),
-        end_s=tuple(log.end_s for log in of_ranks),
-        **_transfers([log.events for log in of_ranks]),
+        begin_s=tuple(log.begin_s for log in rank_logs),
+        end_s=tuple(log.end_s for log in rank_logs),
+        **_transfers([log.events for log in rank_logs]),
     )  # fmt: skip
 
 
 def _transfers(events: Sequence[Sequence[Event]]) -> dict[str, Any]:
     """What each rank did, by rank, as the columns of a record: every sending with its application."""
     sent, applied = {}, {}
-    for rank, event in chain.from_iterable(((rank, each) for each in some) for rank, some in enumerate(events)):
+    for rank, event in chain.from_iterable(((rank, event) for event in own) for rank, own in enumerate(events)):
         if event.kind == "sent":
             sent[event.step, rank, event.peer, event.chunk] = event.time_s
         else:

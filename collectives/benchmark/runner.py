@@ -1,4 +1,4 @@
-"""`measure`: one cell, with each of its contenders in turn."""
+"""`measure`: one case, with each of its implementations in turn."""
 
 import statistics
 import time
@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.benchmark.buffers import Buffers
-from collectives.benchmark.cell import Cell
-from collectives.benchmark.contender import Contender
+from collectives.benchmark.case import BenchmarkCase
+from collectives.benchmark.implementation import Implementation
 from collectives.benchmark.pattern import Pattern, pattern
-from collectives.benchmark.plan import Plan
+from collectives.benchmark.plan import BenchmarkPlan
 from collectives.runtime import naming_failures
 from ringsim.measurements import CollectiveTimes
 
@@ -25,64 +25,68 @@ MAX_ITERATIONS = 1000
 
 
 def measure(
-    cell: Cell, contenders: Sequence[Contender], plan: Plan, group: dist.ProcessGroup
+    case: BenchmarkCase, implementations: Sequence[Implementation], plan: BenchmarkPlan, group: dist.ProcessGroup
 ) -> tuple[CollectiveTimes, ...]:
-    """The times of each contender, the same on every rank; collective.
+    """The times of each implementation, the same on every rank; collective.
 
-    In each iteration every contender has a turn, another one first each time, so that a slow moment of the machine
+    In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
     falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
     in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
     """
-    with naming_failures(f"rank {group.rank()}: {cell} failed"):
-        data = pattern(cell, plan.seed)
+    with naming_failures(f"rank {group.rank()}: {case} failed"):
+        data = pattern(case, plan.seed)
         buffers = Buffers.of(data, group.rank())
-        wrong = [_count_wrong(contender, data, buffers, group) for contender in contenders]
+        wrong = [_count_wrong(implementation, data, buffers, group) for implementation in implementations]
         for turn in range(plan.warm_up):
-            _one_round(turn, contenders, buffers, group, 1)
-        calls, count = _agree(plan, lambda: _one_round(0, contenders, buffers, group, 1), len(contenders), group)
-        own = torch.tensor(
-            [_one_round(turn, contenders, buffers, group, calls) for turn in range(count)], dtype=torch.float64
+            _one_round(turn, implementations, buffers, group, 1)
+        calls, count = _agree(
+            plan, lambda: _one_round(0, implementations, buffers, group, 1), len(implementations), group
         )
-        ends = _gather(own, group)  # (ranks, iterations, contenders, start or end)
+        own = torch.tensor(
+            [_one_round(turn, implementations, buffers, group, calls) for turn in range(count)], dtype=torch.float64
+        )
+        ends = _gather(own, group)  # (ranks, iterations, implementations, start or end)
     return tuple(
-        _summary(cell, contender.name, wrong[index], ends[:, :, index], calls, index, len(contenders))
-        for index, contender in enumerate(contenders)
+        _summary(case, implementation.name, wrong[index], ends[:, :, index], calls, index, len(implementations))
+        for index, implementation in enumerate(implementations)
     )
 
 
-def _count_wrong(contender: Contender, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int | None:
-    """Elements that are wrong, over all ranks; None if the contender has no result."""
+def _count_wrong(
+    implementation: Implementation, data: Pattern, buffers: Buffers, group: dist.ProcessGroup
+) -> int | None:
+    """Elements that are wrong, over all ranks; None if the implementation has no result."""
     buffers.spoil()
     buffers.refill()
-    contender.run(buffers)
-    count = torch.tensor(data.count_wrong(group.rank(), buffers.output) if contender.reduces else 0)
+    implementation.run(buffers)
+    count = torch.tensor(data.count_wrong(group.rank(), buffers.output) if implementation.reduces else 0)
     dist.all_reduce(count, group=group)
-    return int(count) if contender.reduces else None
+    return int(count) if implementation.reduces else None
 
 
-def first_in(turn: int, num_contenders: int) -> int:
-    """Which contender begins an iteration."""
-    return turn % num_contenders
+def first_in(turn: int, num_implementations: int) -> int:
+    """Which implementation begins an iteration."""
+    return turn % num_implementations
 
 
 def _one_round(
-    turn: int, contenders: Sequence[Contender], buffers: Buffers, group: dist.ProcessGroup, calls: int
+    turn: int, implementations: Sequence[Implementation], buffers: Buffers, group: dist.ProcessGroup, calls: int
 ) -> list[tuple[float, float]]:
-    """When each contender began and ended its calls on this rank, in seconds on its clock."""
-    times = [(0.0, 0.0)] * len(contenders)
-    first = first_in(turn, len(contenders))
-    for index in [*range(first, len(contenders)), *range(first)]:
+    """When each implementation began and ended its calls on this rank, in seconds on its clock."""
+    times = [(0.0, 0.0)] * len(implementations)
+    first = first_in(turn, len(implementations))
+    for index in [*range(first, len(implementations)), *range(first)]:
         buffers.refill()
         dist.barrier(group=group)
         begin = time.perf_counter()
         for _ in range(calls):
-            contenders[index].run(buffers)
+            implementations[index].run(buffers)
         times[index] = begin, time.perf_counter()
     return times
 
 
 def _agree(
-    plan: Plan, one_round: Callable[[], object], num_contenders: int, group: dist.ProcessGroup
+    plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
 ) -> tuple[int, int]:
     """How many calls in a row, and how many iterations fit, as rank 0 finds from a few: all must do as many."""
     if plan.calls and plan.iterations:
@@ -93,7 +97,7 @@ def _agree(
         one_round()
         rounds_s.append(time.perf_counter() - begin)
     round_s = statistics.median(rounds_s)
-    calls = plan.calls or min(max(round(IN_A_ROW_S * num_contenders / round_s), 1), MAX_IN_A_ROW)
+    calls = plan.calls or min(max(round(IN_A_ROW_S * num_implementations / round_s), 1), MAX_IN_A_ROW)
     count = plan.iterations or min(max(int(plan.cell_time_s / (calls * round_s)), MIN_ITERATIONS), MAX_ITERATIONS)
     agreed = torch.tensor([calls, count])
     dist.broadcast(agreed, group=group, group_src=0)
@@ -109,25 +113,33 @@ def _gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _summary(
-    cell: Cell, name: str, wrong: int | None, ends: torch.Tensor, calls: int, index: int, num_contenders: int
+    case: BenchmarkCase,
+    name: str,
+    wrong: int | None,
+    ends: torch.Tensor,
+    calls: int,
+    index: int,
+    num_implementations: int,
 ) -> CollectiveTimes:
     """ends: (ranks, iterations, start or end)."""
     starts = ends[:, :, 0]
     times = (ends[:, :, 1] - starts) / calls
     slowest = times.argmax(dim=0, keepdim=True)
-    late = (starts.amax(dim=0) - starts.gather(0, slowest)[0]) / calls
+    arrival_skew = (starts.amax(dim=0) - starts.gather(0, slowest)[0]) / calls
     return CollectiveTimes(
-        collective=cell.collective,
+        collective=case.collective,
         algorithm=name,
-        size_bytes=cell.size_bytes,
-        dtype=cell.dtype,
-        op=cell.op,
-        num_ranks=cell.num_ranks,
-        in_place=cell.in_place,
+        size_bytes=case.size_bytes,
+        dtype=case.dtype,
+        op=case.op,
+        num_ranks=case.num_ranks,
+        in_place=case.in_place,
         wrong=wrong,
         calls=calls,
         times_s=tuple(times.amax(dim=0).tolist()),
-        arrival_skew_s=tuple(late.clamp(min=0).tolist()),
-        positions=tuple((index - first_in(turn, num_contenders)) % num_contenders for turn in range(times.shape[1])),
+        arrival_skew_s=tuple(arrival_skew.clamp(min=0).tolist()),
+        positions=tuple(
+            (index - first_in(turn, num_implementations)) % num_implementations for turn in range(times.shape[1])
+        ),
         rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
     )

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from collectives.benchmark.cell import torch_dtype
+from collectives.benchmark.case import torch_dtype
 from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.measurements import TORCH, CollectiveTimes, Measurements
 from ringsim.schedule import OWNED, Collective
@@ -22,14 +22,14 @@ _HEAD = (
 )
 _FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); less than 1 is faster"
 
-Places = dict[bool, CollectiveTimes]
+Halves = dict[bool, CollectiveTimes]  # by in_place
 
 
 def format_table(measurements: Measurements) -> str:
     """A table for each collective that was timed."""
     blocks = [f"# {line}" for line in _origin(measurements)]
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
-        times = [each for each in measurements.collectives if each.collective is collective]
+        times = [timed for timed in measurements.collectives if timed.collective is collective]
         blocks += [
             "",
             f"# {collective.value}, {measurements.num_ranks} ranks",
@@ -47,7 +47,7 @@ def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None
 
 def rival_of(times: CollectiveTimes, others: Sequence[CollectiveTimes], name: str = TORCH) -> CollectiveTimes | None:
     """The times of `name` in the same cell."""
-    return next((each for each in others if each.algorithm == name and each.cell == times.cell), None)
+    return next((other for other in others if other.algorithm == name and other.cell == times.cell), None)
 
 
 def _origin(measurements: Measurements) -> Iterator[str]:
@@ -58,23 +58,23 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _rows(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    places: dict[tuple[int, str, str, str], Places] = {}
-    for each in times:
-        key = each.size_bytes, each.dtype, each.op, each.algorithm
-        places.setdefault(key, {})[each.in_place] = each
-    for found in places.values():
-        yield _row(found, times)
+    halves: dict[tuple[int, str, str, str], Halves] = {}
+    for timed in times:
+        key = timed.size_bytes, timed.dtype, timed.op, timed.algorithm
+        halves.setdefault(key, {})[timed.in_place] = timed
+    for row in halves.values():
+        yield _row(row, times)
 
 
-def _row(places: Places, times: Sequence[CollectiveTimes]) -> str:
-    first = next(iter(places.values()))
+def _row(row: Halves, times: Sequence[CollectiveTimes]) -> str:
+    first = next(iter(row.values()))
     # As nccl-tests counts: a rank's share where every rank has one.
     count = first.size_bytes // torch_dtype(first.dtype).itemsize
     count //= first.num_ranks if first.collective in OWNED else 1
     root = 0 if first.collective in _ROOTED else -1
     kind = _TYPES.get(first.dtype, first.dtype)
-    halves = "  ".join(_half(places.get(in_place)) for in_place in (False, True))
-    more = "  ".join(_more(places.get(in_place), times) for in_place in (False, True))
+    halves = "  ".join(_half(row.get(in_place)) for in_place in (False, True))
+    more = "  ".join(_more(row.get(in_place), times) for in_place in (False, True))
     left = f"{first.size_bytes:>12} {count:>13} {kind:>9} {first.op:>7} {root:>7}"
     return f"{left}  {halves}  {first.algorithm:<20} {more}"
 
@@ -103,12 +103,12 @@ def _us(time_s: float) -> str:
 
 
 def _means(times: Sequence[CollectiveTimes]) -> Iterator[str]:
-    """For each competitor of torch's, the geometric mean of its ratios."""
-    for algorithm in dict.fromkeys(each.algorithm for each in times if each.algorithm != TORCH):
+    """For each algorithm of ours, the geometric mean of its ratios."""
+    for algorithm in dict.fromkeys(timed.algorithm for timed in times if timed.algorithm != TORCH):
         means = []
         for in_place in (False, True):
-            cells = [each for each in times if (each.algorithm, each.in_place) == (algorithm, in_place)]
-            ratios = [value for each in cells if (value := ratio(each, rival_of(each, times))) is not None]
+            cells = [timed for timed in times if (timed.algorithm, timed.in_place) == (algorithm, in_place)]
+            ratios = [value for cell in cells if (value := ratio(cell, rival_of(cell, times))) is not None]
             if ratios:
                 means.append(f"{statistics.geometric_mean(ratios):.3f} {'in' if in_place else 'out of'} place")
         yield f"# {algorithm}: geometric mean of the ratios {', '.join(means) or 'N/A'}"

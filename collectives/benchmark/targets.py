@@ -94,35 +94,35 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
 
 def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
     """Those of each cell, and of its best algorithm where there are several."""
-    found: list[Ratio] = []
+    ratios: list[Ratio] = []
     for times in (file.collectives for file in files):
-        mine = [each for each in times if each.algorithm not in (TORCH, RAW_SOCKETS)]
-        for cell in dict.fromkeys(each.cell for each in mine):
-            ratios = list(_ratios([each for each in mine if each.cell == cell], times, target.rival))
-            best = min(ratios, key=lambda each: each.value)
-            several = len(ratios) > 1
-            found += [*ratios, *([Ratio(BEST, best.num_ranks, best.size_bytes, best.value)] if several else [])]
-    return found
+        ours = [timed for timed in times if timed.algorithm not in (TORCH, RAW_SOCKETS)]
+        for cell in dict.fromkeys(timed.cell for timed in ours):
+            of_cell = list(_ratios([timed for timed in ours if timed.cell == cell], times, target.rival))
+            best = min(of_cell, key=lambda one: one.value)
+            several = len(of_cell) > 1
+            ratios += [*of_cell, *([Ratio(BEST, best.num_ranks, best.size_bytes, best.value)] if several else [])]
+    return ratios
 
 
-def _ratios(mine: Sequence[CollectiveTimes], times: Sequence[CollectiveTimes], rival: str) -> Iterator[Ratio]:
-    for each in mine:
-        value = ratio(each, rival_of(each, times, rival))
+def _ratios(ours: Sequence[CollectiveTimes], times: Sequence[CollectiveTimes], rival: str) -> Iterator[Ratio]:
+    for own in ours:
+        value = ratio(own, rival_of(own, times, rival))
         if value is None:
-            raise ValueError(f"{each.collective.value} of {each.size_bytes} bytes: no times of {rival} to compare with")
-        yield Ratio(each.algorithm, each.num_ranks, each.size_bytes, value)
+            raise ValueError(f"{own.collective.value} of {own.size_bytes} bytes: no times of {rival} to compare with")
+        yield Ratio(own.algorithm, own.num_ranks, own.size_bytes, value)
 
 
 def _rows(ratios: Sequence[Ratio]) -> Iterator[str]:
-    for num_ranks in [*dict.fromkeys(each.num_ranks for each in ratios), None]:
-        for algorithm in dict.fromkeys(each.algorithm for each in ratios):
-            some = [each for each in ratios if each.algorithm == algorithm and num_ranks in (None, each.num_ranks)]
-            if some:
-                yield _row(algorithm, "all" if num_ranks is None else str(num_ranks), some)
+    for num_ranks in [*dict.fromkeys(one.num_ranks for one in ratios), None]:
+        for algorithm in dict.fromkeys(one.algorithm for one in ratios):
+            chosen = [one for one in ratios if one.algorithm == algorithm and num_ranks in (None, one.num_ranks)]
+            if chosen:
+                yield _row(algorithm, "all" if num_ranks is None else str(num_ranks), chosen)
 
 
 def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
-    mean = statistics.geometric_mean(each.value for each in ratios)
-    worst = max(ratios, key=lambda each: each.value)
+    mean = statistics.geometric_mean(one.value for one in ratios)
+    worst = max(ratios, key=lambda one: one.value)
     where = f"{format_size(worst.size_bytes)} on {worst.num_ranks} ranks"
     return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"

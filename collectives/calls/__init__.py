@@ -1,7 +1,7 @@
 """The collectives, with torch.distributed's signatures: what they check, and which algorithm they take."""
 
 from collectives.calls.algorithm_choice import chooser_of, use_network
-from collectives.calls.call import AUTO, Call
+from collectives.calls.call import AUTO, CollectiveCall
 from collectives.calls.functions import (
     Op,
     all_gather,
@@ -10,12 +10,12 @@ from collectives.calls.functions import (
     reduce_scatter,
     reduce_scatter_tensor,
 )
-from collectives.calls.reduction import reduction
+from collectives.calls.reduction import reduction_of
 from collectives.calls.rooted import barrier, broadcast, reduce
 
 __all__ = [
     "AUTO",
-    "Call",
+    "CollectiveCall",
     "Op",
     "all_gather",
     "all_gather_into_tensor",
@@ -26,6 +26,6 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
-    "reduction",
+    "reduction_of",
     "use_network",
 ]

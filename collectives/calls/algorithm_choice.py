@@ -1,12 +1,11 @@
 """`Chooser`: the algorithm for each size, chosen by simulating all candidates on the network that was found here."""
 
 import os
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, Exchange, has_backend
+from collectives.runtime import CPU, ObjectAllGather, Tag, has_backend, resolve, state_of
 from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
@@ -21,7 +20,6 @@ CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.BROADCAST: ("binomial_tree", "binomial_tree/4", "ring"),
     Collective.REDUCE: ("binomial_tree", "binomial_tree/4", "ring"),
 }
-TAG = 0x54
 PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
 PROBED_MEMORY_BYTES = 16 * 2**20
 PROBED_BLOCKS = Blocks(turns=2, number=2)
@@ -34,7 +32,7 @@ class Chooser:
     def __init__(self, group: dist.ProcessGroup, network: AnyNetwork | None = None) -> None:
         self._network = network
         self._chosen: dict[tuple[Collective, int], str] = {}
-        self._exchange = Exchange(group, TAG)
+        self._names = ObjectAllGather(group, Tag.ALGORITHM_CHOICE)
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
         """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
@@ -44,7 +42,7 @@ class Chooser:
         if key not in self._chosen:
             network = self._network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
-            self._chosen[key] = self._exchange.all(best)[0]
+            self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
@@ -61,25 +59,31 @@ class Chooser:
         )
 
 
-_CHOOSERS: WeakKeyDictionary[dist.ProcessGroup, Chooser] = WeakKeyDictionary()
-
-
 def chooser_of(group: dist.ProcessGroup) -> Chooser:
     """The chooser of `group`, which lives as long as the group."""
-    if group not in _CHOOSERS:
-        _CHOOSERS[group] = Chooser(group)
-    return _CHOOSERS[group]
+    return state_of(group).part(Chooser)
 
 
 def require_network(group: dist.ProcessGroup) -> None:
     """Raise ValueError if `group` can neither be probed nor was told its network."""
-    if group not in _CHOOSERS and group.size() > 1 and not has_backend(group, CPU):
+    if group.size() > 1 and not has_backend(group, CPU) and not state_of(group).has(Chooser):
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
             "algorithm, or calibrate and call collectives.use_network(network, group) first"
         )
 
 
-def use_network(network: AnyNetwork, group: dist.ProcessGroup) -> None:
-    """Choose on `network` from now on, instead of probing. To be called on every rank alike."""
-    _CHOOSERS[group] = Chooser(group, network)
+def use_network(network: AnyNetwork, group: dist.ProcessGroup | None = None) -> None:
+    """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
+
+    network: the same on every rank, as this is to be called on all of them; such as `ringsim.load_network` reads.
+    group: the default group if None. Raises ValueError if there is no such group.
+
+        >>> collectives.use_network(ringsim.Network(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
+        >>> tensor = torch.ones(3)
+        >>> collectives.all_reduce(tensor, algorithm="auto")
+        >>> tensor
+        tensor([2., 2., 2.])
+    """
+    group = resolve(group)
+    state_of(group).put(Chooser(group, network))

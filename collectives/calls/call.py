@@ -1,40 +1,41 @@
-"""What all calls have in common: whose turn it is, which executor runs them, and what must fit together."""
+"""`CollectiveCall`: what all calls have in common: the executor that runs them, and what all ranks must call alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from collectives.calls.algorithm_choice import chooser_of, require_network
+from collectives.calls.algorithm_choice import Chooser, require_network
 from collectives.calls.reduction import Reduction
 from collectives.runtime import (
     CPU,
     STAGED,
     UNNUMBERED,
     CollectiveError,
+    CollectiveQueue,
     Executor,
+    FailureRecords,
     Fingerprint,
-    Lane,
+    FingerprintCheck,
     Source,
     Transport,
+    Transports,
     Work,
     is_plain,
-    lane_of,
     resolve,
+    state_of,
 )
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"
-# One executor for each algorithm of each group, as long as the group lives: programs and buffers are made once.
-_EXECUTORS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[Collective, str, int, int], Executor]] = WeakKeyDictionary()
+ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class ReductionDtypes:
     """In which dtypes a reduction is done: `state` is added up, `wire` travels."""
 
     state: torch.dtype
@@ -45,15 +46,22 @@ class Numbers:
 
 
 @lru_cache
-def numbers(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> Numbers:
+def reduction_dtypes(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> ReductionDtypes:
     """For a tensor of `dtype`. Raises ValueError if one of the others is given where nothing is rounded."""
     for name, given in (("accumulate", accumulate), ("wire", wire)):
         if given is not None and not (given.is_floating_point and dtype.is_floating_point):
             raise ValueError(f"{name} {given}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
-    return Numbers(accumulate or dtype, wire or dtype)
+    return ReductionDtypes(accumulate or dtype, wire or dtype)
 
 
-class Call:
+class Executors:
+    """The executors of one group, one for each algorithm: programs and buffers are made once."""
+
+    def __init__(self, _: dist.ProcessGroup) -> None:
+        self.by_key: dict[tuple[Collective, str, int, int], Executor] = {}
+
+
+class CollectiveCall:
     """One collective on one group: where it runs, and its executor.
 
     transport: of its tensors, once it is to be performed.
@@ -65,7 +73,10 @@ class Call:
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
-        self.lane: Lane = lane_of(self.group)
+        self._state = state_of(self.group)
+        self._queue = self._state.part(CollectiveQueue)
+        # Now, since ranks count the times that they have come to a group's store.
+        self._failures = self._state.part(FailureRecords)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         # Now, so that what cannot be is the caller's error.
@@ -79,15 +90,15 @@ class Call:
         return self.transport is not STAGED and is_plain(tensor)
 
     def buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-        """(length,): the lane's room for a copy of what is on the device of `tensor`, where `execute` can take it."""
+        """(length,): the queue's buffer for a copy, on the device of `tensor`, or where `execute` can take it."""
         if self.transport is STAGED:
-            return self.lane.buffer(length, dtype, CPU, pinned=True)
-        return self.lane.buffer(length, dtype, tensor.device)
+            return self._queue.buffer(length, dtype, CPU, pinned=True)
+        return self._queue.buffer(length, dtype, tensor.device)
 
     def execute(
         self,
         tensor: torch.Tensor,
-        how: Reduction | None = None,
+        reduction: Reduction | None = None,
         wire: torch.dtype | None = None,
         source: Source | None = None,
     ) -> None:
@@ -95,75 +106,81 @@ class Call:
         collective, algorithm, _ = self.key
         size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
-            algorithm = chooser_of(self.group).choose(collective, size_bytes, self.group)
+            algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
-        combine = how.combine if how else torch.Tensor.add_
+        combine = reduction.combine if reduction else torch.Tensor.add_
         executor.run(tensor, reduce=combine, source=source, wire=wire, number=self.number)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
         key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
-        executors = _EXECUTORS.setdefault(self.group, {})
+        executors = self._state.part(Executors).by_key
         if key not in executors:
             executors[key] = Executor(build(collective, algorithm, self.num_ranks, size_bytes), self.group, root)
         return executors[key]
 
+    def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:
+        """That of this call.
+
+        tensor: that which is reduced, passed on or gathered, or one rank's share where `details` say so.
+        details: what else all ranks must have alike.
+        """
+        collective, algorithm, root = self.key
+        return Fingerprint(
+            name, tensor.numel(), tensor.dtype, details, algorithm, root if collective in ROOTED else None
+        )
+
     def perform(
         self,
         work: Callable[[], None],
-        async_op: bool,
-        name: str,
+        fingerprint: Fingerprint,
         result: list[torch.Tensor],
-        tensor: torch.Tensor,
-        details: tuple[object, ...] = (),
         inputs: Sequence[torch.Tensor] = (),
+        async_op: bool = False,
     ) -> Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
-        name, tensor, details: of the fingerprint, which all ranks must have alike.
-        inputs: the tensors that it was given beside that one and those of the result.
+        result: the tensors that it writes; at least one, all on the device on which `inputs`, which it reads, are.
         """
-        self.transport = self.lane.transports.of(tensor)
-        collective, algorithm, root = self.key
-        of_root = root if collective in (Collective.BROADCAST, Collective.REDUCE) else None
-        fingerprint = Fingerprint(name, tensor.numel(), tensor.dtype, details, algorithm, of_root)
+        self.transport = self._state.part(Transports).of(result[0])
+        fingerprints = self._state.part(FingerprintCheck)
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
-        check = self.lane.check
+        mode = fingerprints.mode
 
         def turn() -> None:
             try:
-                self.number = self.lane.fingerprints.number(fingerprint, check)
+                self.number = fingerprints.number(fingerprint, mode)
                 work()
             except ValueError:  # refused before anything was sent
                 raise
             except CollectiveError as error:
-                error.add_cause(self.lane.failures.first_cause(error, str(fingerprint)))
+                error.add_cause(self._failures.first_cause(error, str(fingerprint)))
                 raise
             except BaseException as error:
-                self.lane.failures.first_cause(error, str(fingerprint))  # for the others, who wait for this rank
+                self._failures.first_cause(error, str(fingerprint))  # for the others, who wait for this rank
                 raise
 
-        if tensor.is_cuda:
-            return self._perform_on_cuda(turn, async_op, result, [tensor, *result, *inputs])
+        if result[0].is_cuda:
+            return self._perform_on_cuda(turn, async_op, result, inputs)
         if async_op:
-            return self.lane.start(turn, result)
-        self.lane.run(turn)
+            return self._queue.start(turn, result)
+        self._queue.run(turn)
         return None
 
     def _perform_on_cuda(
-        self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], tensors: list[torch.Tensor]
+        self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Work | None:
-        crossing = self.lane.crossing(tensors)
+        stream_sync = self._queue.stream_sync([*result, *inputs])
 
-        def crossed() -> None:
-            crossing.carry_out(turn)
+        def turn_on_stream() -> None:
+            stream_sync.run(turn)
 
         if async_op and self.transport is STAGED:
-            return self.lane.start(crossed, result, crossing)
+            return self._queue.start(turn_on_stream, result, stream_sync)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
         # own, in the same order, which a second thread would spoil.
-        self.lane.run(crossed)
+        self._queue.run(turn_on_stream)
         if async_op:
-            return Work.over(result, crossing)
-        crossing.join()
+            return Work.over(result, stream_sync)
+        stream_sync.wait()
         return None

@@ -52,13 +52,13 @@ class Reduction:
     combine: Combine
     averages: bool
 
-    def combine_into(self, place: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """Put into `place` what `combine` would make of `chunk`, which stays as it is."""
+    def combine_into(self, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+        """Put into `output` what `combine` would make of `chunk`, which stays as it is."""
         if self.combine is torch.Tensor.add_:
-            torch.add(chunk, arrived, out=place)  # at once: most of the time of a sum is reading and writing
+            torch.add(chunk, arrived, out=output)  # at once: most of the time of a sum is reading and writing
         else:
-            place.copy_(chunk)
-            self.combine(place, arrived)
+            output.copy_(chunk)
+            self.combine(output, arrived)
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
         """What is left to do, in place, once all contributions are combined.
@@ -71,11 +71,11 @@ class Reduction:
 
 
 @lru_cache
-def reduction(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
+def reduction_of(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
     """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it, or torch no sum."""
-    kind = next((each for each in _COMBINE if op == each), None)
+    kind = next((known for known in _COMBINE if op == known), None)
     if kind is None:
-        raise ValueError(f"op {op}: must be one of {', '.join(each.name for each in _COMBINE)}")
+        raise ValueError(f"op {op}: must be one of {', '.join(known.name for known in _COMBINE)}")
     name = kind.name
     if kind in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"op {name}: needs integers or bool, not {dtype}")
@@ -83,19 +83,19 @@ def reduction(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reductio
         raise ValueError(f"op {name}: needs numbers, not {dtype}; use BAND or BOR")
     if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
         raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
-    how = Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)
-    _try_out(how, dtype)
-    return how
+    reduction = Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)
+    _try_out(reduction, dtype)
+    return reduction
 
 
-def _try_out(how: Reduction, dtype: torch.dtype) -> None:
+def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
     """Raise ValueError if torch cannot do it: in the middle of a collective that would break the group."""
     try:
-        place, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
-        how.combine(chunk, arrived)
-        how.combine_into(place, chunk, arrived)
-        how.finish(chunk, 2)
+        output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
+        reduction.combine(chunk, arrived)
+        reduction.combine_into(output, chunk, arrived)
+        reduction.finish(chunk, 2)
     except RuntimeError as error:  # NotImplementedError is one
         raise ValueError(
-            f"op {how.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
+            f"op {reduction.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
         ) from error

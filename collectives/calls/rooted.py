@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from collectives.calls.call import Call, numbers
+from collectives.calls.call import CollectiveCall, reduction_dtypes
 from collectives.calls.functions import Group, Op
-from collectives.calls.reduction import reduction
+from collectives.calls.reduction import reduction_of
 from collectives.calls.tensor_checks import assign, check_writable, resolved
 from collectives.runtime import Work, home_of, resolve
 from ringsim.schedule import Collective
@@ -22,10 +22,20 @@ def broadcast(
 ) -> Work | None:
     """Copy rank `src`'s `tensor` into everyone's.
 
+    tensor: of any shape, with as many elements of one dtype on every rank.
     src: a rank of the whole job; `group_src`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.full((2,), float(rank))
+        >>> collectives.broadcast(tensor, src=1)
+        >>> tensor
+        tensor([1., 1.])
     """
     check_writable("tensor", tensor)
-    call = Call(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
+    call = CollectiveCall(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
 
     def run() -> None:
         own = tensor.detach()
@@ -36,7 +46,7 @@ def broadcast(
         if whole is not own:
             assign(own, whole)
 
-    return call.perform(run, async_op, "broadcast", [tensor], tensor)
+    return call.perform(run, call.fingerprint("broadcast", tensor), [tensor], async_op=async_op)
 
 
 def reduce(
@@ -53,31 +63,49 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
 
+    tensor: of any shape, with as many elements of one dtype on every rank.
     dst: a rank of the whole job; `group_dst`, instead, one of `group`.
+    op: as in `all_reduce`.
+    async_op, group, algorithm, accumulate, wire: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.ones(3)
+        >>> collectives.reduce(tensor, dst=1)
+        >>> tensor.tolist() == [2.0 if rank == 1 else 1.0] * 3
+        True
     """
     check_writable("tensor", tensor)
-    dtypes = numbers(tensor.dtype, accumulate, wire)
-    how = reduction(op, dtypes.state)
+    dtypes = reduction_dtypes(tensor.dtype, accumulate, wire)
+    reduction = reduction_of(op, dtypes.state)
     root = _root(resolve(group), "dst", dst, group_dst)
-    call = Call(Collective.REDUCE, algorithm, group, root)
+    call = CollectiveCall(Collective.REDUCE, algorithm, group, root)
 
     def run() -> None:
         state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
         state.copy_(resolved(tensor))
-        call.execute(state, how, dtypes.wire)
+        call.execute(state, reduction, dtypes.wire)
         if call.rank == root:
-            how.finish(state, call.num_ranks)
+            reduction.finish(state, call.num_ranks)
             assign(tensor, state)
 
-    return call.perform(run, async_op, "reduce", [tensor], tensor, (", ", how.name, dtypes))
+    fingerprint = call.fingerprint("reduce", tensor, ", ", reduction.name, dtypes)
+    return call.perform(run, fingerprint, [tensor], async_op=async_op)
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
     On a group without a backend for the CPU it is the current CUDA stream that is waited for, too.
+
+    async_op, group: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises CollectiveError when a peer fails or does not come in time.
+
+        >>> collectives.barrier()
     """
-    call = Call(Collective.ALL_REDUCE, "recursive_doubling", group)
+    call = CollectiveCall(Collective.ALL_REDUCE, "recursive_doubling", group)
     token = torch.zeros(1, device=home_of(call.group))
 
     def run() -> None:
@@ -85,7 +113,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
-    return call.perform(run, async_op, "barrier", [token], token)
+    return call.perform(run, call.fingerprint("barrier", token), [token], async_op=async_op)
 
 
 def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:

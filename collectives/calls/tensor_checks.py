@@ -60,7 +60,7 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements of `tensor` lie at one place."""
+    """Whether two elements of `tensor` lie at one offset."""
     strides = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
     reach = 0  # how far the dimensions of smaller strides go
     for step, size in strides:
@@ -69,11 +69,11 @@ def _overlaps(tensor: torch.Tensor) -> bool:
         reach += step * (size - 1)
     else:
         return False
-    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all places.
-    places = torch.zeros(1, dtype=torch.int64)
+    # Strides that interleave, such as 3 and 2 of the shape (2, 3), need not overlap: look at all offsets.
+    offsets = torch.zeros(1, dtype=torch.int64)
     for step, size in strides:
-        places = (places[:, None] + step * torch.arange(size)).flatten()
-    return len(places.unique()) < len(places)
+        offsets = (offsets[:, None] + step * torch.arange(size)).flatten()
+    return len(offsets.unique()) < len(offsets)
 
 
 def check_share(small_name: str, small: torch.Tensor, large_name: str, large: torch.Tensor, num_ranks: int) -> None:
@@ -93,13 +93,13 @@ def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: t
     """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
     if len(tensors) != num_ranks:
         raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
-    for index, each in enumerate(tensors):
-        if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
+    for index, listed in enumerate(tensors):
+        if listed.numel() != tensor.numel() or listed.dtype != tensor.dtype:
             raise ValueError(
-                f"{list_name}[{index}] has {each.numel()} elements of {each.dtype} and {name} {tensor.numel()} of "
+                f"{list_name}[{index}] has {listed.numel()} elements of {listed.dtype} and {name} {tensor.numel()} of "
                 f"{tensor.dtype}: both must be the same"
             )
-        if each.device != tensor.device:
+        if listed.device != tensor.device:
             raise ValueError(
-                f"{list_name}[{index}] is on {each.device} and {name} on {tensor.device}: must be on the same"
+                f"{list_name}[{index}] is on {listed.device} and {name} on {tensor.device}: must be on the same"
             )

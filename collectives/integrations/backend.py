@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import coalesced, functions, rooted
-from collectives.runtime import Work, calm_new_polling, close_lane
+from collectives.runtime import Work, batch_policy_for_new_groups, close_queue
 
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
@@ -29,7 +29,15 @@ DEVICES = ["cpu", "cuda"]
 class BackendOptions:
     """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
 
+    all_reduce, reduce_scatter, all_gather, broadcast, reduce: the algorithm of each collective.
     wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+
+        >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
+        >>> group = dist.new_group(backend="ring", pg_options=options)
+        >>> tensor = torch.ones(3)
+        >>> dist.all_reduce(tensor, group=group)
+        >>> tensor
+        tensor([2., 2., 2.])
     """
 
     all_reduce: str = "ring"
@@ -61,7 +69,7 @@ class RingGroup(dist.ProcessGroup):
         self._store = store
         self.is_shut_down = False
         self.options = options or BackendOptions()
-        with calm_new_polling():
+        with batch_policy_for_new_groups():
             gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
         # What a Python group does not override torch looks up here; and so do our own sends and receives.
@@ -77,32 +85,32 @@ class RingGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         self.is_shut_down = True
-        close_lane(self)
+        close_queue(self)
         super().shutdown()
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.AllreduceOptions()
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        how, later = self.options.reducing(self.options.all_reduce, tensors[0]), _later(opts, tensors[0])
+        keywords, async_op = self.options.reducing(self.options.all_reduce, tensors[0]), _is_async(opts, tensors[0])
         if len(tensors) > 1:
-            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, later, **how), tensors)
-        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, later, **how), tensors)
+            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
+        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, async_op, **keywords), tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceOptions()
-        how = self.options.reducing(self.options.reduce, tensors[0])
-        later = _later(opts, tensors[0])
-        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, later, opts.rootRank, **how)
+        keywords = self.options.reducing(self.options.reduce, tensors[0])
+        async_op = _is_async(opts, tensors[0])
+        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, async_op, opts.rootRank, **keywords)
         return _work(work, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
-        algorithm, later = self.options.broadcast, _later(opts, tensors[0])
-        work = rooted.broadcast(tensors[0], None, self, later, opts.rootRank, algorithm=algorithm)
+        algorithm, async_op = self.options.broadcast, _is_async(opts, tensors[0])
+        work = rooted.broadcast(tensors[0], None, self, async_op, opts.rootRank, algorithm=algorithm)
         return _work(work, tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
@@ -113,14 +121,14 @@ class RingGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or AllgatherOptions()
-        algorithm, later = self.options.all_gather, _later(opts, inputs[0])
-        work = functions.all_gather(outputs[0], inputs[0], self, later, algorithm=algorithm)
+        algorithm, async_op = self.options.all_gather, _is_async(opts, inputs[0])
+        work = functions.all_gather(outputs[0], inputs[0], self, async_op, algorithm=algorithm)
         return _work(work, outputs[0])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         opts = opts or AllgatherOptions()
-        algorithm, later = self.options.all_gather, _later(opts, input)
-        work = functions.all_gather_into_tensor(output, input, self, later, algorithm=algorithm)
+        algorithm, async_op = self.options.all_gather, _is_async(opts, input)
+        work = functions.all_gather_into_tensor(output, input, self, async_op, algorithm=algorithm)
         return _work(work, [output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
@@ -129,23 +137,23 @@ class RingGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceScatterOptions()
-        how = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        later = _later(opts, outputs[0])
-        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, later, **how)
+        keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
+        async_op = _is_async(opts, outputs[0])
+        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, async_op, **keywords)
         return _work(work, outputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         opts = opts or dist.ReduceScatterOptions()
-        how = self.options.reducing(self.options.reduce_scatter, output)
-        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _later(opts, output), **how)
+        keywords = self.options.reducing(self.options.reduce_scatter, output)
+        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _is_async(opts, output), **keywords)
         return _work(work, [output])
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
         opts = opts or dist.ReduceScatterOptions()
-        how = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        return _last(coalesced.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **how))
+        keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
+        return _last(coalesced.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
 
     # What torch called them until 2.12, and still does here and there.
     _allgather_base = all_gather_single
@@ -154,7 +162,7 @@ class RingGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
 
-def _later(opts: Any, tensor: Tensor) -> bool:
+def _is_async(opts: Any, tensor: Tensor) -> bool:
     """Whether not to wait in the call itself: where it is a stream that waits, the Work must tell it for what."""
     return bool(opts.asyncOp) or tensor.is_cuda
 

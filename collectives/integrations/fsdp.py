@@ -26,9 +26,16 @@ class _Allocating:
 
 @dataclass(frozen=True)
 class FSDPAllGather(_Allocating, api.AllGather):
-    """For `set_custom_all_gather`: gathers a module's parameters.
+    """The all-gather of a module's parameters in FSDP2, on our schedules: for `set_custom_all_gather`.
 
     algorithm: see `all_gather_into_tensor`.
+
+        >>> from torch.distributed.device_mesh import init_device_mesh
+        >>> from torch.distributed.fsdp import fully_shard
+        >>> model = fully_shard(torch.nn.Linear(4, 1), mesh=init_device_mesh("cpu", (2,)))
+        >>> model.set_custom_all_gather(collectives.FSDPAllGather(algorithm="direct"))
+        >>> model(torch.ones(2, 4)).shape
+        torch.Size([2, 1])
     """
 
     algorithm: str = "ring"
@@ -46,9 +53,17 @@ class FSDPAllGather(_Allocating, api.AllGather):
 
 @dataclass(frozen=True)
 class FSDPReduceScatter(_Allocating, api.ReduceScatter):
-    """For `set_custom_reduce_scatter`: reduces a module's gradients and leaves each rank its share.
+    """The reduce-scatter of a module's gradients in FSDP2, on our schedules: for `set_custom_reduce_scatter`.
 
     algorithm, accumulate, wire: see `reduce_scatter_tensor`.
+
+        >>> from torch.distributed.device_mesh import init_device_mesh
+        >>> from torch.distributed.fsdp import fully_shard
+        >>> model = fully_shard(torch.nn.Linear(4, 2, bias=False), mesh=init_device_mesh("cpu", (2,)))
+        >>> model.set_custom_reduce_scatter(collectives.FSDPReduceScatter(wire=torch.bfloat16))
+        >>> model(torch.full((1, 4), float(2 * rank))).sum().backward()
+        >>> model.weight.grad.to_local()
+        tensor([[1., 1., 1., 1.]])
     """
 
     algorithm: str = "ring"

@@ -1,17 +1,17 @@
 """What sending and reducing cost on this machine, measured."""
 
 from collectives.probes.clock import Clock, read_clock
-from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, Rounds
 from collectives.probes.hosts import places_of
 from collectives.probes.probe import probe
 from collectives.probes.provenance import provenance
 from collectives.probes.schedules import shift_schedule
+from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, Rounds
 
 __all__ = [
     "ROUNDS_PER_RUN",
     "Blocks",
     "Clock",
-    "Experiment",
+    "ProbeWorkload",
     "Rounds",
     "places_of",
     "probe",

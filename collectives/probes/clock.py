@@ -12,10 +12,9 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from collectives.runtime import naming_failures
+from collectives.runtime import Tag, naming_failures
 
 ROUNDS = 50  # of which the one that came back first counts: it waited least
-TAG = 0x57
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,11 @@ class Clock:
     @classmethod
     def between(cls, before: Self, after: Self) -> Self:
         """For what happened between two readings: clocks of two machines also go at slightly different rates."""
-        pairs = [list(zip(*each, strict=True)) for each in (
-            (before.ahead_s, after.ahead_s), (before.error_s, after.error_s))]  # fmt: skip
-        ahead = tuple((one + other) / 2 for one, other in pairs[0])
-        drift = [abs(one - other) / 2 for one, other in pairs[0]]
-        return cls(ahead, tuple(max(both) + more for both, more in zip(pairs[1], drift, strict=True)))
+        readings = list(zip(before.ahead_s, after.ahead_s, strict=True))
+        ahead = tuple((one + other) / 2 for one, other in readings)
+        drifts = [abs(one - other) / 2 for one, other in readings]
+        errors = map(max, zip(before.error_s, after.error_s, strict=True))
+        return cls(ahead, tuple(error + drift for error, drift in zip(errors, drifts, strict=True)))
 
 
 def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
@@ -54,9 +53,9 @@ def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
         own = torch.zeros(len(machines), 2, dtype=torch.float64)
         for machine in sorted(set(machines) - {machines[0]}):
             asking = machines.index(machine)
-            found = ask_time(group, asking)
-            if found is not None:
-                own[torch.tensor(machines) == machine] = torch.tensor(found, dtype=torch.float64)
+            answer = ask_time(group, asking)
+            if answer is not None:
+                own[torch.tensor(machines) == machine] = torch.tensor(answer, dtype=torch.float64)
         dist.all_reduce(own, group=group)  # each row is known to one rank, and 0 on all others
     ahead, errors = own.T.tolist()
     return Clock(tuple(ahead), tuple(errors))
@@ -70,16 +69,16 @@ def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | Non
     rank, message = group.rank(), torch.zeros(1, dtype=torch.float64)
     if rank == 0:
         for _ in range(ROUNDS):
-            group.recv([message], asking, TAG).wait()
+            group.recv([message], asking, Tag.CLOCK).wait()
             message[0] = time.perf_counter()
-            group.send([message], asking, TAG).wait()
+            group.send([message], asking, Tag.CLOCK).wait()
     if rank != asking:
         return None
     rounds = []
     for _ in range(ROUNDS):
         asked = time.perf_counter()
-        group.send([message], 0, TAG).wait()
-        group.recv([message], 0, TAG).wait()
+        group.send([message], 0, Tag.CLOCK).wait()
+        group.recv([message], 0, Tag.CLOCK).wait()
         answered = time.perf_counter()
         rounds.append((answered - asked, (asked + answered) / 2 - message.item()))
     way, ahead = min(rounds)

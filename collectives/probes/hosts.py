@@ -5,18 +5,17 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from collectives.runtime import Exchange
+from collectives.runtime import ObjectAllGather, Tag
 from ringsim.measurements import RankHosts
 
-TAG = 0x55
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # one for each running kernel, whatever its hosts are called
 NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each, and so interfaces of their own
 
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
     """Where the ranks of `group` are; collective."""
-    said = Exchange(group, TAG).all(f"{_machine()} {_namespace()}")
-    return RankHosts(_numbered([words.split(" ")[0] for words in said]), _numbered(said))
+    names = ObjectAllGather(group, Tag.HOSTS).gather(f"{_machine()} {_namespace()}")
+    return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 
 def _machine() -> str:

@@ -8,10 +8,10 @@ from itertools import cycle
 import torch
 import torch.distributed as dist
 
-from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, Rounds, time_blocks
 from collectives.probes.hosts import places_of
 from collectives.probes.provenance import provenance
-from collectives.probes.schedules import ping_schedule, shift_schedule
+from collectives.probes.schedules import ping_pong_schedule, shift_schedule
+from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, Rounds, time_blocks
 from collectives.runtime import Executor, execute, naming_failures
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
@@ -34,7 +34,7 @@ def probe(
     blocks: Blocks = BLOCKS,
     sizes: Sequence[int] = SIZES,
     pairs: bool = False,
-    calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[Experiment]]] = lambda _: nullcontext([]),
+    calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[ProbeWorkload]]] = lambda _: nullcontext([]),
     meet: Callable[[], object] | None = None,
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
@@ -49,7 +49,7 @@ def probe(
     memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
     time, because what is still in the caches moves and adds several times faster.
     pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
-    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `Call`.
+    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`.
     meet: lets all ranks meet before each block; by messages of our own if None, because in a collective of `group`,
     which may be what asks for the probes, another one of the same group would wait for the end of the first.
     """
@@ -58,32 +58,36 @@ def probe(
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
-        probes = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
+        workloads = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
         if pairs:
-            probes += [*_pings(group, memory, sizes, places), *_exchanges(group, memory, sizes)]
-            probes += _clones(group.size(), memory)
+            workloads += [*_ping_pongs(group, memory, sizes, places), *_bidirectional(group, memory, sizes)]
+            workloads += _clones(group.size(), memory)
             for dtype in REDUCED:
-                probes += _additions(group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
-        with calls(group) as of_calls:
-            probes += of_calls
+                workloads += _additions(
+                    group.size(), memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}"
+                )
+        with calls(group) as call_workloads:
+            workloads += call_workloads
             meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
             meet = meet or partial(meeting.run, torch.zeros(1))
             rounds_in_turn = [
-                [time_blocks(each, blocks, meeting, meet) for each in probes] for _ in range(blocks.turns)
+                [time_blocks(workload, blocks, meeting, meet) for workload in workloads] for _ in range(blocks.turns)
             ]
         times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
-    times /= torch.tensor([len(each.ranks) for each in probes])[:, None, None]  # over a block all go at the same pace
+    times /= torch.tensor([len(workload.ranks) for workload in workloads])[
+        :, None, None
+    ]  # over a block all go at the same pace
     elapsed, of_core = times.transpose(0, 1).flatten(1, 2).unbind(-1)
     results = [
-        Probe(each.kind + suffix, each.size_bytes, each.in_flight, tuple(blocks))
-        for suffix, of_probes in (("", elapsed), ("_cpu", of_core))
-        for each, blocks in zip(probes, of_probes.tolist(), strict=True)
+        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(block_times))
+        for suffix, times_s in (("", elapsed), ("_cpu", of_core))
+        for workload, block_times in zip(workloads, times_s.tolist(), strict=True)
     ]
     return Measurements(group.size(), {**provenance(), **places.as_dict()}, tuple(results))
 
 
-def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
+def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
     """Every rank sends to the next in the ring; once more with several messages at a time."""
     if group.size() == 1:
         return
@@ -91,32 +95,32 @@ def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]
         groups = min(ROUNDS_PER_RUN, max(len(memory) // (in_flight * size), 1))
         ring = range(group.size())
         schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
-        yield Experiment("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
+        yield ProbeWorkload("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
 
 
-def _pings(
+def _ping_pongs(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts
-) -> Iterator[Experiment]:
-    """A message there and back between neighbours of different hosts, all of them, and of one host, once."""
+) -> Iterator[ProbeWorkload]:
+    """Ping-pong: a message there and back between all neighbours of different hosts, and one pair on one host."""
     num_ranks, hosts = group.size(), places.hosts
     across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
     within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
     for rank in sorted(across + within):
         pair = rank, places.right_of(rank)
-        schedule = ping_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
+        schedule = ping_pong_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
         for size in sizes:
-            yield Experiment(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
+            yield ProbeWorkload(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
 
 
-def _exchanges(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[Experiment]:
-    """One pair of neighbours, and as many pairs as there are, send to each other both ways at once."""
+def _bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
+    """Bidirectional bandwidth: one pair of neighbours, and all pairs there are, send to each other at once."""
     for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
         rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
         for size in sizes:
             groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
             schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
             rounds = _messages(schedule, group, memory, size)
-            yield Experiment(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
+            yield ProbeWorkload(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
 
 
 def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
@@ -133,16 +137,16 @@ def _add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
 
 def _additions(
     num_ranks: int, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
-) -> Iterator[Experiment]:
+) -> Iterator[ProbeWorkload]:
     """Every rank adds."""
     held = memory[: len(memory) // 4 * 4].view(dtype)
     for size in sizes:
         length = size // dtype.itemsize
         rounds = _reduce(_spread(held, length), torch.zeros(length, dtype=dtype))
-        yield Experiment(kind, size, 1, range(num_ranks), rounds)
+        yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds)
 
 
-def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[Experiment]:
+def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
     """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
     if len(memory) >= FRESH_BYTES:
         pieces = cycle(_spread(memory, FRESH_BYTES))
@@ -151,7 +155,7 @@ def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[Experiment]:
             for _ in range(ROUNDS_PER_RUN):
                 next(pieces).clone()
 
-        yield Experiment("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
+        yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
 
 
 def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:

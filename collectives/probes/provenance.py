@@ -5,20 +5,20 @@ from typing import Any
 
 import torch
 
-from collectives.runtime import is_calm
+from collectives.runtime import have_gloo_threads_batch_policy
 from ringsim import measurements
 
 
 def provenance() -> dict[str, Any]:
     """What a reader must know to judge a figure, for JSON."""
-    found = measurements.provenance()
+    origin = measurements.provenance()
     return {
-        **found,
-        "command": _torchrun() + found["command"],
+        **origin,
+        "command": _torchrun() + origin["command"],
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        "calm_polling": is_calm(),
+        "calm_polling": have_gloo_threads_batch_policy(),
     }
 
 

@@ -16,14 +16,16 @@ def shift_schedule(
     """
     sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
     targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
-    places = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
+    positions = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
     one_of = np.arange(in_flight)
-    columns = ((sources, targets, (places - index) % groups * in_flight + one_of, np.True_) for index in range(rounds))
+    columns = (
+        (sources, targets, (positions - index) % groups * in_flight + one_of, np.True_) for index in range(rounds)
+    )
     return Schedule.from_columns(Collective.ALL_REDUCE, "shift", num_ranks, groups * in_flight, columns)
 
 
-def ping_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
-    """A chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
+def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
+    """Ping-pong: a chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
     pair = (one, other)
     columns = ((pair[index % 2], pair[1 - index % 2], 0, np.True_) for index in range(rounds))
-    return Schedule.from_columns(Collective.ALL_REDUCE, "ping", num_ranks, 1, columns)
+    return Schedule.from_columns(Collective.ALL_REDUCE, "ping_pong", num_ranks, 1, columns)

@@ -1,48 +1,71 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
 from collectives.runtime.errors import CollectiveError, naming_failures
-from collectives.runtime.executor import Executor, execute, is_plain, resolve
+from collectives.runtime.executor import Executor, execute, is_plain
+from collectives.runtime.failure_records import FailureRecords
 from collectives.runtime.failures import explain_failures, name_first_to_fail
-from collectives.runtime.fingerprint import UNNUMBERED, CallCheck, Fingerprint, MismatchError
-from collectives.runtime.flight_record import Ledger
-from collectives.runtime.gloo_threads import calm_new_polling, calm_polling, is_calm
-from collectives.runtime.object_gather import Exchange
+from collectives.runtime.fingerprint import (
+    UNNUMBERED,
+    CallCheck,
+    Fingerprint,
+    FingerprintCheck,
+    MismatchError,
+    check_calls,
+)
+from collectives.runtime.flight_record import FlightRecord
+from collectives.runtime.gloo_threads import (
+    GLOO_THREAD_POLICIES,
+    GlooThreadPolicy,
+    batch_policy_for_new_groups,
+    have_gloo_threads_batch_policy,
+    set_gloo_thread_policy,
+)
+from collectives.runtime.group_state import GroupState, resolve, state_of
+from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.profiler_spans import span
-from collectives.runtime.queue import Lane, check_calls, close_lane, lane_of
-from collectives.runtime.run import Event, Run, Source
-from collectives.runtime.transport import CPU, STAGED, Transport, has_backend, home_of
+from collectives.runtime.queue import CollectiveQueue, close_queue
+from collectives.runtime.schedule_run import Event, ScheduleRun, Source
+from collectives.runtime.tags import Tag
+from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
 from collectives.runtime.work import Work
 
 __all__ = [
     "CPU",
+    "GLOO_THREAD_POLICIES",
     "STAGED",
     "UNNUMBERED",
     "CallCheck",
     "CollectiveError",
+    "CollectiveQueue",
     "Event",
-    "Exchange",
     "Executor",
+    "FailureRecords",
     "Fingerprint",
-    "Lane",
-    "Ledger",
+    "FingerprintCheck",
+    "FlightRecord",
+    "GlooThreadPolicy",
+    "GroupState",
     "MismatchError",
-    "Run",
+    "ObjectAllGather",
+    "ScheduleRun",
     "Source",
+    "Tag",
     "Transport",
+    "Transports",
     "Work",
-    "calm_new_polling",
-    "calm_polling",
+    "batch_policy_for_new_groups",
     "check_calls",
-    "close_lane",
+    "close_queue",
     "execute",
     "explain_failures",
     "has_backend",
+    "have_gloo_threads_batch_policy",
     "home_of",
-    "is_calm",
     "is_plain",
-    "lane_of",
     "name_first_to_fail",
     "naming_failures",
     "resolve",
+    "set_gloo_thread_policy",
     "span",
+    "state_of",
 ]

@@ -5,7 +5,7 @@ import torch
 from collectives.runtime.transport import CPU
 
 
-def fresh(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
+def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
     """(length,): new memory.
 
     pinned: as a GPU copies from and to fastest; not heeded where there is no GPU.
@@ -13,10 +13,10 @@ def fresh(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: b
     return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
 
 
-def room(
+def reused_buffer(
     kept: torch.Tensor, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False
 ) -> torch.Tensor:
-    """`kept` if it will do: fresh memory costs more than the sending."""
+    """`kept`, or a new buffer if that is too short or of another kind: new memory costs more than the sending."""
     if kept.dtype == dtype and len(kept) >= length and kept.device == device:
         return kept
-    return fresh(length, dtype, device, pinned)
+    return new_buffer(length, dtype, device, pinned)

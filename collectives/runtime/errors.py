@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collectives.runtime.flight_record import Ledger
+from collectives.runtime.flight_record import FlightRecord
 
 
 class CollectiveError(RuntimeError):
@@ -17,13 +17,19 @@ class CollectiveError(RuntimeError):
     dist.destroy_process_group before it waits for a peer. (Where torch's own collectives are under way as well, whose
     threads may abort a process that takes leave, os._exit is the sure way.)
 
-    ledger: how far each of this rank's transfers had got; None if it failed outside of a schedule.
+    flight_record: how far each of this rank's transfers had got; None if it failed outside of a schedule.
     peer: the rank of the group that this rank was waiting for; None if it is not known.
+
+        >>> try:
+        ...     collectives.all_reduce(torch.ones(3))
+        ... except collectives.CollectiveError as error:
+        ...     print(error, error.flight_record.table() if error.flight_record else "")
+        ...     sys.exit(1)
     """
 
-    def __init__(self, message: str, ledger: Ledger | None = None, peer: int | None = None) -> None:
+    def __init__(self, message: str, flight_record: FlightRecord | None = None, peer: int | None = None) -> None:
         super().__init__(message)
-        self.ledger = ledger
+        self.flight_record = flight_record
         self.peer = peer
 
     def add_cause(self, cause: str) -> None:

@@ -1,8 +1,9 @@
 """`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
 
-Each rank runs its own part (`RankProgram`) in one thread, from a script. On Gloo receives are posted ahead, because its
-send is a rendezvous: it writes at once only if the receiver has already said where to. Those of short messages are
-posted even before the call (`Mail`). Elsewhere, on NCCL, each step is launched as one group (`BatchedRun`).
+Each rank runs its own part (`RankProgram`) in one thread, from a list of instructions. On Gloo receives are posted
+ahead, because its send is a rendezvous: it writes at once only if the receiver has already said where to. Those of
+short messages are posted even before the call (`PrepostedReceives`). Elsewhere, on NCCL, each step is launched as one
+group (`BatchedScheduleRun`).
 """
 
 import weakref
@@ -13,18 +14,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from collectives.runtime.batched_run import BatchedRun
-from collectives.runtime.buffers import room
-from collectives.runtime.instructions import Line, batched_script_of, num_apart, num_apart_in_a_step, script_of
-from collectives.runtime.preposted import goes_by_mail, mail_of, mail_tag, numbered_tag
+from collectives.runtime.batched_schedule_run import BatchedScheduleRun
+from collectives.runtime.buffers import reused_buffer
+from collectives.runtime.errors import naming_failures
+from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.instructions import (
+    RankInstruction,
+    batched_instructions_of,
+    instructions_of,
+    num_staging_buffers,
+    num_staging_buffers_in_a_step,
+)
+from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
 from collectives.runtime.rank_part import RankPart
-from collectives.runtime.run import Event, Reduce, Run, Source
-from collectives.runtime.transport import POSTED, STAGED, Transport, transports_of
+from collectives.runtime.schedule_run import Event, Reduce, ScheduleRun, Source
+from collectives.runtime.tags import Tag, numbered_tag
+from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
 from ringsim.schedule import Schedule, rank_program
-
-TAG = 0x52  # keeps our messages apart from the program's own sends and receives, which default to tag 0
 
 
 def execute(
@@ -35,35 +42,23 @@ def execute(
     group: dist.ProcessGroup | None = None,
     log: list[Event] | None = None,
 ) -> None:
-    """Run `schedule` once: `Executor(schedule, group).run(tensor, ...)`.
+    """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
-    group: the default process group if None; ValueError if there is none.
+    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank.
+    reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces.
+    group: the default process group if None.
+    log: gets an `Event` for every send and every receive.
+
+    Raises ValueError if there is no process group, or for a tensor or schedule that does not fit it, and
+    CollectiveError when a peer fails or is later than the group's timeout. To run one schedule again and again, make an
+    `Executor` of it.
+
+        >>> tensor = torch.tensor([1.0, 2.0]) + rank
+        >>> collectives.execute(ringsim.ring_all_reduce(2), tensor)
+        >>> tensor
+        tensor([3., 5.])
     """
     Executor(schedule, resolve(group)).run(tensor, reduce=reduce, log=log)
-
-
-def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`group`, or the default one.
-
-    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
-    """
-    group = group or dist.group.WORLD
-    if group is None:
-        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
-    if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
-        raise ValueError("group: this rank is not in it; only its members call its collectives")
-    if _is_destroyed(group):
-        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
-    return group
-
-
-def _is_destroyed(group: dist.ProcessGroup) -> bool:
-    """Whether dist.destroy_process_group is over for `group`."""
-    if type(group) is dist.ProcessGroup:
-        return group not in distributed_c10d._world.pg_map
-    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
-    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
-    return getattr(group, "is_shut_down", False)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -71,34 +66,34 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-class Plan(NamedTuple):
-    """How a rank carries out its program on a transport.
+class ExecutionPlan(NamedTuple):
+    """How a rank executes its program on a transport.
 
-    num_slots: places for what arrives and must not land in its chunk.
+    num_staging_buffers: for what arrives and must not land in its chunk.
     """
 
-    run: type[Run]
-    script: tuple[Line, ...]
-    num_slots: int
+    run: type[ScheduleRun]
+    instructions: tuple[RankInstruction, ...]
+    num_staging_buffers: int
 
 
-class Layout(NamedTuple):
+class ChunkLayout(NamedTuple):
     """How a tensor is cut.
 
     lengths, tags: elements of each chunk, and the tag of its messages.
-    longest_slot: elements that a place must have for what does not come by mail; 0 if all does.
+    staging_length: elements that a staging buffer must have for what is not eager; 0 if all is.
     """
 
     lengths: list[int]
     tags: list[int]
-    longest_slot: int
+    staging_length: int
 
 
 class Executor:
     """One schedule on one process group, to be run any number of times; keeps what every run needs.
 
     Memory: the longest chunk, a few times, for what arrives to be added (as many as one step brings to this rank, and
-    on Gloo at least three where there are as many), unless it is short enough for the group's mail; for a CUDA tensor
+    on Gloo at least three where there are as many), unless it is short enough to be eager; for a CUDA tensor
     on Gloo also its length in pinned memory of the host. Kept between runs, because fresh memory costs more than the
     sending.
 
@@ -106,9 +101,22 @@ class Executor:
     tag: of the messages; others than those of the collectives need another. Less than 256.
 
     Raises ValueError if the schedule has another number of ranks than the group.
+
+        >>> executor = collectives.Executor(ringsim.ring_all_reduce(2), dist.group.WORLD)
+        >>> tensors = [torch.ones(4) * rank, torch.ones(1000)]
+        >>> for tensor in tensors:
+        ...     executor.run(tensor)
+        >>> [tensor[0].item() for tensor in tensors]
+        [1.0, 2.0]
     """
 
-    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = TAG) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        group: dist.ProcessGroup,
+        root: int = 0,
+        tag: int = Tag.COLLECTIVE,
+    ) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -117,19 +125,30 @@ class Executor:
         # With another root than 0, all ranks are moved along by as much.
         peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         self._part = RankPart(schedule, program, tuple(program.sends), peers)
-        self._mail = mail_of(group)
+        state = state_of(group)
+        self._preposted = state.part(PrepostedReceives)
         self.tag = tag
-        self._transports = transports_of(group)
-        self._layouts: dict[tuple[int, int, bool, int], Layout] = {}
-        self._scratch = self._mirror = self._wide = self._staging = torch.empty(0, dtype=torch.uint8)
+        self._transports = state.part(Transports)
+        self._communicator = state.part(CommunicatorStart)
+        self._layouts: dict[tuple[int, int, bool, int], ChunkLayout] = {}
+        self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
 
     @cached_property
-    def _posted(self) -> Plan:
-        return Plan(Run, script_of(self._part.program), num_apart(self._part.program))
+    def _posted(self) -> ExecutionPlan:
+        program = self._part.program
+        return ExecutionPlan(ScheduleRun, instructions_of(program), num_staging_buffers(program))
 
     @cached_property
-    def _batched(self) -> Plan:
-        return Plan(BatchedRun, batched_script_of(self._part.program), num_apart_in_a_step(self._part.program))
+    def _batched(self) -> ExecutionPlan:
+        program = self._part.program
+        return ExecutionPlan(
+            BatchedScheduleRun, batched_instructions_of(program), num_staging_buffers_in_a_step(program)
+        )
+
+    def _batched_on(self, device: torch.device) -> ExecutionPlan:
+        with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
+            self._communicator.ensure(self.group, device)
+        return self._batched
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -182,8 +201,8 @@ class Executor:
         log: list[Event] | None,
         number: int,
     ) -> None:
-        self._staging = room(self._staging, tensor.numel(), tensor.dtype, pinned=True)
-        host = self._staging[: tensor.numel()]
+        self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
+        host = self._host[: tensor.numel()]
         host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
         self._run(host, POSTED, reduce, None, wire, log, number)
         tensor.detach().view(-1).copy_(host)
@@ -198,31 +217,32 @@ class Executor:
         log: list[Event] | None,
         number: int,
     ) -> None:
-        plan = self._posted if transport is POSTED else self._batched
+        plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = wire or tensor.dtype
         layout = self._layout(tensor.numel(), wire.itemsize, plan, number)
-        homes = _cut(tensor, layout.lengths)
-        chunks = _cut(source.tensor, layout.lengths) if source else homes.copy()
-        mirror = chunks
+        targets = _cut(tensor, layout.lengths)
+        chunks = _cut(source.tensor, layout.lengths) if source else targets.copy()
+        wire_chunks = chunks
         if wire != tensor.dtype:
-            self._mirror = room(self._mirror, tensor.numel(), wire, tensor.device)
-            mirror = _cut(self._mirror[: tensor.numel()], layout.lengths)
+            self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
+            wire_chunks = _cut(self._wire[: tensor.numel()], layout.lengths)
             reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
-        slots: Sequence[torch.Tensor] = ()
-        if layout.longest_slot:
-            length = plan.num_slots * layout.longest_slot
-            self._scratch = room(self._scratch, length, wire, tensor.device)
-            slots = self._scratch[:length].split(layout.longest_slot)  # of what is kept the rest may be half a slot
+        staging_buffers: Sequence[torch.Tensor] = ()
+        if layout.staging_length:
+            length = plan.num_staging_buffers * layout.staging_length
+            self._staging = reused_buffer(self._staging, length, wire, tensor.device)
+            # Only so much of it: of what is kept the rest may be half a buffer.
+            staging_buffers = self._staging[:length].split(layout.staging_length)
         reduce_into = source.reduce_into if source else None
         plan.run(
             self._part,
             self.group,
-            self._mail,
-            plan.script,
+            self._preposted,
+            plan.instructions,
             chunks,
-            homes,
-            mirror,
-            slots,
+            targets,
+            wire_chunks,
+            staging_buffers,
             layout.tags,
             reduce,
             reduce_into,
@@ -231,7 +251,7 @@ class Executor:
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
         """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
-        self._wide = room(self._wide, longest, tensor.dtype, tensor.device)
+        self._wide = reused_buffer(self._wide, longest, tensor.dtype, tensor.device)
         wide = self._wide
 
         def widened(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
@@ -239,23 +259,24 @@ class Executor:
 
         return widened
 
-    def _layout(self, num_elements: int, bytes_each: int, plan: Plan, number: int) -> Layout:
+    def _layout(self, num_elements: int, bytes_each: int, plan: ExecutionPlan, number: int) -> ChunkLayout:
         """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""
-        by_mail = plan.run is Run  # only Gloo lets receives stay posted between calls
-        key = num_elements, bytes_each, by_mail, number
+        eager = plan.run is ScheduleRun  # only Gloo lets receives stay posted between calls
+        key = num_elements, bytes_each, eager, number
         if key not in self._layouts:
             lengths = np.diff(self.schedule.bounds(num_elements)).tolist()
-            tags = self._tags([length * bytes_each for length in lengths], by_mail, number)
-            unmailed = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not goes_by_mail(tag)]
-            self._layouts[key] = Layout(lengths, tags, max(unmailed, default=0) if plan.num_slots else 0)
+            tags = self._tags([length * bytes_each for length in lengths], eager, number)
+            staged = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not is_eager(tag)]
+            staging_length = max(staged, default=0) if plan.num_staging_buffers else 0
+            self._layouts[key] = ChunkLayout(lengths, tags, staging_length)
         return self._layouts[key]
 
-    def _tags(self, sizes_bytes: list[int], by_mail: bool, number: int) -> list[int]:
+    def _tags(self, sizes_bytes: list[int], eager: bool, number: int) -> list[int]:
         """The tags of the messages of chunks of those sizes."""
         own = numbered_tag(self.tag, number)
-        tags = [mail_tag(own, size) for size in sizes_bytes]
-        # What has no number shares its places with all else that has none, so that these are not counted.
-        return tags if by_mail and (number == 0 or self._mail.grant(set(tags))) else [own] * len(tags)
+        tags = [eager_tag(own, size) for size in sizes_bytes]
+        # What has no number shares its buffers with all else that has none, so that these are not counted.
+        return tags if eager and (number == 0 or self._preposted.reserve(set(tags))) else [own] * len(tags)
 
 
 def _refusal(tensor: torch.Tensor) -> str:

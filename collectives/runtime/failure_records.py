@@ -34,7 +34,7 @@ LIMIT_S = 3.0
 POLL_S = 0.01
 
 
-class Record(NamedTuple):
+class FailureRecord(NamedTuple):
     """What a rank that failed has written.
 
     peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
@@ -70,7 +70,7 @@ class FailureRecords:
         own_fault = not isinstance(error, CollectiveError)
         text = (str(error).strip() or repr(error)).splitlines()[0]
         cause = f"{type(error).__name__}: {text}" if own_fault else ""
-        record = Record(getattr(error, "peer", None), call, cause, is_timeout(error))
+        record = FailureRecord(getattr(error, "peer", None), call, cause, is_timeout(error))
         return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
 
     def _within_limit(self, ask: Callable[[], T]) -> T | None:
@@ -79,14 +79,14 @@ class FailureRecords:
             return None
         answer: Future[T] = Future()
 
-        def carry_out() -> None:
+        def call() -> None:
             try:
                 answer.set_result(ask())
             except Exception as error:  # whatever kind of store it is: without it, an error names the neighbour only
                 answer.set_exception(error)
 
         # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
-        threading.Thread(target=carry_out, name="collectives-first-cause", daemon=True).start()
+        threading.Thread(target=call, name="collectives-first-cause", daemon=True).start()
         with suppress(Exception, FutureTimeoutError):
             return answer.result(LIMIT_S)
         return None
@@ -95,27 +95,27 @@ class FailureRecords:
         assert self._store is not None
         return self._store
 
-    def _find(self, own: Record) -> str:
+    def _find(self, own: FailureRecord) -> str:
         store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
         store.set(self._key(self._rank), json.dumps(own))
-        found = "" if store.check([verdict]) else self._follow(own)
-        if found:
-            store.compare_set(verdict, "", found)  # the first to find out tells all
+        cause = "" if store.check([verdict]) else self._follow(own)
+        if cause:
+            store.compare_set(verdict, "", cause)  # the first to find out tells all
         self._stay_while_serving()
         return store.get(verdict).decode() if store.check([verdict]) else ""
 
-    def _follow(self, own: Record) -> str:
+    def _follow(self, own: FailureRecord) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
         while rank is not None and rank not in chain:
-            found = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
-            if found is None:
+            next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
+            if next_record is None:
                 return f"the first rank to stop responding was rank {rank}"
-            chain[rank], record, rank = found, found, found.peer
+            chain[rank], record, rank = next_record, next_record, next_record.peer
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
             return self._only_one_silent()
-        return disagreement([(index, each.call) for index, each in sorted(self._all_records().items())])
+        return disagreement([(index, other.call) for index, other in sorted(self._all_records().items())])
 
     def _only_one_silent(self) -> str:
         """What to conclude where a rank knows no peer: torch's own errors name none."""
@@ -125,19 +125,19 @@ class FailureRecords:
         silent = sorted(set(range(self._num_ranks)) - set(records))
         return f"the first rank to stop responding was rank {silent[0]}" if len(silent) == 1 else ""
 
-    def _all_records(self) -> dict[int, Record]:
-        return {rank: found for rank in range(self._num_ranks) if (found := self._read(rank)) is not None}
+    def _all_records(self) -> dict[int, FailureRecord]:
+        return {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
 
-    def _record_of(self, rank: int, grace_s: float) -> Record | None:
+    def _record_of(self, rank: int, grace_s: float) -> FailureRecord | None:
         """That of `rank`, which gets some time to write it."""
         deadline = time.monotonic() + grace_s
-        while (found := self._read(rank)) is None and time.monotonic() < deadline:
+        while (record := self._read(rank)) is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        return found
+        return record
 
-    def _read(self, rank: int) -> Record | None:
+    def _read(self, rank: int) -> FailureRecord | None:
         store, key = self._asked(), self._key(rank)
-        return Record(*json.loads(store.get(key))) if store.check([key]) else None
+        return FailureRecord(*json.loads(store.get(key))) if store.check([key]) else None
 
     def _key(self, rank: int) -> str:
         return f"{PREFIX}/{self._life}/of {rank}"
@@ -158,7 +158,7 @@ def disagreement(calls: Sequence[tuple[int, str]]) -> str:
         ranks.setdefault(call, []).append(rank)
     if len(ranks) < 2:
         return ""
-    parts = [f"{'rank' if len(some) == 1 else 'ranks'} {_list(some)}: {call}" for call, some in ranks.items()]
+    parts = [f"{'rank' if len(same) == 1 else 'ranks'} {_list(same)}: {call}" for call, same in ranks.items()]
     return f"the ranks do not agree on what to do: {'; '.join(parts)}"
 
 

@@ -7,11 +7,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError, is_timeout
-from collectives.runtime.executor import resolve
-from collectives.runtime.queue import lane_of
+from collectives.runtime.failure_records import FailureRecords
+from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend
-
-TAG = 0x59  # nobody sends with it
 
 
 @contextmanager
@@ -20,13 +19,15 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 
     Where that can be found out, its message ends in the rank of `group` that failed first. What a program with
     DistributedDataParallel and `ddp_comm_hook` sends by itself (its buffers, the order of its buckets) goes through
-    torch's collectives, whose errors name no rank:
+    torch's collectives, whose errors name no rank.
 
-        with collectives.explain_failures():
-            model(inputs).sum().backward()
+    group: the default group if None.
 
     Every rank that fails tells the others through the group's store; so put the same block on all ranks. Other errors
     pass as they are.
+
+        >>> with collectives.explain_failures():
+        ...     dist.all_reduce(torch.ones(3))
     """
     try:
         yield
@@ -46,7 +47,8 @@ def name_first_to_fail(error: CollectiveError, group: dist.ProcessGroup) -> None
     """Put at the end of the message of `error` which rank of `group` failed first, unless it says so."""
     if error.peer is None:
         error.peer = _gone_peer(error, group)
-    error.add_cause(lane_of(group).failures.first_cause(error, "a collective of torch.distributed"))
+    failures = state_of(group).part(FailureRecords)
+    error.add_cause(failures.first_cause(error, "a collective of torch.distributed"))
 
 
 def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:
@@ -59,7 +61,7 @@ def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:
     for peer in range(group.size()):
         if peer != group.rank():
             try:
-                group.recv([torch.empty(1, dtype=torch.uint8)], peer, TAG)
+                group.recv([torch.empty(1, dtype=torch.uint8)], peer, Tag.CLOSED_CONNECTION)
             except RuntimeError:
                 return peer
     return None

@@ -11,22 +11,40 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.failure_records import disagreement
-from collectives.runtime.object_gather import Exchange
+from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.object_gather import ObjectAllGather
+from collectives.runtime.tags import Tag
+from collectives.runtime.transport import CPU, has_backend
 
-TAG = 0x53
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
 
 
 class MismatchError(ValueError):
-    """The ranks of a group were about to do different things; nothing was done, and the group can still be used."""
+    """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
+
+    All ranks raise it, with a message that says what each of them was about to do.
+
+        >>> try:
+        ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
+        ... except collectives.MismatchError as error:
+        ...     print(str(error).partition(":")[0])
+        the ranks do not agree on what to do
+    """
 
 
 class CallCheck(Enum):
-    """Which calls of a group are compared before they are carried out."""
+    """Which calls of a group are compared, over all its ranks, before they are carried out.
+
+    NEW: those with a fingerprint (collective, number of elements, dtype, operation, algorithm, root) that the group has
+    not seen yet. EVERY: all. NONE: none.
+
+        >>> collectives.check_calls(check=collectives.CallCheck.NEW)
+    """
 
     NEW = "those with a fingerprint that the group has not seen yet"
     EVERY = "all"
@@ -59,11 +77,14 @@ class FingerprintCheck:
     """That of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
+
+    mode: which calls are compared, from the next one on.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
+        self.mode = default_check(group)
         self._rank = group.rank()
-        self._exchange = Exchange(group, TAG)
+        self._texts = ObjectAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
 
     def number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
@@ -85,9 +106,45 @@ class FingerprintCheck:
     def compare(self, words: str) -> None:
         """Raise MismatchError, on every rank alike, unless all ranks give the same words."""
         try:
-            different = disagreement(list(enumerate(self._exchange.all(words))))
+            different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
             error.args = (f"rank {self._rank}: {words}: comparing this call with the other ranks' failed: {error}",)
             raise
         if different:
             raise MismatchError(f"{different}; all must call the same with the same")
+
+
+def default_check(group: dist.ProcessGroup) -> CallCheck:
+    """Which calls of `group` are compared unless `check_calls` is called.
+
+    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
+    the CPU wait for the device, which a program on NCCL does not expect.
+    """
+    if group.size() == 1:
+        return CallCheck.NONE
+    if get_debug_level() != DebugLevel.OFF:
+        return CallCheck.EVERY
+    return CallCheck.NEW if has_backend(group, CPU) else CallCheck.NONE
+
+
+def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
+    """Compare, from now on and before they are carried out, the calls of all ranks of `group` that `check` says.
+
+    group: the default group if None.
+    check: to be the same on every rank. NEW is the default where the group has a backend for the CPU, EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
+    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
+    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
+    many elements of a dtype, an operation and an algorithm.
+
+    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
+    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
+
+    Raises ValueError if there is no such group.
+
+        >>> collectives.check_calls(check=collectives.CallCheck.EVERY)
+        >>> collectives.all_reduce(torch.ones(3))
+        >>> collectives.check_calls(check=collectives.CallCheck.NEW)
+    """
+    group = resolve(group)
+    state_of(group).part(FingerprintCheck).mode = check if group.size() > 1 else CallCheck.NONE

@@ -1,15 +1,15 @@
-"""`Ledger`: how far each of a rank's transfers had got when a collective failed."""
+"""`FlightRecord`: how far each of a rank's transfers had got when a collective failed."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectives.runtime.instructions import Do, Line
+from collectives.runtime.instructions import Opcode, RankInstruction
 from ringsim.schedule import RankProgram
 
 
-class Entry(NamedTuple):
+class TransferRecord(NamedTuple):
     """One transfer of this rank.
 
     kind: send or receive.
@@ -24,10 +24,23 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """All transfers of one rank in one collective, in step order."""
+class FlightRecord:
+    """All transfers of one rank in one collective, in step order: what a `CollectiveError` holds as `flight_record`.
 
-    entries: tuple[Entry, ...]
+    entries: one `TransferRecord` for each, with kind, step, peer, chunk and state.
+
+        >>> from collectives.runtime.flight_record import TransferRecord
+        >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
+        >>> awaited = TransferRecord("receive", step=0, peer=1, chunk=1, state="awaited")
+        >>> record = collectives.FlightRecord((awaited, sent))
+        >>> print(record)
+        1 of 1 sends left, 0 of 1 receives applied
+        >>> print(record.table())
+        step 0: receive chunk 1 from rank 1: awaited
+        step 0: send    chunk 0 to rank 1: left
+    """
+
+    entries: tuple[TransferRecord, ...]
 
     def __str__(self) -> str:
         """In short: how many of the sends have left and how many of the receives are applied."""
@@ -45,24 +58,29 @@ class Ledger:
         )
 
 
-_STATES = {Do.POST: "awaited", Do.APPLY: "applied", Do.SEND: "under way", Do.LEAVE: "left"}
+_STATES = {
+    Opcode.POST_RECV: "awaited",
+    Opcode.APPLY: "applied",
+    Opcode.SEND: "under way",
+    Opcode.WAIT_SEND: "left",
+}
 
 
-def ledger_of(program: RankProgram, done: Sequence[Line], peers: Sequence[int]) -> Ledger:
-    """Where the transfers of `program` are once those lines of its script are done.
+def flight_record_of(program: RankProgram, done: Sequence[RankInstruction], peers: Sequence[int]) -> FlightRecord:
+    """Where the transfers of `program` are once those of its instructions are done.
 
     peers: whom it calls rank 0, 1, ..., in the group.
     """
     receives, sends = ["not begun"] * len(program.receives), ["not begun"] * len(program.sends)
-    for do, index in done:
-        if do in _STATES:
-            (sends if do in (Do.SEND, Do.LEAVE) else receives)[index] = _STATES[do]
+    for opcode, index in done:
+        if opcode in _STATES:
+            (sends if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else receives)[index] = _STATES[opcode]
     entries = [
-        Entry("receive", each.step, peers[each.peer], each.chunk, state)
-        for each, state in zip(program.receives, receives, strict=True)
+        TransferRecord("receive", receive.step, peers[receive.peer], receive.chunk, state)
+        for receive, state in zip(program.receives, receives, strict=True)
     ]
     entries += [
-        Entry("send", each.step, peers[each.peer], each.chunk, state)
-        for each, state in zip(program.sends, sends, strict=True)
+        TransferRecord("send", send.step, peers[send.peer], send.chunk, state)
+        for send, state in zip(program.sends, sends, strict=True)
     ]
-    return Ledger(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))
+    return FlightRecord(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))

@@ -1,4 +1,4 @@
-"""`calm_polling`: keep the threads with which Gloo watches its sockets from taking cores that its callers need.
+"""`set_gloo_thread_policy`: how the kernel schedules the threads with which Gloo watches its sockets.
 
 Such a thread, woken by a message that comes while its own process is writing to the same connection, finds that locked
 and asks again and again (gloo/transport/tcp/pair.cc, handleEvents). Where it was given the writer's core, the writer
@@ -11,32 +11,42 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal, get_args
 
 GLOO_THREAD = "gloo_tcp_loop"
 TASKS = Path("/proc/self/task")  # Linux; elsewhere there is no such folder
 NAMING_S = 0.5  # how long to wait for a new thread's name, where the transport has such threads at all
 
+GlooThreadPolicy = Literal["batch", "normal"]
+GLOO_THREAD_POLICIES: tuple[GlooThreadPolicy, ...] = get_args(GlooThreadPolicy)
 
-def calm_polling(calm: bool = True) -> int:
-    """Make all of Gloo's polling threads of this process SCHED_BATCH; returns how many.
 
-    Each process group has its own, so to be called when groups have been made. It needs no privilege. Where the system
-    has no such threads, or forbids it, nothing is changed.
+def set_gloo_thread_policy(policy: GlooThreadPolicy = "batch") -> int:
+    """Set the scheduling policy of all of Gloo's polling threads of this process; returns how many there are.
 
-    calm: False puts them back to what they were, SCHED_OTHER.
+    Each process group has its own thread, so this is to be called when groups have been made. It needs no privilege.
+    Where the system has no such threads, or forbids it, nothing is changed.
+
+    policy: "batch" is SCHED_BATCH, with which a thread does not take a core from one that is running; "normal" is
+    SCHED_OTHER, which they have from the beginning. Raises ValueError for any other.
+
+        >>> collectives.set_gloo_thread_policy("batch") > 0
+        True
     """
-    return _tell(_gloo_threads(), calm)
+    if policy not in GLOO_THREAD_POLICIES:
+        raise ValueError(f"policy {policy!r}: must be one of {', '.join(GLOO_THREAD_POLICIES)}")
+    return _set_policy(_gloo_threads(), policy)
 
 
 @contextmanager
-def calm_new_polling() -> Iterator[None]:
-    """Calm the threads of groups that are made meanwhile; others stay as the program has left them."""
+def batch_policy_for_new_groups() -> Iterator[None]:
+    """Set the policy "batch" for the threads of groups that are made meanwhile; others stay as they are."""
     before = _gloo_threads()
     yield
-    _tell(_appeared_since(before), calm=True)
+    _set_policy(_appeared_since(before), "batch")
 
 
-def is_calm() -> bool:
+def have_gloo_threads_batch_policy() -> bool:
     """Whether this process has such threads, and all of them are SCHED_BATCH."""
     policies = set()
     for thread in _gloo_threads():
@@ -57,13 +67,13 @@ def _gloo_threads() -> set[int]:
     return {int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD}
 
 
-def _tell(threads: set[int], calm: bool) -> int:
-    changed = 0
+def _set_policy(threads: set[int], policy: GlooThreadPolicy) -> int:
+    num_set = 0
     for thread in threads:
         with suppress(OSError):  # it has ended meanwhile, or the system forbids it
-            os.sched_setscheduler(thread, os.SCHED_BATCH if calm else os.SCHED_OTHER, os.sched_param(0))
-            changed += 1
-    return changed
+            os.sched_setscheduler(thread, os.SCHED_BATCH if policy == "batch" else os.SCHED_OTHER, os.sched_param(0))
+            num_set += 1
+    return num_set
 
 
 def _name(task: Path) -> str:

@@ -1,4 +1,4 @@
-"""`Exchange`: a few words from every rank of a group to every other."""
+"""`ObjectAllGather`: a short text from every rank of a group to every other."""
 
 import zlib
 
@@ -10,30 +10,30 @@ from collectives.runtime.transport import home_of
 from ringsim.registry import build
 from ringsim.schedule import Collective
 
-LENGTH = 256  # bytes for the words of each rank
+TEXT_BYTES = 256  # of each rank
 
 
-class Exchange:
+class ObjectAllGather:
     """Takes about as long as the smallest all_gather. Everyone asks everyone, so that all can name the silent rank.
 
-    tag: of its messages, not that of the collectives: one rank's words must not be taken for another's data.
+    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
     """
 
     def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
         self._rank = group.rank()
         self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
-        self._words = torch.zeros(group.size(), LENGTH, dtype=torch.uint8)
+        self._texts = torch.zeros(group.size(), TEXT_BYTES, dtype=torch.uint8)
         self._home = home_of(group)
 
-    def all(self, words: str) -> list[str]:
-        """What every rank says, by rank. Raises CollectiveError if one says nothing within the group's timeout."""
-        own = _of_length(words.encode()).ljust(LENGTH)
-        self._words[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        all_words = self._words.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
-        self._executor.run(all_words)
-        return [bytes(row).decode(errors="replace").rstrip() for row in all_words.tolist()]
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
+        own = _shortened(text.encode()).ljust(TEXT_BYTES)
+        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(gathered)
+        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
 
 
-def _of_length(words: bytes) -> bytes:
-    """`words`, of which a sum stands for what is too long."""
-    return words if len(words) <= LENGTH else words[: LENGTH - 12] + f"... {zlib.crc32(words):08x}".encode()
+def _shortened(text: bytes) -> bytes:
+    """`text`, of which a checksum stands for what is too long."""
+    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()

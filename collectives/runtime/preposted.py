@@ -1,39 +1,37 @@
-"""`Mail`: places for short messages, posted before anyone asks for them.
+"""`PrepostedReceives`: buffers for short messages, whose receives are posted before anyone asks for them.
 
 Gloo's send is a rendezvous: the bytes leave only when the receiver has said where they go, and to hear that wakes two
-threads, which takes longer than a short message itself. So for short messages a rank keeps receives posted from call to
-call (MPI calls it the eager protocol). What lands there is added, or copied, from there.
+threads, which takes longer than a short message itself. So short messages are *eager*, as MPI calls it: a rank keeps
+receives posted for them from call to call. What lands there is added, or copied, from there.
 """
 
 from collections import defaultdict, deque
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C import _autograd as autograd
 
 from collectives.runtime.profiler_spans import profiling
+from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES
 
-SMALLEST = 4 * 2**10  # bytes of a place; there is one kind for each power of two
-LARGEST = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
-SPARE = 1  # places posted beyond those being waited for: a peer may be a collective ahead
-KIND_SHIFT = 8  # a message's tag is that of its collective and, above that, the kind of its place,
-NUMBER_SHIFT = 12  # and the number of its call's fingerprint
-KINDS = (1 << NUMBER_SHIFT - KIND_SHIFT) - 1
-PLACES = 4  # that a fingerprint may need of a kind, as a rule: two posted ahead, the one waited for, and SPARE
-LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; what comes later goes without mail
+MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
+MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
+SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
+# Buffers that a fingerprint may need of a size class, as a rule: two posted ahead, the one waited for, and SPARE.
+BUFFERS_PER_CLASS = 4
+LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; those that come later are not eager
 
 
-class Place:
-    """Where a message lands: `memory`, (bytes,) of uint8; and `work`, the receive that is posted for it."""
+class EagerBuffer:
+    """Where an eager message lands: `memory`, (bytes,) of uint8; and `work`, the receive that is posted for it."""
 
     __slots__ = ("_view", "memory", "work")
 
-    def __init__(self, memory: torch.Tensor, work: "dist.Work | Unposted") -> None:
+    def __init__(self, memory: torch.Tensor, work: "dist.Work | FailedReceive") -> None:
         self.memory, self.work = memory, work
         self._view = memory
 
-    def as_wide_as(self, message: torch.Tensor) -> torch.Tensor:
+    def view_as(self, message: torch.Tensor) -> torch.Tensor:
         """The beginning of the memory as a tensor of the length and dtype of `message`."""
         view = self._view
         if view.dtype != message.dtype or view.nbytes != message.nbytes:
@@ -41,7 +39,7 @@ class Place:
         return view
 
 
-class Unposted:
+class FailedReceive:
     """A receive that could not be posted, because the connection to the peer is closed: whoever waits for it is told.
 
     A receive is posted for a later call than the one that is being carried out, and it is that later call that fails.
@@ -55,53 +53,53 @@ class Unposted:
         raise self._error
 
 
-class Mail:
-    """The places of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
+class PrepostedReceives:
+    """The buffers of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
 
-    Memory, for each peer that sends: of each fingerprint, and each power of two up to LARGEST that it uses, as many
-    places as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES.
+    Memory, for each peer that sends: of each fingerprint, and each power of two up to MAX_EAGER_BYTES that it uses, as
+    many buffers as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES.
     """
 
-    def __init__(self) -> None:
-        self._places: defaultdict[tuple[int, int], deque[Place]] = defaultdict(deque)
-        self._granted_bytes = 0
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._buffers: list[defaultdict[int, deque[EagerBuffer]]] = [defaultdict(deque) for _ in range(group.size())]
+        self._reserved_bytes = 0
 
-    def grant(self, tags: set[int]) -> bool:
-        """Whether the calls of another fingerprint, whose messages have these tags, may go by mail.
+    def reserve(self, tags: set[int]) -> bool:
+        """Whether the calls of another fingerprint, whose messages have these tags, may be eager.
 
         To be asked once for each fingerprint, in the same order on all ranks, which so get the same answers.
         """
-        wanted = PLACES * sum(_place_bytes(tag) for tag in tags if goes_by_mail(tag))
-        if self._granted_bytes + wanted > LIMIT_BYTES:
+        wanted_bytes = BUFFERS_PER_CLASS * sum(_buffer_bytes(tag) for tag in tags if is_eager(tag))
+        if self._reserved_bytes + wanted_bytes > LIMIT_BYTES:
             return False
-        self._granted_bytes += wanted
+        self._reserved_bytes += wanted_bytes
         return True
 
-    def expect(self, group: dist.ProcessGroup, peer: int, tag: int) -> Place:
+    def take(self, group: dist.ProcessGroup, peer: int, tag: int) -> EagerBuffer:
         """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
-        places = self._places[peer, tag]
-        while len(places) <= SPARE:
-            memory = torch.empty(_place_bytes(tag), dtype=torch.uint8)
-            places.append(Place(memory, _post(group, memory, peer, tag)))
-        return places.popleft()
+        buffers = self._buffers[peer][tag]
+        while len(buffers) <= SPARE:
+            memory = torch.empty(_buffer_bytes(tag), dtype=torch.uint8)
+            buffers.append(EagerBuffer(memory, _post(group, memory, peer, tag)))
+        return buffers.popleft()
 
-    def renew(self, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
-        """The message in `place` has been read: let another one land there."""
-        place.work = _post(group, place.memory, peer, tag)
-        self._places[peer, tag].append(place)
+    def repost(self, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
+        """The message in `buffer` has been read: let another one land there."""
+        buffer.work = _post(group, buffer.memory, peer, tag)
+        self._buffers[peer][tag].append(buffer)
 
 
-def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | Unposted:
+def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
     """A receive that may stay posted for long."""
     try:
-        return _post_unseen(group, memory, peer, tag) if profiling() else group.recv([memory], peer, tag)
+        return _post_unprofiled(group, memory, peer, tag) if profiling() else group.recv([memory], peer, tag)
     except RuntimeError as error:
-        return Unposted(error)
+        return FailedReceive(error)
 
 
-def _post_unseen(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work:
-    # What is begun under torch's profiler notes its end there, even if that profile is over and its memory given to
-    # others by then: torch 2.13 crashes, or worse, does not. So this is to be unseen, in this thread and for a moment.
+def _post_unprofiled(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work:
+    # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
+    # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
     autograd._enable_record_function(False)
     try:
         return group.recv([memory], peer, tag)
@@ -109,36 +107,21 @@ def _post_unseen(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag:
         autograd._enable_record_function(True)
 
 
-def mail_tag(tag: int, size_bytes: int) -> int:
-    """The tag of a message of `size_bytes` in a collective of `tag`: that itself if the message is too long for mail.
+def eager_tag(tag: int, size_bytes: int) -> int:
+    """The tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if the message is too long for that.
 
     Both ends work it out from the length of the chunk, so they agree.
     """
-    if size_bytes > LARGEST:
+    if size_bytes > MAX_EAGER_BYTES:
         return tag
-    kind = max(size_bytes - 1, SMALLEST - 1).bit_length() - (SMALLEST - 1).bit_length()
-    return tag + (kind + 1 << KIND_SHIFT)
+    size_class = max(size_bytes - 1, MIN_BUFFER_BYTES - 1).bit_length() - (MIN_BUFFER_BYTES - 1).bit_length()
+    return tag + (size_class + 1 << SIZE_CLASS_SHIFT)
 
 
-def numbered_tag(tag: int, number: int) -> int:
-    """The tag of a collective whose call's fingerprint has that number."""
-    return tag + (number << NUMBER_SHIFT)
+def is_eager(tag: int) -> bool:
+    """Whether messages of that tag land in preposted buffers."""
+    return bool(tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES)
 
 
-def goes_by_mail(tag: int) -> bool:
-    """Whether messages of that tag land in places."""
-    return bool(tag >> KIND_SHIFT & KINDS)
-
-
-def _place_bytes(tag: int) -> int:
-    return SMALLEST << (tag >> KIND_SHIFT & KINDS) - 1
-
-
-_MAIL: WeakKeyDictionary[dist.ProcessGroup, Mail] = WeakKeyDictionary()
-
-
-def mail_of(group: dist.ProcessGroup) -> Mail:
-    """The mail of `group`, which lives as long as the group."""
-    if group not in _MAIL:
-        _MAIL[group] = Mail()
-    return _MAIL[group]
+def _buffer_bytes(tag: int) -> int:
+    return MIN_BUFFER_BYTES << (tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES) - 1

@@ -5,17 +5,17 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch.autograd import profiler
 
-from collectives.runtime.instructions import Do
+from collectives.runtime.instructions import Opcode
 from collectives.runtime.rank_part import RankPart
 
-Doing = Sequence[Callable[[int], None]]
+Actions = Sequence[Callable[[int], None]]
 
-# What takes time. Posting a receive, and freeing its place, does not.
+# What takes time. Posting a receive, also again, does not.
 NAMES = {
-    Do.ARRIVE: "receive chunk {chunk} from rank {peer}",
-    Do.APPLY: "apply chunk {chunk} from rank {peer}",
-    Do.SEND: "send chunk {chunk} to rank {peer}",
-    Do.LEAVE: "wait until chunk {chunk} has left for rank {peer}",
+    Opcode.WAIT_RECV: "receive chunk {chunk} from rank {peer}",
+    Opcode.APPLY: "apply chunk {chunk} from rank {peer}",
+    Opcode.SEND: "send chunk {chunk} to rank {peer}",
+    Opcode.WAIT_SEND: "wait until chunk {chunk} has left for rank {peer}",
 }
 
 
@@ -29,23 +29,23 @@ def span(name: str) -> AbstractContextManager[object]:
     return profiler.record_function(name) if profiling() else nullcontext()
 
 
-def named(doing: Doing, part: RankPart) -> Doing:
-    """`doing`, what each word of a script means to a run of `part`, with a span round each."""
-    return [_named(Do(word), do, part) for word, do in enumerate(doing)]
+def named(actions: Actions, part: RankPart) -> Actions:
+    """`actions`, what a run of `part` does for each opcode, with a span round each."""
+    return [_named(Opcode(number), action, part) for number, action in enumerate(actions)]
 
 
-def _named(word: Do, do: Callable[[int], None], part: RankPart) -> Callable[[int], None]:
+def _named(opcode: Opcode, action: Callable[[int], None], part: RankPart) -> Callable[[int], None]:
     schedule, program, peers = part.schedule, part.program, part.peers
     start = f"{schedule.algorithm} {schedule.collective.value}: step"
 
     def name_of(index: int) -> str:
-        if word is Do.LAUNCH:
+        if opcode is Opcode.LAUNCH:
             return f"{start} {index}, launch its sends and receives"
-        transfer = part.sends[index] if word in (Do.SEND, Do.LEAVE) else program.receives[index]
-        return f"{start} {transfer.step}, {NAMES[word].format(chunk=transfer.chunk, peer=peers[transfer.peer])}"
+        transfer = part.sends[index] if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else program.receives[index]
+        return f"{start} {transfer.step}, {NAMES[opcode].format(chunk=transfer.chunk, peer=peers[transfer.peer])}"
 
-    def do_named(index: int) -> None:
+    def named_action(index: int) -> None:
         with profiler.record_function(name_of(index)):
-            do(index)
+            action(index)
 
-    return do_named if word in NAMES or word is Do.LAUNCH else do
+    return named_action if opcode in NAMES or opcode is Opcode.LAUNCH else action

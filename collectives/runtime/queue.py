@@ -1,26 +1,22 @@
-"""`Lane`: the collectives of one process group, one after the other, in the order in which they were called."""
+"""`CollectiveQueue`: the collectives of one process group, one after the other, in the order of the calls."""
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
-from collectives.runtime.buffers import fresh
+from collectives.runtime.buffers import new_buffer
 from collectives.runtime.errors import CollectiveError
-from collectives.runtime.executor import resolve
-from collectives.runtime.failure_records import FailureRecords
-from collectives.runtime.fingerprint import CallCheck, FingerprintCheck
-from collectives.runtime.stream import Crossing
-from collectives.runtime.transport import CPU, has_backend, transports_of
+from collectives.runtime.group_state import state_of
+from collectives.runtime.stream import StreamSync
+from collectives.runtime.transport import CPU
 from collectives.runtime.work import Work
 
 
-class Lane:
+class CollectiveQueue:
     """Runs what it is given in order: in a thread of its own, or at once in the caller's where nothing is ahead.
 
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
@@ -30,35 +26,31 @@ class Lane:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.transports = transports_of(group)
-        self.fingerprints = FingerprintCheck(group)
-        self.failures = FailureRecords(group)
-        self.check = default_check(group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
         self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
-        self._entering = threading.Lock()  # of the queue; held for a moment only
-        self._running = threading.Lock()  # held by whoever carries out a collective
+        self._entering = threading.Lock()  # held for a moment only
+        self._running = threading.Lock()  # held by whoever executes a collective
         self._running_thread: int | None = None  # who that is
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
-        self._sides: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def buffer(self, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-        """(length,): room for the collective that is running; kept, since fresh memory costs more to fill."""
+        """(length,): for the collective that is running; kept, since new memory costs more to fill."""
         key = dtype, device.index, pinned  # the CPU's index is None
         kept = self._buffers.get(key)
         if kept is None or len(kept) < length:
-            kept = self._buffers[key] = fresh(length, dtype, device, pinned)
+            kept = self._buffers[key] = new_buffer(length, dtype, device, pinned)
         return kept[:length]
 
-    def crossing(self, tensors: Sequence[torch.Tensor]) -> Crossing:
+    def stream_sync(self, tensors: Sequence[torch.Tensor]) -> StreamSync:
         """For a call that is made now with these CUDA tensors, all on one device."""
         device = tensors[0].device
         with self._entering:
-            if device not in self._sides:
-                self._sides[device] = torch.cuda.Stream(device)
-        return Crossing(self._sides[device], tensors)
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)
+        return StreamSync(self._streams[device], tensors)
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` after all that was given before, and wait for it.
@@ -74,23 +66,25 @@ class Lane:
             self.wait(future)
             return
         try:
-            self._carry_out(call)
+            self._execute(call)
         finally:
             self._running.release()
 
-    def start(self, call: Callable[[], None], result: list[torch.Tensor], crossing: Crossing | None = None) -> Work:
+    def start(
+        self, call: Callable[[], None], result: list[torch.Tensor], stream_sync: StreamSync | None = None
+    ) -> Work:
         """Run `call` after all that was given before, without waiting."""
         with self._entering:
-            return Work(self._enqueue(call), result, self.wait, crossing)
+            return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
         """End the thread, when what was given is done; nothing may be given any more."""
         self._thread.shutdown()
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
-        """Block until `future`, of a call of this lane, is done; raises what made it fail."""
+        """Block until `future`, of a call of this queue, is done; raises what made it fail."""
         if threading.get_ident() == self._thread_id:
-            # A callback of an earlier call, in the lane's own thread, waits for a later one: do it, nobody else can.
+            # A callback of an earlier call, in the queue's own thread, waits for a later one: do it, nobody else can.
             while not future.done():
                 self._run_next()
         future.result(timeout_s)
@@ -106,7 +100,7 @@ class Lane:
         self._run_next()
 
     def _run_next(self) -> None:
-        """Carry out what is first in the queue, if anything is left there."""
+        """Execute what is first in the queue, if anything is left there."""
         error: BaseException | None = None
         with self._running:
             with self._entering:
@@ -114,7 +108,7 @@ class Lane:
                     return
                 call, future = self._queue.popleft()
             try:
-                self._carry_out(call)
+                self._execute(call)
             except BaseException as raised:  # for whoever waits
                 error = raised
         # Only now, because what is called back may call collectives.
@@ -123,7 +117,7 @@ class Lane:
         else:
             future.set_exception(error)
 
-    def _carry_out(self, call: Callable[[], None]) -> None:
+    def _execute(self, call: Callable[[], None]) -> None:
         if self._broken is not None:
             raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
         self._running_thread = threading.get_ident()
@@ -138,49 +132,8 @@ class Lane:
             self._running_thread = None
 
 
-_LANES: WeakKeyDictionary[dist.ProcessGroup, Lane] = WeakKeyDictionary()
-_MAKING = threading.RLock()  # two threads that call at once must get the same lane
-
-
-def lane_of(group: dist.ProcessGroup) -> Lane:
-    """The lane of `group`, which lives as long as the group."""
-    with _MAKING:
-        if group not in _LANES:
-            _LANES[group] = Lane(group)
-        return _LANES[group]
-
-
-def close_lane(group: dist.ProcessGroup) -> None:
-    """Wait for what is under way in the lane of `group`, if it has one, and end its thread."""
-    lane = _LANES.pop(group, None)
-    if lane is not None:
-        lane.close()
-
-
-def default_check(group: dist.ProcessGroup) -> CallCheck:
-    """Which calls of `group` are compared unless `check_calls` is called.
-
-    All if TORCH_DISTRIBUTED_DEBUG is INFO or DETAIL; none by ranks that have no backend for the CPU: to compare makes
-    the CPU wait for the device, which a program on NCCL does not expect.
-    """
-    if group.size() == 1:
-        return CallCheck.NONE
-    if get_debug_level() != DebugLevel.OFF:
-        return CallCheck.EVERY
-    return CallCheck.NEW if has_backend(group, CPU) else CallCheck.NONE
-
-
-def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
-    """From now on compare, before they are carried out, the calls of all ranks of `group` that `check` says.
-
-    To be called on every rank alike. NEW is the default where the group has a backend for the CPU, EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
-    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
-    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
-    many elements of a dtype, an operation and an algorithm.
-
-    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
-    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
-    """
-    group = resolve(group)
-    lane_of(group).check = check if group.size() > 1 else CallCheck.NONE
+def close_queue(group: dist.ProcessGroup) -> None:
+    """Wait for what is under way in the queue of `group`, if it has one, and end its thread."""
+    queue = state_of(group).pop(CollectiveQueue)
+    if queue is not None:
+        queue.close()

@@ -1,7 +1,8 @@
 """`Transport`: how the messages of a tensor travel, which its device and the group's backend for that device decide."""
 
 from enum import Enum
-from weakref import WeakKeyDictionary, ref
+from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -31,19 +32,36 @@ class Transports:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.on_cpu: Transport | None = None
         self._group = ref(group)  # so that the group can go
-        self._found: dict[torch.device, Transport] = {}
+        self._by_device: dict[torch.device, Transport] = {}
 
     def of(self, tensor: torch.Tensor) -> Transport:
         """That of `tensor`. Raises ValueError if the group cannot send from where it is."""
-        return (self.on_cpu if tensor.is_cpu else self._found.get(tensor.device)) or self._find(tensor.device)
+        return (self.on_cpu if tensor.is_cpu else self._by_device.get(tensor.device)) or self._find(tensor.device)
 
     def _find(self, device: torch.device) -> Transport:
         group = self._group()
         if group is None:
             raise ValueError("the process group has been destroyed")
-        self._found[device] = found = find_transport(group, device)
-        self.on_cpu = self._found.get(CPU)
-        return found
+        self._by_device[device] = transport = find_transport(group, device)
+        self.on_cpu = self._by_device.get(CPU)
+        return transport
+
+
+class CommunicatorStart:
+    """Whether the ranks of one group have started its communicator for batched transfers: all must, in the first call.
+
+    NCCL makes a communicator when it is first used, by all ranks of the group; a schedule may use only some of them.
+    """
+
+    def __init__(self, _: dist.ProcessGroup) -> None:
+        self._started = False
+
+    def ensure(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Start it by torch's own all_reduce, if it has not been."""
+        if not self._started:
+            backend: Any = group._get_backend(device)  # torch's stubs lack its methods
+            backend.allreduce([torch.zeros(1, device=device)]).wait()
+            self._started = True
 
 
 def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
@@ -79,11 +97,3 @@ def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
 def home_of(group: dist.ProcessGroup) -> torch.device:
     """Where small messages of our own are: the CPU, or the current CUDA device if the group has no backend for it."""
     return CPU if has_backend(group, CPU) else torch.device("cuda")
-
-
-_TRANSPORTS: WeakKeyDictionary[dist.ProcessGroup, Transports] = WeakKeyDictionary()
-
-
-def transports_of(group: dist.ProcessGroup) -> Transports:
-    """Those of `group`, which live as long as the group."""
-    return _TRANSPORTS.setdefault(group, Transports(group))

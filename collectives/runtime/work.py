@@ -8,20 +8,27 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.stream import Crossing
+from collectives.runtime.stream import StreamSync
 
 T = TypeVar("T")
 WaitFor = Callable[["Future[None]", float | None], object]
 
 
 class Work(dist.Work):
-    """A Work of torch.distributed's, which it can take wherever it would one of its own.
+    """A collective under way: a Work of torch.distributed's, which it can take wherever it would one of its own.
 
     The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
     for it, and before the program ends.
 
     wait_for: blocks until the future is done, for at most so many seconds, and raises what made it fail.
-    crossing: of a collective on CUDA tensors.
+    stream_sync: of a collective on CUDA tensors.
+
+        >>> tensor = torch.ones(3)
+        >>> work = collectives.all_reduce(tensor, async_op=True)
+        >>> work.wait()
+        True
+        >>> tensor
+        tensor([2., 2., 2.])
     """
 
     def __init__(
@@ -29,20 +36,20 @@ class Work(dist.Work):
         future: "Future[None]",
         result: list[torch.Tensor],
         wait_for: WaitFor = Future.result,
-        crossing: Crossing | None = None,
+        stream_sync: StreamSync | None = None,
     ) -> None:
         super().__init__()
         self._future = future
         self._result = result
         self._wait_for = wait_for
-        self._crossing = crossing
+        self._stream_sync = stream_sync
 
     @classmethod
-    def over(cls, result: list[torch.Tensor], crossing: Crossing | None = None) -> "Work":
+    def over(cls, result: list[torch.Tensor], stream_sync: StreamSync | None = None) -> "Work":
         """A collective that is over, as far as the CPU is concerned, and went well."""
         future: Future[None] = Future()
         future.set_result(None)
-        return cls(future, result, crossing=crossing)
+        return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`.
@@ -51,18 +58,18 @@ class Work(dist.Work):
         """
         # From C++ comes a timeout of 0 where none was given.
         self._wait_for(self._future, timeout.total_seconds() if timeout else None)
-        self._join()
+        self._wait_on_stream()
         return True
 
-    def _join(self) -> None:
-        if self._crossing is not None:
-            self._crossing.join()
+    def _wait_on_stream(self) -> None:
+        if self._stream_sync is not None:
+            self._stream_sync.wait()
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
-        if self._crossing is None or not self._future.done() or self._future.exception() is not None:
+        if self._stream_sync is None or not self._future.done() or self._future.exception() is not None:
             return self._future.done()
-        return self._crossing.is_over()
+        return self._stream_sync.is_completed()
 
     def is_success(self) -> bool:
         """Whether it is over and went well."""
@@ -91,13 +98,13 @@ class Work(dist.Work):
         are on CUDA devices, must be on those of `result()`.
         """
         devices: list[int | str | torch.device] = []
-        if self._crossing is not None:
-            devices += {each.device for each in self._result}
+        if self._stream_sync is not None:
+            devices += {tensor.device for tensor in self._result}
         over: torch.futures.Future[None] = torch.futures.Future(devices=devices)
 
         def outcome(_: object) -> T:
             self._future.result()
-            self._join()  # whoever waits for the future lets its stream wait for the one that is current here
+            self._wait_on_stream()  # whoever waits for the future lets its stream wait for the one that is current here
             return value()
 
         # Only what a callback raises is an error to C++, too, which is where DistributedDataParallel waits. What

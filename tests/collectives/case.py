@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.reduction import reduction
+from collectives.calls.reduction import reduction_of
 from ringsim import Collective
 from ringsim.registry import build
 from ringsim.schedule import replay
@@ -99,7 +99,7 @@ def ours(case: Case, group: dist.ProcessGroup) -> bytes:
     num_ranks, rank = group.size(), group.rank()
     arguments = [laid_out(each, case.layout) for each in case.parts(rank, num_ranks)]
     tensors = [tensor for tensor, _ in arguments]
-    results = [laid_out(each, case.layout) for each in _room(case, num_ranks)]
+    results = [laid_out(each, case.layout) for each in _outputs(case, num_ranks)]
     before = [bits(others) for _, others in arguments + results]
     inputs = [bits(tensor) for tensor in tensors]
     returned = _call(collectives, case, group, tensors, [tensor for tensor, _ in results])
@@ -112,13 +112,13 @@ def ours(case: Case, group: dist.ProcessGroup) -> bytes:
 def theirs(case: Case, group: dist.ProcessGroup) -> bytes:
     """What torch's own gives this rank, on contiguous copies."""
     tensors = case.parts(group.rank(), group.size())
-    returned = _call(dist, case, group, tensors, _room(case, group.size()))
+    returned = _call(dist, case, group, tensors, _outputs(case, group.size()))
     if case.dtype == torch.bool:  # it adds them as bytes: two are 2, which is no bool
         returned = [each.view(torch.uint8) != 0 for each in returned]
     return b"".join(bits(tensor) for tensor in returned)
 
 
-def _room(case: Case, num_ranks: int) -> list[torch.Tensor]:
+def _outputs(case: Case, num_ranks: int) -> list[torch.Tensor]:
     """Tensors for the result, where it does not take the place of the input."""
     empty = torch.zeros(case.length).to(case.dtype)
     if case.collective is Collective.REDUCE_SCATTER:
@@ -184,7 +184,7 @@ def _replay(case: Case, buffers: list[torch.Tensor], wire: torch.dtype) -> None:
     num_ranks, state = len(buffers), buffers[0].dtype
     schedule = build(case.collective, case.algorithm, num_ranks, case.length * case.dtype.itemsize)
     ranks = [(index + case.root) % num_ranks for index in range(num_ranks)]
-    combine = reduction(getattr(dist.ReduceOp, case.op), case.dtype).combine
+    combine = reduction_of(getattr(dist.ReduceOp, case.op), case.dtype).combine
     rounded = None if wire == state else lambda chunk: chunk.to(wire)
     replay(schedule, [buffers[rank] for rank in ranks], sent=rounded, combine=combine)
     if wire != state and case.collective in ALIKE:

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from collectives.runtime.transport import Transport, transports_of
+from collectives.runtime import Transport, Transports, state_of
 
 
 @contextmanager
 def travelling(group: dist.ProcessGroup, transport: Transport) -> Iterator[None]:
     """In the block the messages of `group`, which is on Gloo, travel so. To be entered on every rank alike."""
-    transports = transports_of(group)
+    transports = state_of(group).part(Transports)
     before, transports.on_cpu = transports.on_cpu, transport
     try:
         yield

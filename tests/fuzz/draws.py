@@ -89,7 +89,7 @@ def algorithm(random: random.Random, name: str) -> str:
 
 
 def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[int, ...]:
-    """Of short tensors, of those as long as a kind of mail, and of long ones; up to four dimensions, or none."""
+    """Of short tensors, of those as long as eager messages may be, and of long ones; up to four dimensions, or none."""
     kind = random.random()
     if kind < 0.06:
         return ()

@@ -254,7 +254,7 @@ def serve(orders: Connection, rank: int, num_ranks: int, rendezvous: str, timeou
         world_size=num_ranks,
         timeout=datetime.timedelta(seconds=timeout_s),
     )
-    collectives.calm_polling()  # ranks share cores here
+    collectives.set_gloo_thread_policy()  # ranks share cores here
     orders.send(Answer(True, None))
     while True:
         try:

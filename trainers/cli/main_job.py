@@ -6,7 +6,7 @@ Everything a user can get wrong is checked before torch is imported, which takes
 import datetime
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -54,14 +54,19 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("--learning-rate", type=float, default=TrainConfig().learning_rate)
 @click.option("--seed", type=int, default=TrainConfig().seed)
 @click.option("--strategies", callback=_names, default=STRATEGIES, help="Which, and in which order.")
-@click.option("--calm/--no-calm", default=True, help="Keep Gloo's polling threads from taking cores in use.")
+@click.option(
+    "--gloo-thread-policy",
+    type=click.Choice(["batch", "normal"]),
+    default="batch",
+    help="Of the kernel for Gloo's polling threads: as batch they take no core that is in use.",
+)
 @click.option("--timeout", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer.")
 @click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
 def main(
     data: str,
     strategies: tuple[str, ...],
-    calm: bool,
+    gloo_thread_policy: Literal["batch", "normal"],
     timeout: float,
     profile: Path | None,
     output: Path,
@@ -76,7 +81,7 @@ def main(
     num_ranks = torchrun.num_ranks(START)
     tokens = load_tokens(data, model, num_ranks, train.seed)
     _check_writable(output)
-    sys.exit(_run(Job(model, train, data, strategies, profile), tokens, calm, timeout, output))
+    sys.exit(_run(Job(model, train, data, strategies, profile), tokens, gloo_thread_policy, timeout, output))
 
 
 def _check_writable(output: Path) -> None:
@@ -87,10 +92,10 @@ def _check_writable(output: Path) -> None:
     check_writable(f"--output {output}", output)
 
 
-def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -> int:
+def _run(job: Job, tokens: Tokens, policy: Literal["batch", "normal"], timeout_s: float, output: Path) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
-    from collectives.runtime import CollectiveError, calm_polling  # noqa: PLC0415
+    from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
     from trainers.loop.training import DivergedError  # noqa: PLC0415
     from trainers.main_job.job import run_job, save_results  # noqa: PLC0415
     from trainers.main_job.report_table import format_report  # noqa: PLC0415
@@ -98,8 +103,7 @@ def _run(job: Job, tokens: Tokens, calm: bool, timeout_s: float, output: Path) -
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
     assert group is not None
-    if calm:
-        calm_polling()
+    set_gloo_thread_policy(policy)
     try:
         with progress_bar(job.train.steps, "training", rank=group.rank()) as bar:
             report, checkpoint = run_job(job, tokens, group, lambda _: bar.update(1))

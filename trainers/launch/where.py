@@ -107,7 +107,7 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    from collectives.runtime import calm_polling  # noqa: PLC0415  it needs torch
+    from collectives.runtime import set_gloo_thread_policy  # noqa: PLC0415  it needs torch
 
     if where.device != "cpu":
         torch.cuda.set_device(where.device)  # what NCCL and barriers take, if they are not told
@@ -119,7 +119,7 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     except (RuntimeError, OSError) as error:
         raise ConnectionError(_not_joined(where, timeout_s, error)) from error
     assert dist.group.WORLD is not None
-    calm_polling()
+    set_gloo_thread_policy()
     return dist.group.WORLD
 
 

@@ -140,7 +140,7 @@ class Session:
         except CollectiveError as error:
             place = f"rank {self.group.rank()}: training step {step}, strategy {self.config.strategy}"
             name_first_to_fail(error, self.group)
-            raise CollectiveError(f"{place}: {error}", error.ledger, error.peer) from error
+            raise CollectiveError(f"{place}: {error}", error.flight_record, error.peer) from error
         except StoppedError as error:
             what = self.keeper.describe_trouble() if self.keeper.trouble else str(error)
             raise StoppedError(f"training step {step}: {what}") from error

@@ -91,7 +91,7 @@ def train(runs: Sequence[Run], shard: Shard, steps: Iterable[int], after_step: C
                 run.step(batch)
             except CollectiveError as error:
                 name_first_to_fail(error, run.model.group)
-                raise CollectiveError(f"{place}, {error}", error.ledger, error.peer) from error
+                raise CollectiveError(f"{place}, {error}", error.flight_record, error.peer) from error
             except DivergedError as error:
                 raise DivergedError(f"{place}, strategy {run.name}: {error}") from error
         after_step(step)

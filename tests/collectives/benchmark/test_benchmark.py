@@ -7,21 +7,21 @@ import torch
 import torch.distributed as dist
 
 from collectives.benchmark.buffers import Buffers
-from collectives.benchmark.cell import DTYPES, Cell, elements_of
-from collectives.benchmark.contender import Contender, ours, torchs
+from collectives.benchmark.case import DTYPES, BenchmarkCase, elements_of
+from collectives.benchmark.implementation import Implementation, native, ours
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.pattern import pattern
-from collectives.benchmark.plan import Plan, growing_sizes
+from collectives.benchmark.plan import BenchmarkPlan, growing_sizes
 from collectives.benchmark.runner import MAX_IN_A_ROW, measure
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
 
-SMALL = Plan(tuple(Collective), (), (64, 1000), iterations=2, calls=1, warm_up=1)
-CELL = Cell(Collective.ALL_REDUCE, 250, "float32", "sum", 2, in_place=False)
+SMALL = BenchmarkPlan(tuple(Collective), (), (64, 1000), iterations=2, calls=1, warm_up=1)
+CASE = BenchmarkCase(Collective.ALL_REDUCE, 250, "float32", "sum", 2, in_place=False)
 
 
-def planned(group: dist.ProcessGroup, plan: Plan) -> tuple[CollectiveTimes, ...]:
+def planned(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[CollectiveTimes, ...]:
     """What a benchmark of `plan` finds."""
     return run_plan(plan, group, timeout_s=10.0).collectives
 
@@ -57,9 +57,9 @@ def test_bits_have_exact_data(ranks: RankPool, op: str) -> None:
     assert [times.wrong for times in first] == [0] * 8
 
 
-def broken(group: dist.ProcessGroup, cell: Cell, fault: str) -> list[CollectiveTimes]:
+def broken(group: dist.ProcessGroup, case: BenchmarkCase, fault: str) -> list[CollectiveTimes]:
     """The times of torch's collective and of a fake that spoils its result, on rank 1 only."""
-    right = torchs(cell, group)
+    right = native(case, group)
 
     def wrong(buffers: Buffers) -> None:
         if fault != "nothing done":
@@ -72,7 +72,7 @@ def broken(group: dist.ProcessGroup, cell: Cell, fault: str) -> list[CollectiveT
         if group.rank() == 1 and fault == "counted twice":
             buffers.output.add_(buffers.data)
 
-    return list(measure(cell, [right, Contender("fake", wrong)], SMALL, group))
+    return list(measure(case, [right, Implementation("fake", wrong)], SMALL, group))
 
 
 @pytest.mark.parametrize(
@@ -87,25 +87,25 @@ def broken(group: dist.ProcessGroup, cell: Cell, fault: str) -> list[CollectiveT
 @pytest.mark.parametrize("in_place", [False, True])
 def test_wrong_elements_are_counted(ranks: RankPool, fault: str, least: int, most: int, in_place: bool) -> None:
     """Over all ranks, and told of the one who did it; wherever it is that chunks or ranks were mistaken."""
-    for right, fake in ranks.run(broken, replace(CELL, in_place=in_place), fault, num_ranks=2):
+    for right, fake in ranks.run(broken, replace(CASE, in_place=in_place), fault, num_ranks=2):
         assert right.wrong == 0
         assert fake.wrong is not None
         assert least <= fake.wrong <= most
 
 
 def three_in_turn(group: dist.ProcessGroup) -> tuple[list[CollectiveTimes], list[str]]:
-    """The times of three contenders, and in which order they were called."""
+    """The times of three implementations, and in which order they were called."""
     calls: list[str] = []
 
-    def noting(contender: Contender, name: str) -> Contender:
-        return Contender(name, lambda buffers: (calls.append(name), contender.run(buffers)))
+    def noting(implementation: Implementation, name: str) -> Implementation:
+        return Implementation(name, lambda buffers: (calls.append(name), implementation.run(buffers)))
 
-    contenders = [noting(torchs(CELL, group), "a"), noting(ours(CELL, "ring", group), "b")]
-    contenders.append(noting(ours(CELL, "direct", group), "c"))
-    return list(measure(CELL, contenders, replace(SMALL, iterations=4, warm_up=0), group)), calls
+    implementations = [noting(native(CASE, group), "a"), noting(ours(CASE, "ring", group), "b")]
+    implementations.append(noting(ours(CASE, "direct", group), "c"))
+    return list(measure(CASE, implementations, replace(SMALL, iterations=4, warm_up=0), group)), calls
 
 
-def test_contenders_take_turns(ranks: RankPool) -> None:
+def test_implementations_take_turns(ranks: RankPool) -> None:
     """Each is checked once, then every iteration begins with another; the positions say so."""
     for times, calls in ranks.run(three_in_turn, num_ranks=2):
         assert "".join(calls) == "abc" + "abc" + "bca" + "cab" + "abc"
@@ -113,7 +113,7 @@ def test_contenders_take_turns(ranks: RankPool) -> None:
 
 
 def test_the_slowest_rank_counts(ranks: RankPool) -> None:
-    """What is taken for a cell's time is no less than any rank's median, and there is one for each rank."""
+    """What is taken for a case's time is no less than any rank's median, and there is one for each rank."""
     for times in ranks.run(three_in_turn, num_ranks=2)[0][0]:
         assert times.median_s >= max(times.rank_medians_s)
         assert len(times.rank_medians_s) == 2
@@ -149,8 +149,8 @@ def test_no_result_looks_untouched() -> None:
     """What buffers are filled with to catch idlers is no value of any result."""
     for dtype in DTYPES:
         for op in ("sum", "min", "max", "prod"):
-            cell = Cell(Collective.ALL_REDUCE, 70000, dtype, op, 3, in_place=False)
-            data = pattern(cell, seed=0)
+            case = BenchmarkCase(Collective.ALL_REDUCE, 70000, dtype, op, 3, in_place=False)
+            data = pattern(case, seed=0)
             buffers = Buffers.of(data, rank=0)
             buffers.spoil()
             assert data.count_wrong(0, buffers.output) == 70000, (dtype, op)
@@ -158,7 +158,7 @@ def test_no_result_looks_untouched() -> None:
 
 def test_data_follows_the_seed() -> None:
     """The same seed gives the same, another other; and ranks have different data."""
-    first, again, other = (pattern(CELL, seed) for seed in (3, 3, 4))
+    first, again, other = (pattern(CASE, seed) for seed in (3, 3, 4))
     assert torch.equal(first.given(1), again.given(1))
     assert not torch.equal(first.given(1), other.given(1))
     assert not torch.equal(first.given(0), first.given(1))
@@ -167,7 +167,7 @@ def test_data_follows_the_seed() -> None:
 def test_sums_that_are_rounded_are_refused() -> None:
     """Of so many ranks that not even zeros and ones have an exact sum."""
     with pytest.raises(ValueError, match="dtype bfloat16: sums of 200 ranks cannot all be exact; take a larger one"):
-        pattern(replace(CELL, dtype="bfloat16", num_ranks=200), seed=0)
+        pattern(replace(CASE, dtype="bfloat16", num_ranks=200), seed=0)
 
 
 def test_sizes() -> None:
@@ -184,10 +184,10 @@ def test_sizes() -> None:
 def test_plans_that_cannot_be_are_refused() -> None:
     """An algorithm that the collective has not, bits of real numbers, raw sockets to other hosts, no memory."""
     with pytest.raises(ValueError, match="algorithm 'torus': reduce_scatter has ring"):
-        Plan((Collective.REDUCE_SCATTER,), ("torus",), (64,)).check(4, 4)
+        BenchmarkPlan((Collective.REDUCE_SCATTER,), ("torus",), (64,)).check(4, 4)
     with pytest.raises(ValueError, match="op BAND: needs integers or bool"):
-        Plan((Collective.REDUCE,), (), (64,), dtype="float32", op="band").check(4, 4)
+        BenchmarkPlan((Collective.REDUCE,), (), (64,), dtype="float32", op="band").check(4, 4)
     with pytest.raises(ValueError, match="--raw-sockets: needs at least 2 ranks, all on this host; 2 of 4 are"):
-        Plan((Collective.ALL_REDUCE,), (), (64,), raw_sockets=True).check(4, 2)
+        BenchmarkPlan((Collective.ALL_REDUCE,), (), (64,), raw_sockets=True).check(4, 2)
     with pytest.raises(ValueError, match="on 4 ranks: would take .* of memory"):
-        Plan((Collective.ALL_REDUCE,), (), (2**50,)).check(4, 4)
+        BenchmarkPlan((Collective.ALL_REDUCE,), (), (2**50,)).check(4, 4)

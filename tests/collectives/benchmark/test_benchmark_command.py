@@ -72,7 +72,7 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 
 def test_polling_is_compared_with_and_without() -> None:
-    """A row for each size and contender, with a ratio; `--no-calm` leaves Gloo's threads as they are."""
+    """A row for each size and implementation, with a ratio; the policy "normal" leaves Gloo's threads as they are."""
     few = ["--size", "1KiB", "--turns", "2", "--turn", "0.001"]
     job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "scripts/bench_polling.py", *few]
     code, out, errors = finish(start(job))
@@ -85,7 +85,9 @@ def test_polling_is_compared_with_and_without() -> None:
 def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
     """The file says so."""
     output = tmp_path / "times.json"
-    code, _, errors = benchmark("-b", "1KiB", "-e", "1KiB", "-n", "1", "--no-calm", "-o", str(output), ranks=2)
+    code, _, errors = benchmark(
+        "-b", "1KiB", "-e", "1KiB", "-n", "1", "--gloo-thread-policy", "normal", "-o", str(output), ranks=2
+    )
     assert code == 0, errors
     assert Measurements.load(output).provenance["calm_polling"] is False
 

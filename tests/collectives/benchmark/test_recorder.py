@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from collectives.benchmark.job import run_plan
-from collectives.benchmark.plan import MAX_TRANSFERS, Plan
+from collectives.benchmark.plan import MAX_TRANSFERS, BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
 from collectives.probes.clock import Clock, ask_time, read_clock
 from ringsim.calibration.compared_run import compare_run
@@ -16,13 +16,13 @@ from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
 
-PLAN = Plan(
+PLAN = BenchmarkPlan(
     (Collective.ALL_REDUCE, Collective.ALL_GATHER), ("ring", "direct"), (64, 120000), iterations=1, calls=1, warm_up=1,
-    places=(True,), record=True,
+    in_place=(True,), record=True,
 )  # fmt: skip
 
 
-def recorded(group: dist.ProcessGroup, plan: Plan) -> tuple[RecordedRun, ...]:
+def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
     """What a benchmark of `plan` records."""
     return run_plan(plan, group, timeout_s=10.0).runs
 

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, chooser_of, use_network
-from collectives.runtime.queue import lane_of
+from collectives.runtime import CollectiveQueue, state_of
 from ringsim import Collective, Network, predict_time
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
@@ -95,10 +95,10 @@ def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
 
 def nested(group: dist.ProcessGroup) -> str:
     """What is said of a collective that is called from within another one of the same group."""
-    lane = lane_of(group_on("ring", group.size()))
+    queue = state_of(group_on("ring", group.size())).part(CollectiveQueue)
     with pytest.raises(RuntimeError, match="from within") as error:
-        lane.run(lambda: lane.run(lambda: None))
-    lane._broken = None  # of this test's own making
+        queue.run(lambda: queue.run(lambda: None))
+    queue._broken = None  # of this test's own making
     return str(error.value)
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.queue import lane_of
+from collectives.runtime import CollectiveQueue, state_of
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool
 
@@ -98,7 +98,9 @@ def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Calls made in callbacks: one that waits while others are queued, one that waits for a queued Work."""
     found: list[torch.Tensor] = []
     gate, done = threading.Event(), threading.Event()
-    lane_of(group).start(lambda: assert_set(gate), [])  # holds up the rest until all of it is in the queue
+    state_of(group).part(CollectiveQueue).start(
+        lambda: assert_set(gate), []
+    )  # holds up the rest until all of it is in the queue
     first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
     later: list[collectives.Work] = []
 

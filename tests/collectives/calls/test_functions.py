@@ -136,15 +136,14 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
 
 def reduced_in_passing(rendezvous: str) -> int:
     """How many groups are still remembered after a group has come and gone."""
-    import collectives.calls.call
-    import collectives.runtime.queue
+    from collectives.runtime import group_state
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
     collectives.all_reduce(torch.ones(3))
-    assert len(collectives.calls.call._EXECUTORS) == len(collectives.runtime.queue._LANES) == 1
+    assert len(group_state._STATES) == 1
     dist.destroy_process_group()
     gc.collect()
-    return len(collectives.calls.call._EXECUTORS) + len(collectives.runtime.queue._LANES)
+    return len(group_state._STATES)
 
 
 def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives.calls.coalesced import all_reduce_coalesced
 from collectives.calls.tensor_checks import assign, check_writable, resolved
 from tests.ranks import RankPool, group_on
 
@@ -21,7 +22,7 @@ def reducing(dtype: torch.dtype, n: int) -> list[Callable[..., object]]:
         lambda **g: collectives.reduce(tensor, group_dst=0, **g),
         lambda **g: collectives.reduce_scatter_tensor(output, tensor, **g),
         lambda **g: collectives.reduce_scatter(output, list(tensor.chunk(n)), **g),
-        lambda **g: collectives.coalesced.all_reduce_coalesced([tensor], **g),
+        lambda **g: all_reduce_coalesced([tensor], **g),
     ]
 
 
@@ -154,7 +155,7 @@ def calls(n: int) -> Calls:
         return [own]
 
     def coalesced(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
-        collectives.coalesced.all_reduce_coalesced([own], **options)
+        all_reduce_coalesced([own], **options)
         return [own]
 
     def broadcast(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 import collectives
-from collectives.runtime.executor import TAG, Executor
+from collectives.runtime import Executor, Tag
 from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own, rooms
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool, group_on
@@ -25,7 +25,7 @@ def executions() -> Iterator[list[str]]:
     run = Executor.run
 
     def noting(executor: Executor, *arguments: object, **options: object) -> None:
-        if executor.tag == TAG:
+        if executor.tag == Tag.COLLECTIVE:
             names.append(executor.schedule.collective.value)
         run(executor, *arguments, **options)  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def options(_: Group) -> tuple[set, str]:
     run = Executor.run
 
     def noting(executor: Executor, tensor: torch.Tensor, **how: object) -> None:
-        if executor.tag == TAG:
+        if executor.tag == Tag.COLLECTIVE:
             seen[executor.schedule.algorithm, how["wire"]] += 1
         run(executor, tensor, **how)  # type: ignore[arg-type]
 

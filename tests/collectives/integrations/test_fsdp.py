@@ -82,13 +82,13 @@ def counted(group: dist.ProcessGroup) -> dict[str, int]:
     """How many collectives of ours one step of FSDP2 on a "ring" mesh makes, by kind."""
     from torch.distributed.fsdp import fully_shard
 
-    from collectives.runtime.executor import TAG, Executor
+    from collectives.runtime import Executor, Tag
 
     counts: dict[str, int] = {}
     run = Executor.run
 
     def counting(executor: Executor, *arguments: object, **options: object) -> None:
-        if executor.tag == TAG:  # else it compares calls
+        if executor.tag == Tag.COLLECTIVE:  # else it compares calls
             name = executor.schedule.collective.value
             counts[name] = counts.get(name, 0) + 1
         run(executor, *arguments, **options)  # type: ignore[arg-type]

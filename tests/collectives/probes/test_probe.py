@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
-from collectives.probes.experiment import ROUNDS_PER_RUN, Blocks, Experiment, time_blocks
 from collectives.probes.probe import BLOCKS, IN_FLIGHT, probe
+from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, time_blocks
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from ringsim.calibration.uniform import calibrate_uniform
@@ -72,8 +72,8 @@ def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float,
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
     meet = partial(meeting.run, torch.zeros(1))
-    with mock.patch("collectives.probes.experiment.time", clock):
-        blocks = time_blocks(Experiment("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
+    with mock.patch("collectives.probes.workload.time", clock):
+        blocks = time_blocks(ProbeWorkload("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
     return len(calls), blocks
 
 

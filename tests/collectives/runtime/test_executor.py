@@ -188,7 +188,7 @@ def of_two_lengths(group: dist.ProcessGroup, transport: Transport, lengths: tupl
 
 @WAYS
 def test_what_is_kept_may_be_longer_than_what_is_needed(ranks: RankPool, transport: Transport) -> None:
-    """Of the memory of a longer tensor, whose chunks go by no mail, a whole number of shorter slots is used."""
+    """Of the staging memory of a longer tensor a whole number of shorter buffers is used."""
     lengths = 2_000_000, 1_800_000
     results = ranks.run(of_two_lengths, transport, lengths)
     for index, length in enumerate(lengths):

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import CollectiveError
+from collectives.calls.reduction import Reduction
 from collectives.runtime import failure_records
-from collectives.runtime.failure_records import FailureRecords, Record, disagreement
+from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
 from tests.ranks import RankPool, group_on
 
 
@@ -144,8 +145,8 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_as_it_is_written() -> None:
     """What one rank writes another one reads."""
-    record = Record(3, "all_reduce of 4", "", timed_out=True)
-    assert Record(*json.loads(json.dumps(record))) == record
+    record = FailureRecord(3, "all_reduce of 4", "", timed_out=True)
+    assert FailureRecord(*json.loads(json.dumps(record))) == record
 
 
 def test_disagreement() -> None:
@@ -215,7 +216,7 @@ def failed_by_itself(group: dist.ProcessGroup) -> str:
     """Rank 1 runs out of memory in the middle of a call."""
     collectives.all_reduce(torch.ones(10), group=group)
     if group.rank() == 1:
-        collectives.functions.Reduction.finish = _no_room  # type: ignore[method-assign]
+        Reduction.finish = _no_room  # type: ignore[method-assign]
     try:
         for _ in range(3):
             collectives.all_reduce(torch.ones(10), group=group)

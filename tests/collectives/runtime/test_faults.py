@@ -72,7 +72,7 @@ Report = tuple[str, str, str, list[tuple], str, str]
 
 
 def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> Report:
-    """All-reduce until the victim dies: the error, its ledger, and the errors of a call of each kind afterwards."""
+    """All-reduce until the victim dies: the error, its flight record, and those of calls of each kind after it."""
     if group.rank() == victim:
         log_all_reduces(Fuse(fuse))
     tensor = torch.ones(length)
@@ -86,9 +86,9 @@ def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, len
         except CollectiveError as error:
             errors.append(error)
     first, *later = errors
-    assert first.ledger is not None
-    entries = [tuple(entry) for entry in first.ledger.entries]
-    return str(first), str(first.ledger), first.ledger.table(), entries, *map(str, later)
+    assert first.flight_record is not None
+    entries = [tuple(entry) for entry in first.flight_record.entries]
+    return str(first), str(first.flight_record), first.flight_record.table(), entries, *map(str, later)
 
 
 def log_all_reduces(log: list[Event]) -> None:
@@ -123,7 +123,7 @@ def strike(directory: Path, seed: int) -> None:
 
 
 def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> None:
-    """Rank, step, chunk, peer and ledger agree with one another and with the schedule; and who died is named."""
+    """Rank, step, chunk, peer and flight record agree with one another and with the schedule; and who died is named."""
     message, summary, table, entries, *later = report
     told = re.fullmatch(
         rf"rank {rank}: {schedule}: step (\d+): (sending|receiving) chunk (\d+) (?:to|from) rank (\d+) failed: .+ "
@@ -167,7 +167,7 @@ def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple
             while True:
                 executor.run(torch.ones(1000), log=log)
         except CollectiveError as error:
-            return str(error), str(error.ledger), len(getattr(error.ledger, "entries", ()))
+            return str(error), str(error.flight_record), len(getattr(error.flight_record, "entries", ()))
 
 
 @pytest.mark.parametrize("fuse", [0, 7, 20])

@@ -15,9 +15,9 @@ import torch.distributed as dist
 import collectives
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
-from collectives.runtime.object_gather import LENGTH
-from collectives.runtime.preposted import mail_of
-from collectives.runtime.queue import lane_of
+from collectives.runtime.group_state import state_of
+from collectives.runtime.object_gather import TEXT_BYTES
+from collectives.runtime.preposted import PrepostedReceives
 from tests.ranks import RankPool
 
 Calls = tuple[Callable[..., object], Callable[..., object]]
@@ -263,8 +263,9 @@ def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
                 tensor = torch.full((length,), group.rank() + 1.0)
                 collectives.all_reduce(tensor, group=group)
                 right.append(bool((tensor == 6).all()))
-    kept = sum(len(place.memory) for places in mail_of(group)._places.values() for place in places)
-    known = len(lane_of(group).fingerprints._known)
+    of_peers = state_of(group).part(PrepostedReceives)._buffers
+    kept = sum(len(buffer.memory) for of_tags in of_peers for buffers in of_tags.values() for buffer in buffers)
+    known = len(state_of(group).part(FingerprintCheck)._known)
     dist.destroy_process_group(group)
     return known, kept, right
 
@@ -280,7 +281,7 @@ def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
 def long_words(group: dist.ProcessGroup) -> str:
     """What is said of two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
-        FingerprintCheck(group).compare("x" * 2 * LENGTH + str(group.rank()))
+        FingerprintCheck(group).compare("x" * 2 * TEXT_BYTES + str(group.rank()))
     return str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""Gloo's polling threads, and what the kernel is told of them."""
+"""Gloo's polling threads, and their scheduling policy."""
 
 import os
 import threading
@@ -14,63 +14,63 @@ pytestmark = pytest.mark.skipif(not gloo_threads.TASKS.exists(), reason="not Lin
 
 
 def policies(_: dist.ProcessGroup) -> tuple[int, bool, bool, set[int], int]:
-    """How many threads there are, whether all are calm: as told, and when they are no longer; whose policy changed."""
-    found = gloo_threads.calm_polling()
-    calm = gloo_threads.is_calm()
+    """How many threads there are, whether all are batch, once set and once reset; whose policy changed."""
+    num_set = gloo_threads.set_gloo_thread_policy()
+    as_set = gloo_threads.have_gloo_threads_batch_policy()
     own = os.sched_getscheduler(threading.get_native_id())
     threads = [int(task.name) for task in gloo_threads.TASKS.glob("*")]
     batch = {each for each in threads if os.sched_getscheduler(each) == os.SCHED_BATCH}
     names = {(gloo_threads.TASKS / str(each) / "comm").read_text().strip() for each in batch}
     assert names == {gloo_threads.GLOO_THREAD}
-    gloo_threads.calm_polling(calm=False)
+    gloo_threads.set_gloo_thread_policy("normal")
     assert {os.sched_getscheduler(each) for each in batch} == {os.SCHED_OTHER}
-    restless = gloo_threads.is_calm()
-    gloo_threads.calm_polling()
-    return found, calm, restless, {len(batch)}, own
+    as_reset = gloo_threads.have_gloo_threads_batch_policy()
+    gloo_threads.set_gloo_thread_policy()
+    return num_set, as_set, as_reset, {len(batch)}, own
 
 
-def test_only_gloos_threads_are_told(ranks: RankPool) -> None:
+def test_only_gloos_threads_are_set(ranks: RankPool) -> None:
     """All of them, one for each group; the callers keep their policy."""
-    for found, calm, restless, batch, own in ranks.run(policies, num_ranks=2):
-        assert found > 0
-        assert batch == {found}
-        assert calm
-        assert not restless
+    for num_set, as_set, as_reset, batch, own in ranks.run(policies, num_ranks=2):
+        assert num_set > 0
+        assert batch == {num_set}
+        assert as_set
+        assert not as_reset
         assert own == os.SCHED_OTHER
 
 
 def ring_beside(group: dist.ProcessGroup) -> list[bool]:
-    """Whether a thread is calm: of a group that is told not to be, and of one of the backend "ring" made after that."""
-    gloo_threads.calm_polling(calm=False)
+    """Whether a thread is batch: of a group that is set to normal, and of one of the backend "ring" made after that."""
+    gloo_threads.set_gloo_thread_policy("normal")
     before = gloo_threads._gloo_threads()
     ring = dist.new_group(list(range(group.size())), backend="ring")
-    found = [before, gloo_threads._gloo_threads() - before]
-    policies = [{os.sched_getscheduler(thread) for thread in threads} for threads in found]
+    both = [before, gloo_threads._gloo_threads() - before]
+    policies = [{os.sched_getscheduler(thread) for thread in threads} for threads in both]
     dist.destroy_process_group(ring)
-    gloo_threads.calm_polling()
+    gloo_threads.set_gloo_thread_policy()
     return [policy == {os.SCHED_BATCH} for policy in policies]
 
 
-def test_a_group_of_ours_calms_its_own(ranks: RankPool) -> None:
-    """And leaves the others as the program wants them: `--no-calm` holds with the strategy ddp_on_ring, too."""
+def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
+    """And leaves the others as the program wants them: the policy "normal" holds with the strategy ddp_on_ring, too."""
     assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
 
 
 def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new group's thread is waited for: on a busy machine it may not have run when the group is made."""
     looks = iter([{1}, {1}, {1}, {1, 2}])
-    told: list[set[int]] = []
+    told: list[tuple[set[int], str]] = []
     monkeypatch.setattr(gloo_threads, "_gloo_threads", lambda: next(looks))
-    monkeypatch.setattr(gloo_threads, "_tell", lambda threads, calm: told.append(threads) or calm)
-    with gloo_threads.calm_new_polling():
+    monkeypatch.setattr(gloo_threads, "_set_policy", lambda threads, policy: told.append((threads, policy)))
+    with gloo_threads.batch_policy_for_new_groups():
         pass
-    assert told == [{2}]
+    assert told == [({2}, "batch")]
 
 
-def test_a_process_without_gloo_has_nothing_to_calm() -> None:
+def test_a_process_without_gloo_has_nothing_to_set() -> None:
     """Nor has a system without such folders."""
-    assert gloo_threads.calm_polling() == 0
-    assert not gloo_threads.is_calm()
+    assert gloo_threads.set_gloo_thread_policy() == 0
+    assert not gloo_threads.have_gloo_threads_batch_policy()
 
 
 def test_a_system_that_forbids_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,8 +80,14 @@ def test_a_system_that_forbids_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
     (tmp_path / "2").mkdir()  # has no name any more
     monkeypatch.setattr(gloo_threads, "TASKS", tmp_path)
     monkeypatch.setattr(os, "sched_setscheduler", _refuse)
-    assert gloo_threads.calm_polling() == 0
+    assert gloo_threads.set_gloo_thread_policy() == 0
 
 
 def _refuse(*_: object) -> None:
     raise PermissionError
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    """The message names those that there are."""
+    with pytest.raises(ValueError, match="policy 'calm': must be one of batch, normal"):
+        gloo_threads.set_gloo_thread_policy("calm")  # type: ignore[arg-type]

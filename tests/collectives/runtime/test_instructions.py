@@ -1,8 +1,8 @@
-"""What a rank does, line by line."""
+"""What a rank does, one instruction after the other."""
 
 from hypothesis import given
 
-from collectives.runtime.instructions import POSTED_AHEAD, Do, num_apart, script_of
+from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.schedule.program import RankProgram, rank_program
@@ -15,20 +15,21 @@ def programs(schedule: Schedule) -> list[RankProgram]:
 
 
 @given(schedules())
-def test_each_word_is_said_once_and_in_order(schedule: Schedule) -> None:
-    """A receive is posted, awaited, applied and freed; a send is issued, and waited for before the end."""
+def test_each_instruction_is_given_once_and_in_order(schedule: Schedule) -> None:
+    """A receive is posted, waited for, applied and posted again; a send is issued, and waited for before the end."""
     for program in programs(schedule):
-        lines = script_of(program)
-        assert len(set(lines)) == len(lines) == 4 * len(program.receives) + 2 * len(program.sends)
-        at = {line: position for position, line in enumerate(lines)}
+        instructions = instructions_of(program)
+        assert len(set(instructions)) == len(instructions) == 4 * len(program.receives) + 2 * len(program.sends)
+        at = {instruction: position for position, instruction in enumerate(instructions)}
         for index in range(len(program.receives)):
-            words = [at[do, index] for do in (Do.POST, Do.ARRIVE, Do.APPLY, Do.FREE)]  # type: ignore[index]
-            assert words == sorted(words)
+            opcodes = Opcode.POST_RECV, Opcode.WAIT_RECV, Opcode.APPLY, Opcode.REPOST_RECV
+            positions = [at[opcode, index] for opcode in opcodes]  # type: ignore[index]
+            assert positions == sorted(positions)
         for index in range(len(program.sends)):
-            assert at[Do.SEND, index] < at[Do.LEAVE, index]  # type: ignore[index]
-        for do in (Do.POST, Do.APPLY, Do.SEND):
-            said = [which for word, which in lines if word is do]
-            assert said == sorted(said)
+            assert at[Opcode.SEND, index] < at[Opcode.WAIT_SEND, index]  # type: ignore[index]
+        for opcode in (Opcode.POST_RECV, Opcode.APPLY, Opcode.SEND):
+            indices = [index for other, index in instructions if other is opcode]
+            assert indices == sorted(indices)
 
 
 @given(schedules())
@@ -36,15 +37,15 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
     """Rule 4: before a chunk is written, and before anything may land in it, the sends that read it have left."""
     for program in programs(schedule):
         left: set[int] = set()
-        for do, which in script_of(program):
-            if do is Do.LEAVE:
-                left.add(which)
-            if do is Do.APPLY:
-                receive = program.receives[which]
+        for opcode, index in instructions_of(program):
+            if opcode is Opcode.WAIT_SEND:
+                left.add(index)
+            if opcode is Opcode.APPLY:
+                receive = program.receives[index]
                 before = [i for i, send in enumerate(program.sends) if send.step <= receive.buffer_dependency]
                 assert left.issuperset(before)
-            if do is Do.POST and not program.receives[which].lands_apart:
-                receive = program.receives[which]
+            if opcode is Opcode.POST_RECV and not program.receives[index].lands_apart:
+                receive = program.receives[index]
                 reading = [
                     i
                     for i, send in enumerate(program.sends)
@@ -54,32 +55,32 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
 
 
 @given(schedules())
-def test_places_suffice(schedule: Schedule) -> None:
-    """Never are more receives that land apart posted and not yet applied than there are places for."""
+def test_staging_buffers_suffice(schedule: Schedule) -> None:
+    """Never are more receives that need a staging buffer posted and not yet applied than there are such buffers."""
     for program in programs(schedule):
         used = most = 0
-        for do, which in script_of(program):
-            if program.receives and program.receives[min(which, len(program.receives) - 1)].lands_apart:
-                used += (do is Do.POST) - (do is Do.APPLY)
+        for opcode, index in instructions_of(program):
+            if program.receives and program.receives[min(index, len(program.receives) - 1)].lands_apart:
+                used += (opcode is Opcode.POST_RECV) - (opcode is Opcode.APPLY)
             most = max(most, used)
-        assert most <= num_apart(program)
+        assert most <= num_staging_buffers(program)
 
 
 def test_a_rank_of_a_ring_of_two() -> None:
     """It says where both chunks may land before it sends, and waits for a send only where it must."""
     (program, _) = programs(build(Collective.ALL_REDUCE, "ring", 2))
-    assert [f"{do.name.lower()} {which}" for do, which in script_of(program)] == [
-        "post 0",
+    assert [f"{opcode.name.lower()} {index}" for opcode, index in instructions_of(program)] == [
+        "post_recv 0",
         "send 0",
-        "leave 0",
-        "post 1",
-        "arrive 0",
+        "wait_send 0",
+        "post_recv 1",
+        "wait_recv 0",
         "apply 0",
         "send 1",
-        "free 0",
-        "arrive 1",
+        "repost_recv 0",
+        "wait_recv 1",
         "apply 1",
-        "free 1",
-        "leave 1",
+        "repost_recv 1",
+        "wait_send 1",
     ]
     assert POSTED_AHEAD == 2

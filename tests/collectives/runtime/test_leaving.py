@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives import CollectiveError
-from collectives.runtime.preposted import Mail, Place
+from collectives.runtime.preposted import EagerBuffer, PrepostedReceives
 from tests.ranks import RankPool, group_on
 
 
@@ -32,13 +32,13 @@ def left_behind(group: dist.ProcessGroup, call: Callable[[dist.ProcessGroup], to
     if group.rank() != 0:
         call(group)
         os._exit(0)
-    renew = Mail.renew
+    repost = PrepostedReceives.repost
 
-    def late(mail: Mail, group: dist.ProcessGroup, peer: int, tag: int, place: Place) -> None:
+    def late(preposted: PrepostedReceives, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
         wait_until_gone(group, peer)
-        renew(mail, group, peer, tag, place)
+        repost(preposted, group, peer, tag, buffer)
 
-    Mail.renew = late  # type: ignore[method-assign]
+    PrepostedReceives.repost = late  # type: ignore[method-assign]
     total = call(group).sum().item()
     with pytest.raises(CollectiveError) as error:
         call(group)

@@ -8,38 +8,40 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import preposted
+from collectives.runtime import preposted, state_of
+from collectives.runtime.tags import SIZE_CLASS_SHIFT, Tag
 from tests.ranks import RankPool
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "kind"),
+    ("size_bytes", "size_class"),
     [
         (0, 1),
         (1, 1),
-        (preposted.SMALLEST, 1),
-        (preposted.SMALLEST + 1, 2),
-        (3 * preposted.SMALLEST, 3),
-        (preposted.LARGEST + 1, 0),
+        (preposted.MIN_BUFFER_BYTES, 1),
+        (preposted.MIN_BUFFER_BYTES + 1, 2),
+        (3 * preposted.MIN_BUFFER_BYTES, 3),
+        (preposted.MAX_EAGER_BYTES + 1, 0),
     ],
 )
-def test_both_ends_know_the_kind_of_place_from_the_size(size_bytes: int, kind: int) -> None:
+def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, size_class: int) -> None:
     """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
-    tag = preposted.mail_tag(0x52, size_bytes)
-    assert (tag & 0xFF, tag >> preposted.KIND_SHIFT) == (0x52, kind)
-    assert kind == 0 or size_bytes <= preposted.SMALLEST << kind - 1
-    assert kind <= 1 or size_bytes > preposted.SMALLEST << kind - 2
+    tag = preposted.eager_tag(Tag.COLLECTIVE, size_bytes)
+    assert (tag & 0xFF, tag >> SIZE_CLASS_SHIFT) == (Tag.COLLECTIVE, size_class)
+    assert size_class == 0 or size_bytes <= preposted.MIN_BUFFER_BYTES << size_class - 1
+    assert size_class <= 1 or size_bytes > preposted.MIN_BUFFER_BYTES << size_class - 2
 
 
-def places(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
-    """How many places of how many bytes this rank keeps, for each peer and kind."""
-    for kept in preposted.mail_of(group)._places.values():
-        yield len(kept), len(kept[0].memory)
+def buffers(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
+    """How many buffers of how many bytes this rank keeps, for each peer and size class."""
+    for of_tags in state_of(group).part(preposted.PrepostedReceives)._buffers:
+        for kept in of_tags.values():
+            yield len(kept), len(kept[0].memory)
 
 
 def called_often(group: dist.ProcessGroup, algorithm: str, length: int) -> tuple[list, list, list, list]:
-    """The places before, after a few calls and after many, and the results, to some of which rank 0 comes late."""
-    results, before = [], list(places(group))
+    """The buffers before, after a few calls and after many, and the results, to some of which rank 0 comes late."""
+    results, before = [], list(buffers(group))
     for turn in range(40):
         if turn % 10 == 0 and group.rank() == 0:
             time.sleep(0.02)  # not to wait for a result, but to be late
@@ -47,27 +49,27 @@ def called_often(group: dist.ProcessGroup, algorithm: str, length: int) -> tuple
         collectives.all_reduce(tensor, group=group, algorithm=algorithm)
         results.append((tensor.min().item(), tensor.max().item()))
         if turn == 5:
-            early = list(places(group))
-    return before, early, list(places(group)), results
+            early = list(buffers(group))
+    return before, early, list(buffers(group)), results
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "direct"])
 @pytest.mark.parametrize("length", [1, 5000])
-def test_places_are_used_again(ranks: RankPool, algorithm: str, length: int) -> None:
+def test_buffers_are_used_again(ranks: RankPool, algorithm: str, length: int) -> None:
     """No more of them after many calls than after a few, no more memory than is stated, and results are right."""
     for before, early, late, results in ranks.run(called_often, algorithm, length, num_ranks=3):
         assert early
         assert late == early
         more = sum(count * size for count, size in late) - sum(count * size for count, size in before)
-        assert more <= 2 * 4 * max(preposted.SMALLEST, 2 * 4 * length)  # two peers, four places
+        assert more <= 2 * 4 * max(preposted.MIN_BUFFER_BYTES, 2 * 4 * length)  # two peers, four buffers
         assert results == [(3.0 * turn + 3, 3.0 * turn + 3) for turn in range(40)]
 
 
 def of_many_sizes(group: dist.ProcessGroup) -> list[bool]:
-    """All-reduces of lengths round the bounds of the kinds, up and down, while others are under way."""
+    """All-reduces of lengths round the bounds of the size classes, up and down, while others are under way."""
     lengths = [
         edge // 4 + more
-        for edge in (preposted.SMALLEST, preposted.LARGEST, 2 * preposted.LARGEST)
+        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_BYTES, 2 * preposted.MAX_EAGER_BYTES)
         for more in (-1, 0, 1)
     ]
     tensors = [torch.full((length,), float(group.rank() + 1)) for length in [*lengths, *reversed(lengths)]]
@@ -80,13 +82,13 @@ def of_many_sizes(group: dist.ProcessGroup) -> list[bool]:
     return [bool((each == 3).all()) for each in tensors]
 
 
-def test_messages_of_all_kinds_in_turn(ranks: RankPool) -> None:
-    """Those too long for mail among them."""
+def test_messages_of_all_size_classes_in_turn(ranks: RankPool) -> None:
+    """Those too long to be eager among them."""
     assert all(map(all, ranks.run(of_many_sizes, num_ranks=2)))
 
 
 def profiled(group: dist.ProcessGroup, every_thread: bool) -> tuple[bool, int, bool]:
-    """Many profiles that end while mail is still expected: whether sums are right, and receives and sends seen."""
+    """Many profiles that end while receives are still posted: whether sums are right, and receives and sends seen."""
     from torch._C._profiler import _ExperimentalConfig
 
     tensor, names = torch.ones(2**15), set()
@@ -99,6 +101,6 @@ def profiled(group: dist.ProcessGroup, every_thread: bool) -> tuple[bool, int, b
 
 
 @pytest.mark.parametrize("every_thread", [False, True])
-def test_mail_outlives_a_profile(ranks: RankPool, every_thread: bool) -> None:
+def test_posted_receives_outlive_a_profile(ranks: RankPool, every_thread: bool) -> None:
     """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
     assert ranks.run(profiled, every_thread, num_ranks=2) == [(True, False, True)] * 2

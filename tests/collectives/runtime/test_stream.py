@@ -1,4 +1,4 @@
-"""`Crossing`, on streams that only note what they are asked."""
+"""`StreamSync`, on streams that only note what they are asked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from collectives.runtime import stream, work
-from collectives.runtime.stream import Crossing
+from collectives.runtime.stream import StreamSync
 
 
 class Stream:
@@ -79,35 +79,35 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return noted
 
 
-def crossing(notes: list[str]) -> Crossing:
-    """From the caller to the side."""
-    return Crossing(Stream("side", notes), [Tensor(notes)])  # type: ignore[arg-type, list-item]
+def stream_sync(notes: list[str]) -> StreamSync:
+    """Between the caller's stream and the group's."""
+    return StreamSync(Stream("group", notes), [Tensor(notes)])  # type: ignore[arg-type, list-item]
 
 
-def test_the_side_waits_for_the_caller_and_the_caller_for_the_side(notes: list[str]) -> None:
-    """The call is marked when it is made; what the caller's stream does later the side does not wait for."""
-    way = crossing(notes)
+def test_the_group_waits_for_the_caller_and_the_caller_for_the_group(notes: list[str]) -> None:
+    """The call is marked when it is made; what the caller's stream does later the group's does not wait for."""
+    sync = stream_sync(notes)
     assert notes == ["caller marks"]
-    assert not way.is_over()
-    way.carry_out(lambda: notes.append(f"turn on {stream.torch.cuda.current_stream('cuda:1').name}"))
-    way.join()
-    assert way.is_over()
+    assert not sync.is_completed()
+    sync.run(lambda: notes.append(f"turn on {stream.torch.cuda.current_stream('cuda:1').name}"))
+    sync.wait()
+    assert sync.is_completed()
     assert notes[1:] == [
-        "side waits for caller",
-        "kept for side",
-        "turn on side",
-        "side marks",
-        "caller waits for side",
+        "group waits for caller",
+        "kept for group",
+        "turn on group",
+        "group marks",
+        "caller waits for group",
     ]
 
 
-def test_a_work_joins_when_it_is_waited_for(notes: list[str]) -> None:
+def test_a_work_is_synchronised_when_it_is_waited_for(notes: list[str]) -> None:
     """Each time, since each time another stream may be current; the future does so, too."""
-    way = crossing(notes)
-    way.carry_out(lambda: None)
-    over = work.Work.over([], way)
+    sync = stream_sync(notes)
+    sync.run(lambda: None)
+    over = work.Work.over([], sync)
     del notes[:]
     assert over.wait()
     assert over.is_completed()
     over.get_future().wait()
-    assert notes == ["caller waits for side"] * 2
+    assert notes == ["caller waits for group"] * 2

@@ -9,8 +9,13 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.instructions import Do, batched_script_of, num_apart_in_a_step, script_of
-from collectives.runtime.object_gather import Exchange
+from collectives.runtime.instructions import (
+    Opcode,
+    batched_instructions_of,
+    instructions_of,
+    num_staging_buffers_in_a_step,
+)
+from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.transport import Transport, find_transport, home_of
 from ringsim import Collective
 from ringsim.registry import build
@@ -109,22 +114,22 @@ def test_cuda_tensors_may_be_given_to_gloo_and_ring(ring_ranks: RankPool) -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_shot", "double_binary_tree"])
-def test_a_batched_script_says_all_once(algorithm: str) -> None:
-    """What the other script says but for FREE, a launch a step, and never more slots than the other needs."""
+def test_batched_instructions_are_the_same(algorithm: str) -> None:
+    """The same as the others but for REPOST_RECV and a launch a step, and never more buffers than they need."""
     for rank in range(5):
         program = rank_program(build(Collective.ALL_REDUCE, algorithm, 5), rank)
-        lines = batched_script_of(program)
-        steps = [which for do, which in lines if do is Do.LAUNCH]
+        batched = batched_instructions_of(program)
+        steps = [step for opcode, step in batched if opcode is Opcode.LAUNCH]
         assert steps == sorted({each.step for each in [*program.receives, *program.sends]})
-        others = [line for line in script_of(program) if line.do is not Do.FREE]
-        assert sorted(line for line in lines if line.do is not Do.LAUNCH) == sorted(others)
-        assert num_apart_in_a_step(program) <= sum(each.lands_apart for each in program.receives)
+        others = [one for one in instructions_of(program) if one.opcode is not Opcode.REPOST_RECV]
+        assert sorted(one for one in batched if one.opcode is not Opcode.LAUNCH) == sorted(others)
+        assert num_staging_buffers_in_a_step(program) <= sum(each.lands_apart for each in program.receives)
 
 
 def said(group: dist.ProcessGroup) -> list[str]:
     """What the ranks say, their words travelling in batches."""
     with travelling(group, Transport.BATCHED):
-        return Exchange(group, 0x60).all(f"I am {group.rank()}")
+        return ObjectAllGather(group, 0x60).gather(f"I am {group.rank()}")
 
 
 def test_words_travel_in_batches(ranks: RankPool) -> None:

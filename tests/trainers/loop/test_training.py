@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives.probes.experiment import Blocks
 from collectives.probes.probe import probe
+from collectives.probes.workload import Blocks
 from tests.ranks import RankPool
 from trainers.data_parallel import broadcast_state
 from trainers.identity import fingerprint

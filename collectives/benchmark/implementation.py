@@ -1,4 +1,4 @@
-"""`Contender`: one of those that a cell is timed with."""
+"""`Implementation`: one of those that a case is timed with: an algorithm of ours, torch's own, or bare sockets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import torch.distributed as dist
 
 import collectives
 from collectives.benchmark.buffers import Buffers
-from collectives.benchmark.cell import OPS, Cell
+from collectives.benchmark.case import OPS, BenchmarkCase
 from ringsim.measurements import TORCH
 from ringsim.schedule import Collective
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Implementation:
     """A name, and what does the collective once on one rank.
 
     reduces: False if it only moves bytes, so that there is no result to look at.
@@ -29,31 +29,31 @@ class Contender:
 _RENAMED = {"reduce_scatter_tensor": "reduce_scatter_single", "all_gather_into_tensor": "all_gather_single"}
 
 
-def ours(cell: Cell, algorithm: str, group: dist.ProcessGroup) -> Contender:
+def ours(case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup) -> Implementation:
     """One of our algorithms."""
-    return Contender(algorithm, _call(collectives, cell, group, algorithm=algorithm))
+    return Implementation(algorithm, _call(collectives, case, group, algorithm=algorithm))
 
 
-def torchs(cell: Cell, group: dist.ProcessGroup) -> Contender:
+def native(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation:
     """torch.distributed's own."""
-    return Contender(TORCH, _call(dist, cell, group))
+    return Implementation(TORCH, _call(dist, case, group))
 
 
-def _call(library: Any, cell: Cell, group: dist.ProcessGroup, **how: str) -> Callable[[Buffers], object]:
+def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: str) -> Callable[[Buffers], object]:
     """The function of `library`, which is `collectives` or `torch.distributed`: their signatures are the same."""
-    op: Any = OPS.get(cell.op)
+    op: Any = OPS.get(case.op)
     is_root = group.rank() == 0
-    if cell.collective is Collective.REDUCE_SCATTER:
+    if case.collective is Collective.REDUCE_SCATTER:
         scatter = _function(library, "reduce_scatter_tensor")
-        return lambda b: scatter(b.output, b.input, op=op, group=group, **how)
-    if cell.collective is Collective.ALL_GATHER:
+        return lambda b: scatter(b.output, b.input, op=op, group=group, **options)
+    if case.collective is Collective.ALL_GATHER:
         gather = _function(library, "all_gather_into_tensor")
-        return lambda b: gather(b.output, b.input, group=group, **how)
-    if cell.collective is Collective.BROADCAST:
-        return lambda b: library.broadcast(_copied(b, is_root), group=group, group_src=0, **how)
-    if cell.collective is Collective.REDUCE:
-        return lambda b: library.reduce(_copied(b), group_dst=0, op=op, group=group, **how)
-    return lambda b: library.all_reduce(_copied(b), op=op, group=group, **how)
+        return lambda b: gather(b.output, b.input, group=group, **options)
+    if case.collective is Collective.BROADCAST:
+        return lambda b: library.broadcast(_copied(b, is_root), group=group, group_src=0, **options)
+    if case.collective is Collective.REDUCE:
+        return lambda b: library.reduce(_copied(b), group_dst=0, op=op, group=group, **options)
+    return lambda b: library.all_reduce(_copied(b), op=op, group=group, **options)
 
 
 def _function(library: Any, name: str) -> Callable[..., object]:

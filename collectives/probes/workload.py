@@ -1,4 +1,4 @@
-"""`Experiment`: one probe to be done, and how its rounds are timed."""
+"""`ProbeWorkload`: what the ranks do in one probe, and how its rounds are timed."""
 
 import math
 import time
@@ -9,13 +9,13 @@ import torch
 
 from collectives.runtime import Executor
 
-ROUNDS_PER_RUN = 8  # even, so that what goes out in a ping comes back
+ROUNDS_PER_RUN = 8  # even, so that what goes out in a ping-pong comes back
 
 Rounds = Callable[[], None]
 
 
-class Experiment(NamedTuple):
-    """One probe to be done.
+class ProbeWorkload(NamedTuple):
+    """What the ranks do in one probe.
 
     ranks: those that have a part in it.
     rounds: does ROUNDS_PER_RUN of them.
@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
 
 
 def time_blocks(
-    experiment: Experiment, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
+    workload: ProbeWorkload, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
 ) -> list[tuple[float, float]]:
     """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
 
@@ -49,32 +49,32 @@ def time_blocks(
     meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
     for all blocks.
     """
-    num_runs = _agreed_runs(experiment, blocks, meeting)
+    num_runs = _agreed_runs(workload, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
         meet()
-        if meeting.group.rank() not in experiment.ranks:
+        if meeting.group.rank() not in workload.ranks:
             continue
         begin, begin_cpu = time.perf_counter(), time.process_time()
         for _ in range(num_runs):
-            experiment.rounds()
+            workload.rounds()
         elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
         times[block] = elapsed / num_runs / ROUNDS_PER_RUN, of_core / num_runs / ROUNDS_PER_RUN
     return times
 
 
-def _agreed_runs(experiment: Experiment, blocks: Blocks, meeting: Executor) -> int:
+def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
     """How many times eight rounds a block has, the same on all ranks, which also have met then."""
     num_runs = 1
     meeting.run(torch.zeros(1))  # the others must not disturb it with what came before
     for _ in range(2):  # the first also warms up, and so tells too few
         begin = time.perf_counter()
-        if meeting.group.rank() in experiment.ranks:
+        if meeting.group.rank() in workload.ranks:
             for _ in range(num_runs):
-                experiment.rounds()
+                workload.rounds()
         spent_s = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
         meeting.run(spent_s)
-        run_s = spent_s.item() / len(experiment.ranks) / num_runs
+        run_s = spent_s.item() / len(workload.ranks) / num_runs
         num_runs = max(math.ceil(blocks.least_s / run_s), 1)
         if num_runs == 1:
             break

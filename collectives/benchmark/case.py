@@ -1,4 +1,4 @@
-"""`Cell`: what all competitors are asked to do alike: one collective of one size."""
+"""`BenchmarkCase`: what all implementations are asked to do alike: one collective of one size."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ NO_OP = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchmarkCase:
     """One collective of one size among `num_ranks` ranks.
 
     num_elements: of the whole tensor: of the input of reduce_scatter, of the output of all_gather.
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def num_sent(self) -> int:
-        """Elements that a rank gives."""
+        """Elements that a rank contributes."""
         return self.share if self.collective is Collective.ALL_GATHER else self.num_elements
 
     def __str__(self) -> str:
@@ -73,15 +73,15 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: int) -> int:
-    """As many elements as `size_bytes` has room for, in equal shares where every rank gets one.
+    """As many elements as fit into `size_bytes`, in equal shares where every rank gets one.
 
-    Raises ValueError if there is no room for any.
+    Raises ValueError if none fits.
     """
-    each = num_ranks if collective in OWNED else 1
-    bytes_each = each * torch_dtype(dtype).itemsize
-    if size_bytes < bytes_each:
+    multiple = num_ranks if collective in OWNED else 1
+    least_bytes = multiple * torch_dtype(dtype).itemsize
+    if size_bytes < least_bytes:
         raise ValueError(
-            f"size {size_bytes} B: {collective.value} of {dtype} on {num_ranks} ranks needs at least {bytes_each}; "
+            f"size {size_bytes} B: {collective.value} of {dtype} on {num_ranks} ranks needs at least {least_bytes}; "
             "begin (-b) with that"
         )
-    return size_bytes // bytes_each * each
+    return size_bytes // least_bytes * multiple

@@ -1,0 +1,99 @@
+"""`GroupState`: all that this package keeps for one process group, with one life: it ends when the group does.
+
+It stands below the modules whose objects it holds, and so names none of them. These are its parts:
+
+    Transports           how tensors of each device travel (transport)
+    CommunicatorStart    whether the ranks have started their communicator together, as NCCL asks for (transport)
+    PrepostedReceives    the buffers of short messages, and the receives that are posted for them (preposted)
+    FingerprintCheck     the calls that all ranks are known to have made alike (fingerprint)
+    FailureRecords       which rank failed first (failure_records)
+    CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
+    Executors            the executors of the algorithms in use (calls.call)
+    Chooser              what "auto" has chosen, and on which network (calls.algorithm_choice)
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+Part = TypeVar("Part")
+
+
+class GroupState:
+    """The parts of one group, each made when it is first asked for. None of them may keep the group alive."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = ref(group)
+        self._parts: dict[Any, Any] = {}
+
+    def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
+        """The group's only object of the class `kind`, made by `kind(group)` if there is none yet.
+
+        Raises ValueError if there is none and the group is gone.
+        """
+        part: Part | None = self._parts.get(kind)
+        return self._make(kind) if part is None else part
+
+    def has(self, kind: type) -> bool:
+        """Whether the group has an object of the class `kind` already."""
+        return kind in self._parts
+
+    def put(self, part: object) -> None:
+        """Let `part` take the place of the object of its class."""
+        self._parts[type(part)] = part
+
+    def pop(self, kind: type[Part]) -> Part | None:
+        """Take the object of the class `kind` out; None if there is none."""
+        part: Part | None = self._parts.pop(kind, None)
+        return part
+
+    def _make(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
+        group = self._group()
+        if group is None:
+            raise ValueError("the process group has been destroyed")
+        with _MAKING:
+            if kind not in self._parts:
+                self._parts[kind] = kind(group)
+            part: Part = self._parts[kind]
+        return part
+
+
+_STATES: WeakKeyDictionary[dist.ProcessGroup, GroupState] = WeakKeyDictionary()
+_MAKING = threading.RLock()  # two threads that ask at once must get the same; and a part may ask for another one
+
+
+def state_of(group: dist.ProcessGroup) -> GroupState:
+    """The state of `group`, which lives as long as the group."""
+    state = _STATES.get(group)
+    if state is None:
+        with _MAKING:
+            state = _STATES.setdefault(group, GroupState(group))
+    return state
+
+
+def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`group`, or the default one.
+
+    Raises ValueError if there is none, if this rank is not in it, or if it has been destroyed.
+    """
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
+    if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
+        raise ValueError("group: this rank is not in it; only its members call its collectives")
+    if _is_destroyed(group):
+        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
+    return group
+
+
+def _is_destroyed(group: dist.ProcessGroup) -> bool:
+    """Whether dist.destroy_process_group is over for `group`."""
+    if type(group) is dist.ProcessGroup:
+        return group not in distributed_c10d._world.pg_map
+    # One that is written in Python, as that of the backend "ring" is, need not be registered, but wrapped by one that
+    # is: so torch makes groups with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    return getattr(group, "is_shut_down", False)

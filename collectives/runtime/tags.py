@@ -1,0 +1,34 @@
+"""`Tag`: what each message of this package is for, which is the lowest byte of its tag.
+
+The tag of a message keeps it apart from all others between the same two ranks. From the lowest bit on it holds
+
+    8 bits   the `Tag`
+    4 bits   the size class of the buffer that is preposted for it; 0 where none is (`preposted`)
+    the rest the number of its call's fingerprint; 0 where it has none (`fingerprint`)
+
+A program's own sends and receives default to tag 0.
+"""
+
+from enum import IntEnum, unique
+
+SIZE_CLASS_SHIFT = 8
+FINGERPRINT_SHIFT = 12
+SIZE_CLASSES = (1 << FINGERPRINT_SHIFT - SIZE_CLASS_SHIFT) - 1
+
+
+@unique
+class Tag(IntEnum):
+    """The purpose of a message. Less than 256; programs with schedules of their own may use any that is not here."""
+
+    COLLECTIVE = 0x52  # the chunks of a collective
+    FINGERPRINT = 0x53  # the words by which ranks compare their calls
+    ALGORITHM_CHOICE = 0x54  # the name of the algorithm that rank 0 has chosen
+    HOSTS = 0x55  # the names of the ranks' machines
+    CLOCK = 0x57  # questions for rank 0's time, and the answers
+    RECORDED_RUN = 0x58  # the chunks of a run that is recorded
+    CLOSED_CONNECTION = 0x59  # never sent: a receive with it fails if the connection to the peer is closed
+
+
+def numbered_tag(tag: int, number: int) -> int:
+    """The tag of a collective whose call's fingerprint has that number."""
+    return tag + (number << FINGERPRINT_SHIFT)

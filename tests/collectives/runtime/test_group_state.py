@@ -1,0 +1,86 @@
+"""What is kept for a group: one object of each kind, as long as the group is there."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from collectives.runtime import group_state
+from collectives.runtime.group_state import state_of
+
+
+class Group:
+    """Anything that can be referred to weakly."""
+
+
+class Counted:
+    """A part that knows how many have been made."""
+
+    made = 0
+
+    def __init__(self, group: Group) -> None:
+        assert isinstance(group, Group)
+        Counted.made += 1
+
+
+class Nested:
+    """A part that asks for another one when it is made."""
+
+    def __init__(self, group: Any) -> None:
+        self.counted = state_of(group).part(Counted)
+
+
+@pytest.fixture
+def group() -> Any:
+    """A new one."""
+    return Group()
+
+
+def test_each_part_is_made_once(group: Any) -> None:
+    """When it is first asked for, also by another part."""
+    state = state_of(group)
+    assert state is state_of(group)
+    assert not state.has(Counted)
+    nested = state.part(Nested)
+    assert state.has(Counted)
+    assert state.part(Nested) is nested
+    assert state.part(Counted) is nested.counted
+    assert state_of(Group()).part(Counted) is not nested.counted  # type: ignore[arg-type]
+
+
+def test_threads_that_ask_at_once_get_the_same(group: Any) -> None:
+    """Each of many has waited for the others."""
+    before, start = Counted.made, Barrier(8)
+
+    def ask(_: int) -> Counted:
+        start.wait()
+        return state_of(group).part(Counted)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, pool.map(ask, range(8))))) == 1
+    assert Counted.made == before + 1
+
+
+def test_a_part_can_be_replaced_and_taken_out(group: Any) -> None:
+    """The next one is then made anew."""
+    state, own = state_of(group), Counted(group)
+    assert state.pop(Counted) is None
+    state.put(own)
+    assert state.part(Counted) is own
+    assert state.pop(Counted) is own
+    assert state.part(Counted) is not own
+
+
+def test_it_goes_with_the_group() -> None:
+    """Whoever still holds the state keeps what it has, but gets nothing new."""
+    group: Any = Group()
+    state, before = state_of(group), len(group_state._STATES)
+    counted = state.part(Counted)
+    del group
+    gc.collect()
+    assert len(group_state._STATES) == before - 1
+    assert state.part(Counted) is counted
+    with pytest.raises(ValueError, match="the process group has been destroyed"):
+        state.part(Nested)
