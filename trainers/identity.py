@@ -12,7 +12,7 @@ from torch import nn
 from collectives.runtime import naming_failures
 
 
-class Print(NamedTuple):
+class TensorFingerprint(NamedTuple):
     """One tensor of a model. kind: its shape and dtype."""
 
     name: str
@@ -20,10 +20,10 @@ class Print(NamedTuple):
     digest: str
 
 
-def prints(model: nn.Module, buffers: bool = True) -> list[Print]:
+def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
     """Of all parameters, then of all buffers, in the order in which the model has them."""
     return [
-        Print(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
+        TensorFingerprint(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
         for what, tensor in named_tensors(model)
         if buffers or what.startswith("parameter ")
     ]
@@ -39,7 +39,7 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 def fingerprint(model: nn.Module) -> str:
     """A hash of all parameters and buffers, bit for bit."""
-    return hashlib.sha256(repr(prints(model)).encode()).hexdigest()
+    return hashlib.sha256(repr(fingerprints(model)).encode()).hexdigest()
 
 
 def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
@@ -51,7 +51,7 @@ def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True)
     """
     found: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        dist.all_gather_object(found, prints(model, buffers), group=group)
+        dist.all_gather_object(found, fingerprints(model, buffers), group=group)
     for index, those in enumerate(zip(*found, strict=False)):
         if len(set(those)) > 1:
             return _told(index, those, model, group)
@@ -60,7 +60,7 @@ def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True)
     return None
 
 
-def _told(index: int, those: tuple[Print, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
+def _told(index: int, those: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
     first = those[0]
     others = [rank for rank, each in enumerate(those) if each != first]
     ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"

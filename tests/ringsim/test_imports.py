@@ -15,7 +15,7 @@ import pytest
         ("import ringsim.report.plots.overview_figure", ["torch"]),
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers.cli.group, trainers.cli.main_job", ["torch", "matplotlib"]),
-        ("import trainers.launch.where, trainers.launch.spawn", ["torch", "matplotlib"]),
+        ("import trainers.launch.environment, trainers.launch.spawn", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],
 )

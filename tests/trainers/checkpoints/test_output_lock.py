@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from trainers.loop.output_lock import NAME, OutputLock, locked
+from trainers.checkpoints.output_lock import NAME, OutputLock, locked
 
 ROOT = Path(__file__).parents[3]
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from trainers.loop.output_lock import OutputLock
+from trainers.checkpoints.output_lock import OutputLock
 lock = OutputLock(Path(sys.argv[1]))
 assert lock.try_take()
 lock.sign()
