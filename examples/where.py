@@ -11,8 +11,7 @@ import time
 import click
 
 from ringsim.console import TorchrunCommand
-from trainers.launch.environment import distributed_environment, init_process_group
-from trainers.launch.spawn import spawn
+from trainers import distributed_environment, init_process_group, spawn
 
 
 def add_up(seconds: float, timeout_s: float) -> None:

@@ -36,6 +36,18 @@ class Trainer:
 
     Raises ValueError on every rank for what does not go together, as Batches, TrainStep, CheckpointManager and
     `newest_good` do.
+
+    >>> from pathlib import Path
+    >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
+    >>> group = init_process_group(distributed_environment(), timeout_s=60)  # of all ranks that torchrun has started
+    >>> config = TrainConfig(output=Path("run"), strategy="ring", batch_size=16, steps=20)
+    >>> trainer = Trainer(load_task("mlp", seed=0), config, group)
+    >>> print(trainer.batches)
+    batch 16 per rank, 16 in all
+    >>> trainer.train()
+    >>> trainer.close()
+    >>> sorted(path.name for path in Path("run").iterdir())
+    ['checkpoint-20.pt', 'log.jsonl']
     """
 
     def __init__(
