@@ -37,10 +37,10 @@ def newest_good(
 
     def choose() -> tuple[str, int] | None:
         nonlocal content
-        found = _newest_good(folder, wanted, warn, forms)
-        if found is None:
+        newest = _newest_good(folder, wanted, warn, forms)
+        if newest is None:
             return None
-        path, content, checkpoint = found
+        path, content, checkpoint = newest
         on_rank_0.append(checkpoint)
         return str(path), len(content)
 

@@ -18,7 +18,7 @@ from trainers.main_job.config import RESULTS, JobConfig
 from trainers.strategy_names import check_strategy
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
-STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
+DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
 START = "torchrun --nproc-per-node 4 scripts/train_ring.py"
 BATCH_SIZE, STEPS = 8, 100
 
@@ -44,7 +44,7 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @click.option("--steps", type=int, default=STEPS)
 @click.option("--learning-rate", type=float, default=LEARNING_RATE)
 @seed_option
-@click.option("--strategies", callback=_names, default=STRATEGIES, help="Which, and in which order.")
+@click.option("--strategies", callback=_names, default=DEFAULT_STRATEGIES, help="Which, and in which order.")
 @click.option("--calm/--no-calm", default=True, help="Keep Gloo's polling threads from taking cores in use.")
 @timeout_option
 @click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")

@@ -79,8 +79,8 @@ def _check_output(config: TrainConfig) -> None:
     check_writable(f"--output {config.output}", config.output)
     if config.profile is not None:
         check_writable(f"--profile {config.profile}", config.profile.parent)
-    if not config.resume and (found := CheckpointFolder(config.output).newest_first()):
+    if not config.resume and (checkpoints := CheckpointFolder(config.output).newest_first()):
         raise click.UsageError(
-            f"--output {config.output}: there is {found[0].name} of a run already: "
+            f"--output {config.output}: there is {checkpoints[0].name} of a run already: "
             f"--resume goes on with it; or give another --output"
         )

@@ -41,9 +41,9 @@ def largest_difference(
     pairs = [(a.grad, b.grad) for a, b in zip(alone.parameters(), model.parameters(), strict=True)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     largest = max(float(a.abs().max()) for a, _ in known)
-    found = torch.tensor(max(float((a - b).abs().max()) for a, b in known) / largest)
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
-    return float(found)
+    difference = torch.tensor(max(float((a - b).abs().max()) for a, b in known) / largest)
+    dist.all_reduce(difference, dist.ReduceOp.MAX, group=group)
+    return float(difference)
 
 
 def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:

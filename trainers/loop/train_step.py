@@ -108,11 +108,12 @@ class TrainStep:
         self._backward(last)
         backward_end_s = time.perf_counter()
         self._update()
-        optimizer_s, gather_s = time.perf_counter() - backward_end_s, self.model.strategy.gather_s
+        end_s = time.perf_counter()
+        last_s, gather_s = self.clock.last_s, self.model.strategy.gather_s
         return result._replace(
-            backward_s=self.clock.last_s - synced_s,
-            sync_s=backward_end_s - self.clock.last_s + gather_s,
-            optimizer_s=optimizer_s - gather_s,
+            backward_s=last_s - synced_s,
+            sync_s=backward_end_s - last_s + gather_s,
+            optimizer_s=end_s - backward_end_s - gather_s,
         )
 
     @contextmanager

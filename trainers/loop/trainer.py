@@ -82,11 +82,11 @@ class Trainer:
 
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
-        found = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
-        if found is None:
+        newest = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
+        if newest is None:
             self._say(f"no checkpoint in {self.config.output} yet: beginning with the first step")
             return None
-        path, checkpoint = found
+        path, checkpoint = newest
         if checkpoint.step > self.num_steps:
             done, asked = checkpoint.step, self.num_steps
             raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
@@ -201,10 +201,10 @@ class Trainer:
 
     def _random_states(self) -> list[dict[str, Any]]:
         """Of every rank, on rank 0; [] on the others; collective."""
-        found: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
+        states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the random states failed"):
-            dist.gather_object(random_state(self._device), found, group=self.group, group_dst=0)
-        return found or []
+            dist.gather_object(random_state(self._device), states, group=self.group, group_dst=0)
+        return states or []
 
     def _hear_of_trouble(self) -> None:
         """What goes wrong after the losses of the last step were told, too, is to stop all ranks."""

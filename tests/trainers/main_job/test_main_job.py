@@ -17,7 +17,7 @@ import pytest
 
 from ringsim.training_step.profile import StepProfile
 from trainers.checkpoints.checkpoint import load_checkpoint
-from trainers.cli.main_job import STRATEGIES
+from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.main_job.report_table import format_report
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
@@ -60,7 +60,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
     report = json.loads((folder / "report.json").read_text())
     assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
-    assert [result["strategy"] for result in report["strategies"]] == STRATEGIES.split(",")
+    assert [result["strategy"] for result in report["strategies"]] == DEFAULT_STRATEGIES.split(",")
     for result in report["strategies"]:
         assert result["measured_sync_p10_s"] <= result["measured_sync_s"] <= result["measured_sync_p90_s"]
         assert result["step_error"] == pytest.approx(result["predicted_step_s"] / result["step_s"] - 1)
