@@ -8,7 +8,7 @@ class Sine:
     """Fit a wave through points, and be judged between them; each rank makes one with Sine(seed=...)."""
 
     name = "sine"
-    num_samples, batch_size, epochs = 512, 32, 50
+    num_samples, global_batch_size, epochs = 512, 32, 50
 
     def __init__(self, seed):
         self.seed = seed

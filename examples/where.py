@@ -11,28 +11,28 @@ import time
 import click
 
 from ringsim.console import TorchrunCommand
-from trainers.launch.spawn import spawn
-from trainers.launch.where import join, where
+from trainers import distributed_environment, init_process_group, spawn
 
 
 def add_up(seconds: float, timeout_s: float) -> None:
     """What each rank does: meet the others, add up all ranks every tenth of a second, and say so."""
-    here = where()
-    group = join(here, timeout_s)
+    environment = distributed_environment()
+    group = init_process_group(environment, timeout_s)
     import torch  # noqa: PLC0415  takes seconds, and --help has no need of it
     import torch.distributed as dist  # noqa: PLC0415
 
     end = time.monotonic() + seconds
     while True:
-        total = torch.tensor([here.rank, 0], device=here.device)
+        total = torch.tensor([environment.rank, 0], device=environment.device)
         total[1] = int(time.monotonic() > end)  # no rank goes before the last one wants to
         dist.all_reduce(total, group=group)
-        if total[1] == here.num_ranks:
+        if total[1] == environment.num_ranks:
             break
         time.sleep(0.1)
-    place = f"node {here.node} ({socket.gethostname()}), local rank {here.local_rank} of {here.ranks_per_node}"
+    host, local_ranks = socket.gethostname(), f"local rank {environment.local_rank} of {environment.ranks_per_node}"
+    place = f"node {environment.node} ({host}), {local_ranks}, {environment.device}"
     # Text and newline in one write: print would write them apart, and the lines of several ranks would mix.
-    sys.stdout.write(f"rank {here.rank} of {here.num_ranks}: {place}, {here.device}; sum of ranks {int(total[0])}\n")
+    sys.stdout.write(f"rank {environment.rank} of {environment.num_ranks}: {place}; sum of ranks {int(total[0])}\n")
     dist.destroy_process_group()
 
 

@@ -28,31 +28,31 @@ MODELS = {
 }
 
 
-class Place(NamedTuple):
-    """hosts: of a testbed of 1 Gbit/s; 1: this machine. ranks: on all of them together."""
+class Hosts(NamedTuple):
+    """count: of hosts of a testbed of 1 Gbit/s; 1: this machine. ranks: on all of them together."""
 
     title: str
-    hosts: int
+    count: int
     ranks: int
 
     def targets(self) -> dict[str, float]:
         """The most that a step may take, over one with DDP, by strategy."""
         equal = {"bucketed": 1.0, "ddp_ring": 1.0, "zero1": 1.05}
-        return equal if self.hosts == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
+        return equal if self.count == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
 
 
-PLACES = (
-    Place("2 ranks on this machine", 1, 2),
-    Place("4 ranks on this machine", 1, 4),
-    Place("4 hosts of a testbed, 1 Gbit/s", 4, 4),
+ALL_HOSTS = (
+    Hosts("2 ranks on this machine", 1, 2),
+    Hosts("4 ranks on this machine", 1, 4),
+    Hosts("4 hosts of a testbed, 1 Gbit/s", 4, 4),
 )
 
 
-def report(place: Place, arguments: list[str], output: Path) -> dict[str, Any]:
-    """Run the main job there; its report."""
-    run_ranks(place.hosts, place.ranks // place.hosts, [MAIN_JOB, *arguments, "--output", str(output)])
-    found: dict[str, Any] = read_json(output / "report.json")
-    return found
+def report(hosts: Hosts, arguments: list[str], output: Path) -> dict[str, Any]:
+    """Run the main job on those hosts; its report."""
+    run_ranks(hosts.count, hosts.ranks // hosts.count, [MAIN_JOB, *arguments, "--output", str(output)])
+    content: dict[str, Any] = read_json(output / "report.json")
+    return content
 
 
 def ratios(found: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
@@ -66,11 +66,11 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
     return statistics.median(values), *p10_p90(values)
 
 
-def rows(place: Place, model: str, found: dict[str, Any]) -> list[str]:
+def rows(hosts: Hosts, model: str, found: dict[str, Any]) -> list[str]:
     """A line for each strategy."""
-    targets = place.targets()
+    targets = hosts.targets()
     step_ms = next(each["step_s"] for each in found["strategies"] if each["strategy"] == "ddp") * 1e3
-    lines = [f"{place.title}, {model}: a step with ddp takes {step_ms:.1f} ms"]
+    lines = [f"{hosts.title}, {model}: a step with ddp takes {step_ms:.1f} ms"]
     for name, (median, low, high) in ratios(found).items():
         target = targets.get(name)
         judged = "" if target is None else f"  target {target:.2f}: {'reached' if median <= target else 'missed'}"
@@ -80,24 +80,24 @@ def rows(place: Place, model: str, found: dict[str, Any]) -> list[str]:
 
 @click.command(cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--steps", type=click.IntRange(8), default=60, help="Of each strategy.")
-@click.option("--only", multiple=True, help="Places whose title has these words; repeatable.")
+@click.option("--only", multiple=True, help="Hosts whose title has these words; repeatable.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep the reports there.")
 def main(steps: int, only: tuple[str, ...], output: Path | None) -> None:
-    """Train in each place with each model, and print the ratios."""
+    """Train with each model on each of ALL_HOSTS, and print the ratios."""
     where = provenance()
     click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
     strategies = ",".join(("ddp", *OURS, *HALVED, *OTHERS))
     with tempfile.TemporaryDirectory() as folder:
-        for place in PLACES:
-            if only and not any(words in place.title for words in only):
+        for hosts in ALL_HOSTS:
+            if only and not any(words in hosts.title for words in only):
                 continue
-            if place.hosts > 1 and (reason := why_not()):
-                click.echo(f"{place.title}: left out: {reason}")
+            if hosts.count > 1 and (reason := why_not()):
+                click.echo(f"{hosts.title}: left out: {reason}")
                 continue
             for model, options in MODELS.items():
                 arguments = ["--strategies", strategies, "--steps", str(steps), *options]
-                kept = (output or Path(folder)) / f"{place.hosts}x{place.ranks}-{len(options)}"
-                click.echo("\n".join(rows(place, model, report(place, arguments, kept))))
+                kept = (output or Path(folder)) / f"{hosts.count}x{hosts.ranks}-{len(options)}"
+                click.echo("\n".join(rows(hosts, model, report(hosts, arguments, kept))))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,50 @@
-"""Gradient synchronisation from first principles. Importing this package alone loads no torch."""
+"""Data-parallel training: strategies of gradient synchronisation, a loop, and ways to start ranks.
+
+Importing this package loads no torch: what is asked of it is loaded then.
+
+    from trainers import DataParallel, spawn
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainers.data_parallel import DataParallel
+    from trainers.launch.environment import distributed_environment, init_process_group
+    from trainers.launch.spawn import spawn
+    from trainers.loop.config import TrainConfig
+    from trainers.loop.trainer import Trainer
+    from trainers.strategies import STRATEGIES
+    from trainers.tasks import load_task
+
+__all__ = [
+    "STRATEGIES",
+    "DataParallel",
+    "TrainConfig",
+    "Trainer",
+    "distributed_environment",
+    "init_process_group",
+    "load_task",
+    "spawn",
+]
+
+_MODULES = {
+    "STRATEGIES": "trainers.strategies",
+    "DataParallel": "trainers.data_parallel",
+    "TrainConfig": "trainers.loop.config",
+    "Trainer": "trainers.loop.trainer",
+    "distributed_environment": "trainers.launch.environment",
+    "init_process_group": "trainers.launch.environment",
+    "load_task": "trainers.tasks",
+    "spawn": "trainers.launch.spawn",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -38,6 +38,16 @@ class DataParallel(nn.Module):
 
     Raises ValueError on every rank if the ranks' models differ, naming the first tensor that does, the ranks and the
     largest difference; also for a model on several devices, and one with sparse gradients.
+
+    >>> import torch
+    >>> from trainers import DataParallel, distributed_environment, init_process_group
+    >>> group = init_process_group(distributed_environment(), timeout_s=60)  # of all ranks that torchrun has started
+    >>> model = DataParallel(torch.nn.Linear(2, 1), "bucketed", group)
+    >>> optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+    >>> model(torch.ones(4, 2)).mean().backward()  # leaves the mean of all ranks' gradients
+    >>> model.weight.grad
+    tensor([[1., 1.]])
+    >>> optimizer.step()
     """
 
     def __init__(

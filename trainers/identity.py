@@ -12,7 +12,7 @@ from torch import nn
 from collectives.runtime import naming_failures
 
 
-class Print(NamedTuple):
+class TensorFingerprint(NamedTuple):
     """One tensor of a model. kind: its shape and dtype."""
 
     name: str
@@ -20,12 +20,12 @@ class Print(NamedTuple):
     digest: str
 
 
-def prints(model: nn.Module, buffers: bool = True) -> list[Print]:
-    """Of all parameters, then of all buffers, in the order in which the model has them."""
+def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
+    """Those of all parameters, then of all buffers, in the order in which the model has them."""
     return [
-        Print(what, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
-        for what, tensor in named_tensors(model)
-        if buffers or what.startswith("parameter ")
+        TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
+        for name, tensor in named_tensors(model)
+        if buffers or name.startswith("parameter ")
     ]
 
 
@@ -39,7 +39,7 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 def fingerprint(model: nn.Module) -> str:
     """A hash of all parameters and buffers, bit for bit."""
-    return hashlib.sha256(repr(prints(model)).encode()).hexdigest()
+    return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model)]).encode()).hexdigest()
 
 
 def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
@@ -49,34 +49,36 @@ def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True)
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
-    found: list[Any] = [None] * group.size()
+    models: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        dist.all_gather_object(found, prints(model, buffers), group=group)
-    for index, those in enumerate(zip(*found, strict=False)):
-        if len(set(those)) > 1:
-            return _told(index, those, model, group)
-    if len({len(each) for each in found}) > 1:
-        return f"the models have {', '.join(str(len(each)) for each in found)} parameters and buffers on the ranks"
+        dist.all_gather_object(models, fingerprints(model, buffers), group=group)
+    for index, on_ranks in enumerate(zip(*models, strict=False)):
+        if len(set(on_ranks)) > 1:
+            return _described(index, on_ranks, model, group)
+    if len({len(tensors) for tensors in models}) > 1:
+        counts = ", ".join(str(len(tensors)) for tensors in models)
+        return f"the models have {counts} parameters and buffers on the ranks"
     return None
 
 
-def _told(index: int, those: tuple[Print, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
-    first = those[0]
-    others = [rank for rank, each in enumerate(those) if each != first]
+def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
+    """What differs. on_ranks: the tensor of that index, by rank."""
+    first = on_ranks[0]
+    others = [rank for rank, tensor in enumerate(on_ranks) if tensor != first]
     ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
-    if len({(each.name, each.kind) for each in those}) > 1:
-        each = those[others[0]]
-        return f"{first.name} of {first.kind} on rank 0 is {each.name} of {each.kind} on {ranks}"
+    if len({(tensor.name, tensor.kind) for tensor in on_ranks}) > 1:
+        other = on_ranks[others[0]]
+        return f"{first.name} of {first.kind} on rank 0 is {other.name} of {other.kind} on {ranks}"
     own = list(named_tensors(model))[index][1].detach()
-    return f"{first.name} differs between rank 0 and {ranks}, by up to {_largest(own, group):.3g}"
+    return f"{first.name} differs between rank 0 and {ranks}, by up to {_largest_difference(own, group):.3g}"
 
 
-def _largest(own: torch.Tensor, group: dist.ProcessGroup) -> float:
-    """The largest difference of one element between rank 0 and another; nan if one of the two is not a number."""
-    theirs = own.clone()
+def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
+    """That of one element between rank 0 and another; nan if one of the two is not a number."""
+    first = own.clone()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        dist.broadcast(theirs, group=group, group_src=0)
-        here = (own.double() - theirs.double()).abs().max().item() if own.numel() else 0.0
+        dist.broadcast(first, group=group, group_src=0)
+        here = (own.double() - first.double()).abs().max().item() if own.numel() else 0.0
         everywhere: list[Any] = [None] * group.size()
         dist.all_gather_object(everywhere, here, group=group)
     return float(max(everywhere, key=lambda value: (math.isnan(value), value)))

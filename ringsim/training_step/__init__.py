@@ -4,7 +4,7 @@ from ringsim.training_step.buckets import BucketCaps, Phase, fill_buckets
 from ringsim.training_step.layers import load_layers
 from ringsim.training_step.prediction import Prediction, reason, recommend
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
-from ringsim.training_step.step import BucketTimes, DdpConfig, PredictedStep, scale, sweep_caps
+from ringsim.training_step.step import BucketTimes, DdpConfig, PredictedStep, predict_step, scale, sweep_caps
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -18,6 +18,7 @@ __all__ = [
     "StepProfile",
     "fill_buckets",
     "load_layers",
+    "predict_step",
     "reason",
     "recommend",
     "scale",

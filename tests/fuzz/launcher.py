@@ -68,7 +68,7 @@ def main() -> None:
     import torch._dynamo  # what an optimizer loads, too
     import torch.multiprocessing
 
-    import trainers.loop.session  # noqa: F401
+    import trainers.loop.trainer  # noqa: F401
     from trainers.cli.group import main as command
 
     torch.multiprocessing.spawn = _fork_ranks

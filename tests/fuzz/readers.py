@@ -128,7 +128,7 @@ def _text(text: str) -> Callable[[], bytes]:
 
 
 def _step_log(path: Path) -> None:
-    from trainers.loop.step_log import read_log
+    from trainers.checkpoints.step_log import read_log
 
     read_log(path)
 

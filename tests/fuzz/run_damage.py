@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from trainers.loop.checkpoint import load_checkpoint, save_checkpoint
-from trainers.loop.checkpoint_folder import CheckpointFolder
+from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainers.checkpoints.folder import CheckpointFolder
 
 Place = tuple[Any, ...]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
 from tests.processes import below
-from trainers.loop.step_log import read_log
+from trainers.checkpoints.step_log import read_log
 
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
 ENDING_S = 30.0  # for processes to be gone after the launch has ended
@@ -124,7 +124,7 @@ def close() -> None:
 
 def launch(strategy: str, arguments: list[str], output: Path, disturbed: Round | None) -> Ended:
     """Start the command, disturb it, and wait until all its processes are gone."""
-    task = f"--task tests.trainers.sessions:make_points --seed 3 --epochs 1000 --steps {STEPS} --log-every 1"
+    task = f"--task tests.trainers.points:make_points --seed 3 --epochs 1000 --steps {STEPS} --log-every 1"
     command = [*task.split(), "--strategy", strategy, "--ranks", str(RANKS), *arguments]
     errors = output.with_name("errors")
     pid = launcher().start(command, errors)

@@ -14,8 +14,10 @@ import pytest
         ("import ringsim.cli; ringsim.cli.main(['--help'], standalone_mode=False)", ["torch", "matplotlib"]),
         ("import ringsim.report.plots.overview_figure", ["torch"]),
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),
+        ("import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig", ["torch", "matplotlib"]),
         ("import trainers.cli.group, trainers.cli.main_job", ["torch", "matplotlib"]),
-        ("import trainers.launch.where, trainers.launch.spawn", ["torch", "matplotlib"]),
+        ("import trainers.launch.environment, trainers.launch.spawn", ["torch", "matplotlib"]),
+        ("import trainers.predictions.prediction, trainers.main_job.config", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],
 )

@@ -6,37 +6,37 @@ import sys
 import time
 from pathlib import Path
 
-from trainers.launch.where import join, where
+from trainers.launch.environment import distributed_environment, init_process_group
 
 PATIENCE_S = 60.0
 
 
 def add_up(folder: str) -> None:
     """Meet the others, and note what was found."""
-    here = where()
-    group = join(here, PATIENCE_S)
+    environment = distributed_environment()
+    group = init_process_group(environment, PATIENCE_S)
     import torch
     import torch.distributed as dist
 
-    total = torch.tensor([10.0**here.rank])
+    total = torch.tensor([10.0**environment.rank])
     dist.all_reduce(total, group=group)
     threads = f"{torch.get_num_threads()} {os.environ.get('OMP_NUM_THREADS')}"
-    (Path(folder) / f"rank{here.rank}").write_text(f"{here} {total.item():.0f} {threads}")
+    (Path(folder) / f"rank{environment.rank}").write_text(f"{environment} {total.item():.0f} {threads}")
     dist.destroy_process_group()
 
 
 def wait_for_it(folder: str, failing: int, how: str) -> int:
     """All ranks note their process; when all are there, one fails, and the others wait for it in a collective."""
-    here = where()
-    group = join(here, PATIENCE_S)
+    environment = distributed_environment()
+    group = init_process_group(environment, PATIENCE_S)
     import torch
     import torch.distributed as dist
 
-    note(Path(folder), here.rank)
-    while len(list(Path(folder).glob("rank?"))) < here.num_ranks:
+    note(Path(folder), environment.rank)
+    while len(list(Path(folder).glob("rank?"))) < environment.num_ranks:
         time.sleep(0.02)
-    if here.rank == failing:
-        fail(how, here.rank)
+    if environment.rank == failing:
+        fail(how, environment.rank)
     dist.all_reduce(torch.ones(1), group=group)
     time.sleep(600)
     return 0

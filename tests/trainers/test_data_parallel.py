@@ -12,7 +12,7 @@ from torch import nn
 from collectives import CollectiveError
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, mean_gradients, small_model
-from trainers.data_parallel import DataParallel, DriftError
+from trainers.data_parallel import DataParallel, DriftError, broadcast_state
 from trainers.strategies import STRATEGIES
 
 ALL = [name for name in STRATEGIES if name not in ("none", "zero1", "ddp_on_ring") and not name.endswith("bf16")]
@@ -292,3 +292,22 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
     """The next one is synchronised as ever."""
     for result in ranks.run(after_a_failure, name, num_ranks=2):
         torch.testing.assert_close(result, mean_gradients(small_model(), 2))
+
+
+def broadcast(group: dist.ProcessGroup) -> list[list[float]]:
+    """A model's state after rank 0 has given its own away; the ranks start differently."""
+    torch.manual_seed(group.rank())
+    model = nn.BatchNorm1d(3)
+    nn.init.normal_(model.weight)
+    nn.init.normal_(model.running_mean)
+    broadcast_state(model, group)
+    return [tensor.tolist() for tensor in model.state_dict().values() if tensor.dim()]
+
+
+def test_state_comes_from_rank_0(ranks: RankPool) -> None:
+    """Parameters and buffers."""
+    results = ranks.run(broadcast, num_ranks=3)
+    torch.manual_seed(0)
+    expected = nn.init.normal_(torch.empty(3)).tolist()
+    assert results[0] == results[1] == results[2]
+    assert results[0][0] == expected

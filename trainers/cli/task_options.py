@@ -49,7 +49,7 @@ def _type_of(task: str, name: str) -> type | None:
     if made is None:
         return None
     parameters = inspect.signature(made).parameters
-    others = [each for each in parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
+    others = [parameter for parameter in parameters.values() if parameter.kind is inspect.Parameter.VAR_KEYWORD]
     wanted = parameters.get(name) or next(iter(others), None)
     return wanted.annotation if wanted else None
 

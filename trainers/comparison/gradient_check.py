@@ -15,16 +15,16 @@ from ringsim.console import TorchrunCommand
 from ringsim.files import parse_json
 from ringsim.measurements import save_json
 from trainers.data_parallel import DataParallel
-from trainers.launch.where import join, where
+from trainers.launch.environment import distributed_environment, init_process_group
 from trainers.loop.batches import Batches, Share
-from trainers.loop.learner import on_device
 from trainers.loop.rank import leave
+from trainers.loop.train_step import on_device
 from trainers.tasks import load_task
 from trainers.tasks.base import Task
 
 
 def largest_difference(
-    task: Task, strategy: str, seed: int, batch_size: int, group: dist.ProcessGroup, device: str = "cpu"
+    task: Task, strategy: str, seed: int, global_batch_size: int, group: dist.ProcessGroup, device: str = "cpu"
 ) -> float:
     """Over the largest gradient: the largest difference of one element, in the first step, over all ranks.
 
@@ -34,15 +34,16 @@ def largest_difference(
     torch.manual_seed(seed)
     model = task.model().to(device).eval()
     alone = copy.deepcopy(model)
-    backward(task, alone, Batches(task.num_samples, batch_size, seed, 0, 1).share(0), device)
+    backward(task, alone, Batches(task.num_samples, global_batch_size, seed, 0, 1).share(0), device)
     parallel = DataParallel(model, strategy, group)
-    backward(task, parallel, Batches(task.num_samples, batch_size, seed, group.rank(), group.size()).share(0), device)
+    shared = Batches(task.num_samples, global_batch_size, seed, group.rank(), group.size())
+    backward(task, parallel, shared.share(0), device)
     pairs = [(a.grad, b.grad) for a, b in zip(alone.parameters(), model.parameters(), strict=True)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     largest = max(float(a.abs().max()) for a, _ in known)
-    found = torch.tensor(max(float((a - b).abs().max()) for a, b in known) / largest)
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
-    return float(found)
+    difference = torch.tensor(max(float((a - b).abs().max()) for a, b in known) / largest)
+    dist.all_reduce(difference, dist.ReduceOp.MAX, group=group)
+    return float(difference)
 
 
 def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:
@@ -55,16 +56,19 @@ def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:
 @click.option("--options", default="{}", help="Of the task, as a JSON object.")
 @click.option("--strategy", "strategies", multiple=True, required=True)
 @click.option("--seed", type=int, default=0)
-@click.option("--batch-size", type=int, required=True)
+@click.option("--global-batch-size", type=int, required=True, help="Of all ranks together.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
-def main(task: str, options: str, strategies: tuple[str, ...], seed: int, batch_size: int, output: Path) -> None:
+def main(task: str, options: str, strategies: tuple[str, ...], seed: int, global_batch_size: int, output: Path) -> None:
     """Write the largest difference of each strategy to a JSON file."""
-    here = where()
-    group = join(here, 60.0)
+    environment = distributed_environment()
+    group = init_process_group(environment, 60.0)
     loaded = load_task(task, seed, **parse_json(options))
-    found = {name: largest_difference(loaded, name, seed, batch_size, group, here.device) for name in strategies}
-    if here.rank == 0:
-        save_json(output, found)
+    differences = {
+        name: largest_difference(loaded, name, seed, global_batch_size, group, environment.device)
+        for name in strategies
+    }
+    if environment.rank == 0:
+        save_json(output, differences)
     dist.barrier(group)  # so that nobody leaves while another still needs it
     leave("", 0)  # taking leave in order, threads of Gloo abort the process now and then
 

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from ringsim.files import atomic_file
 from ringsim.report.plots.palette import BLACK, BLUE, LIGHT_GREY, ORANGE
-from trainers.comparison.runs import Row
+from trainers.comparison.runs import ComparisonRow
 
 
-def save_comparison_plot(rows: Sequence[Row], title: str, path: str | os.PathLike[str]) -> None:
+def save_comparison_plot(rows: Sequence[ComparisonRow], title: str, path: str | os.PathLike[str]) -> None:
     """Draw it in the format that the suffix of `path` names. Raises OSError if it cannot be written."""
     figure = Figure(figsize=(11, 4.2), dpi=130, layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -23,7 +23,7 @@ def save_comparison_plot(rows: Sequence[Row], title: str, path: str | os.PathLik
         figure.savefig(file, format=Path(path).suffix[1:])
 
 
-def _draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_losses(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     """That of one process thick, the others on it."""
     for place, row in enumerate(rows):
         style = ("-", 5.0, ORANGE) if place == 0 else ((0, (3, 1 + place)), 1.4, BLACK)
@@ -36,7 +36,7 @@ def _draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _draw_times(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     """A bar for each, the time of communication at its end."""
     places = [len(rows) - index for index in range(len(rows))]
     whole = [row.run.batch_s * 1e3 for row in rows]

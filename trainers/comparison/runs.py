@@ -11,7 +11,7 @@ HEADER = ("", "ranks", "ms a batch", "speed-up", "efficiency", "synchronising", 
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrainingRun:
     """What log.jsonl and the gradient check know of one run, a line of the log for each step.
 
     losses: of the whole batch, by step. batch_s: seconds a batch, the median. sync_share: of that time.
@@ -27,38 +27,42 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """A run beside that of one process.
 
     speed_up: how many times as fast; efficiency: of that, the part per rank. loss_difference: the largest of a step.
     """
 
-    run: Run
+    run: TrainingRun
     speed_up: float
     efficiency: float
     loss_difference: float
 
 
 def run_of_log(
-    name: str, num_ranks: int, lines: Sequence[Mapping[str, Any]], batch_size: int, gradient_difference: float | None
-) -> Run:
+    name: str,
+    num_ranks: int,
+    lines: Sequence[Mapping[str, Any]],
+    global_batch_size: int,
+    gradient_difference: float | None,
+) -> TrainingRun:
     """lines: of log.jsonl, one for each step. The first steps, a tenth of them, do not count for the times."""
     timed = lines[len(lines) // 10 :]
-    return Run(
+    return TrainingRun(
         name,
         num_ranks,
         tuple(line["loss"] for line in lines),
-        statistics.median(batch_size / line["samples_per_s"] for line in timed),
+        statistics.median(global_batch_size / line["samples_per_s"] for line in timed),
         statistics.median(line["sync_share"] for line in timed),
         gradient_difference,
     )
 
 
-def compare(runs: Sequence[Run]) -> list[Row]:
+def compare(runs: Sequence[TrainingRun]) -> list[ComparisonRow]:
     """Each beside the first, which is that of one process."""
     one = runs[0]
     return [
-        Row(
+        ComparisonRow(
             run,
             speed_up := one.batch_s / run.batch_s,
             speed_up / run.num_ranks,
@@ -68,13 +72,13 @@ def compare(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def format_comparison(rows: Sequence[Row]) -> str:
+def format_comparison(rows: Sequence[ComparisonRow]) -> str:
     """As a table."""
     table = [HEADER, *(_cells(row) for row in rows)]
     return "\n".join(align_columns(table, "lr"))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ComparisonRow) -> tuple[str, ...]:
     run = row.run
     off = "-" if run.gradient_difference is None else f"{run.gradient_difference:.1e}"
     return (
@@ -83,6 +87,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def as_dict(rows: Sequence[Row], provenance: Mapping[str, Any]) -> dict[str, Any]:
+def as_dict(rows: Sequence[ComparisonRow], provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For JSON."""
     return {"format": "ringsim-comparison", "version": 1, "provenance": provenance, "runs": [asdict(r) for r in rows]}

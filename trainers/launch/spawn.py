@@ -45,6 +45,13 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
 
     Raises ValueError for a wrong number of ranks, and with the words of a rank that raised what OneLineCommand takes
     for a user's mistake.
+
+    >>> import sys, time
+    >>> from trainers import spawn
+    >>> spawn(2, time.sleep, (0.1,))  # in a program: inside `if __name__ == "__main__":`
+    0
+    >>> spawn(2, sys.exit, (5,))
+    5
     """
     _check(num_ranks, os.environ)
     before = multiprocessing.active_children()

@@ -1,1 +1,1 @@
-"""The training loop: steps, checkpoints, logs, and what happens when something goes wrong."""
+"""The training loop: `Trainer` takes the steps of a run, and `TrainStep` is what a step does."""

@@ -39,19 +39,22 @@ class Batches:
     go on with another number of ranks. Every epoch holds each sample exactly once, in an order of its own; its last
     batch is smaller if the batch size does not divide the number of samples.
 
-    batch_size: samples of all ranks together.
+    global_batch_size: samples of all ranks together.
 
     Raises ValueError for fewer samples than ranks, or a batch with fewer samples than ranks.
     """
 
-    def __init__(self, num_samples: int, batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
+    def __init__(self, num_samples: int, global_batch_size: int, seed: int, rank: int, num_ranks: int) -> None:
         if num_samples < num_ranks:
             raise ValueError(f"{num_samples} training samples: must be at least {num_ranks}, one for each rank")
-        if batch_size < num_ranks:
-            raise ValueError(f"--batch-size {batch_size}: must be at least {num_ranks}, one sample for each rank")
-        self.batches_per_epoch = -(-num_samples // batch_size)
+        if global_batch_size < num_ranks:
+            raise ValueError(
+                f"a batch of {global_batch_size} samples in all: must be at least {num_ranks}, one for each rank; "
+                f"give --batch-size, which is per rank"
+            )
+        self.batches_per_epoch = -(-num_samples // global_batch_size)
+        self.global_batch_size = global_batch_size
         self._num_samples = num_samples
-        self._batch_size = batch_size
         self._seed = seed
         self._rank = rank
         self._num_ranks = num_ranks
@@ -72,6 +75,14 @@ class Batches:
             return Share(batch[:1], 0.0)
         return Share(own, len(own) * self._num_ranks / len(batch))
 
+    def num_samples(self, step: int) -> int:
+        """Samples in the batch of `step`, of all ranks together."""
+        before = step % self.batches_per_epoch * self.global_batch_size
+        return min(self.global_batch_size, self._num_samples - before)
+
+    def __str__(self) -> str:
+        return describe_batch(self.global_batch_size, self._num_ranks)
+
     def _batch(self, step: int) -> Indices:
         epoch, place = divmod(step, self.batches_per_epoch)
         if epoch != self._epoch:
@@ -79,4 +90,14 @@ class Batches:
             rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(epoch,)))
             self._order = rng.permutation(self._num_samples)
             self._epoch = epoch
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        return self._order[place * self.global_batch_size : (place + 1) * self.global_batch_size]
+
+
+def describe_batch(global_batch_size: int, num_ranks: int) -> str:
+    """The size of a batch as it is printed: "batch 8 per rank, 32 in all".
+
+    >>> describe_batch(32, 3)
+    'batch 10 or 11 per rank, 32 in all'
+    """
+    least, rest = divmod(global_batch_size, num_ranks)
+    return f"batch {least}{f' or {least + 1}' if rest else ''} per rank, {global_batch_size} in all"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime import naming_failures
-from trainers.loop.learner import Taken
+from trainers.loop.train_step import StepResult
 
 
 class Meter:
@@ -33,17 +33,17 @@ class Meter:
         self._samples = 0
         self._communication_s = 0.0
 
-    def add(self, taken: Taken, num_samples: int) -> None:
+    def add(self, result: StepResult, num_samples: int) -> None:
         """Note a step. num_samples: of all ranks together."""
         self._samples += num_samples
-        self._communication_s += taken.communication_s
-        if taken.trouble:
+        self._communication_s += result.communication_s
+        if result.trouble:
             self._skipped_now += 1
             self.skipped += 1
             self.skipped_in_a_row += 1
         else:
-            self._losses.append(taken.loss)
-            self.last_loss = taken.loss
+            self._losses.append(result.loss)
+            self.last_loss = result.loss
             self.skipped_in_a_row = 0
 
     def line(self) -> dict[str, Any]:

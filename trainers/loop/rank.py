@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ringsim.console import progress_bar
-from trainers.launch.where import Where, join, where
-from trainers.loop.session_config import SessionConfig
+from trainers.launch.environment import DistributedEnvironment, distributed_environment, init_process_group
+from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 from trainers.tasks.base import Task
 
@@ -25,7 +25,7 @@ class Launch:
 
     task: str
     options: dict[str, Any]
-    config: SessionConfig
+    config: TrainConfig
     timeout_s: float
 
 
@@ -34,53 +34,52 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
 
     task: that of the launch, if it has been loaded already.
     """
-    here = where()
+    environment = distributed_environment()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
-    group = join(here, launch.timeout_s)
+    group = init_process_group(environment, launch.timeout_s)
     try:
-        return _run(launch, task, here, group)
+        return _run(launch, task, environment, group)
     except Exception as error:
         from collectives.runtime import CollectiveError  # noqa: PLC0415
 
-        leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, here.rank))
+        leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, environment.rank))
 
 
-def _run(launch: Launch, task: Task, here: Where, group: "dist.ProcessGroup") -> int:
+def _run(launch: Launch, task: Task, environment: DistributedEnvironment, group: "dist.ProcessGroup") -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from trainers.data_parallel import DriftError  # noqa: PLC0415
-    from trainers.loop.session import Session  # noqa: PLC0415
-    from trainers.loop.step_vote import StoppedError  # noqa: PLC0415
-    from trainers.loop.training import DivergedError  # noqa: PLC0415
+    from trainers.loop.loss_sync import DivergedError, StoppedError  # noqa: PLC0415
+    from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
-        session = Session(task, launch.config, group, here.device, lambda text: click.echo(text, err=True))
+        trainer = Trainer(task, launch.config, group, environment.device, lambda text: click.echo(text, err=True))
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     begin_s = time.perf_counter()
     try:
-        with progress_bar(session.num_steps, "training", rank=here.rank, done=session.first_step) as bar:
-            session.train(lambda text: bar.update(1, text))
+        with progress_bar(trainer.num_steps, "training", rank=environment.rank, done=trainer.first_step) as bar:
+            trainer.train(lambda text: bar.update(1, text))
     except (DivergedError, DriftError, StoppedError) as error:
-        session.close()
+        trainer.close()
         return end_together(f"trainers: {error}", 1, group)
     train_s = time.perf_counter() - begin_s
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
-    return _finish(session, train_s) if here.rank == 0 else 0
+    return _finish(trainer, train_s) if environment.rank == 0 else 0
 
 
-def _finish(session: Any, train_s: float) -> int:
+def _finish(trainer: Any, train_s: float) -> int:
     from trainers.loop.result import judge, result_of, save_result, summary  # noqa: PLC0415
 
-    figures, shown = judge(session)
-    result = result_of(session, figures, train_s)
+    figures, shown = judge(trainer)
+    result = result_of(trainer, figures, train_s)
     try:
-        save_result(session, result)
-        session.close()
+        save_result(trainer, result)
+        trainer.close()
     except OSError as error:
         click.echo(f"trainers: {error.filename}: cannot be written: {error.strerror}", err=True)
         return 1
-    click.echo(f"{shown}\n\n{summary(session, result)}" if shown else summary(session, result))
+    click.echo(f"{shown}\n\n{summary(trainer, result)}" if shown else summary(trainer, result))
     return 0
 
 

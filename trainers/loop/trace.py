@@ -1,4 +1,4 @@
-"""`SessionTrace`: some steps of a run as a time line for ui.perfetto.dev, by torch.profiler."""
+"""`ProfilerTrace`: some steps of a run as a time line for ui.perfetto.dev, by torch.profiler."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its bucke
 STEPS = 3
 
 
-class SessionTrace:
+class ProfilerTrace:
     """Of STEPS steps after WARM_UP_STEPS others; of fewer, after fewer, where there are not as many.
 
     path: where to write it; None: record nothing. first, end: the steps of the run.

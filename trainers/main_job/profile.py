@@ -1,8 +1,6 @@
 """`record_profile`: what a training step of one rank takes by itself, and when each gradient is ready."""
 
-import copy
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,10 +10,8 @@ from torch import nn
 
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
-from trainers.loop.gradient_clock import GradientClock
+from trainers.loop.train_step import TrainStep
 from trainers.strategies.parameters import described
-from trainers.tasks.data import Shard
-from trainers.tasks.model import next_token_loss
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
 STEPS = 15
@@ -29,6 +25,10 @@ class _Times(NamedTuple):
     optimizer_s: float
     ready_s: list[float]
 
+    @property
+    def step_s(self) -> float:
+        return self.forward_s + self.backward_s + self.optimizer_s
+
 
 class Recorded(NamedTuple):
     """steps_s: how long each of the steps has taken on this rank."""
@@ -37,22 +37,27 @@ class Recorded(NamedTuple):
     steps_s: list[float]
 
 
-def record_profile(
-    model: nn.Module, shard: Shard, learning_rate: float, between: Callable[[], None] = lambda: None
-) -> Recorded:
-    """Medians over some steps on a copy of `model`, which is not synchronised with other ranks.
+def record_profile(train_step: TrainStep, between: Callable[[], None] = lambda: None) -> Recorded:
+    """Medians over some steps without what the ranks tell each other; collective.
 
+    Raises DivergedError, on all ranks alike, if a loss is not finite.
+
+    train_step: of the strategy "none".
     between: called after each step, and not timed: what will come between two steps, and may slow the next one down.
     """
-    model = copy.deepcopy(model)
-    clock = GradientClock(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     steps = []
     for step in range(WARM_UP_STEPS + STEPS):
-        steps.append(_step(model, clock, optimizer, shard.batch(step)))
+        steps.append(_timed(train_step, step))
         between()
     steps = steps[WARM_UP_STEPS:]
-    return Recorded(_profile_of(model, steps), [step.forward_s + step.backward_s + step.optimizer_s for step in steps])
+    return Recorded(_profile_of(train_step.model.model, steps), [step.step_s for step in steps])
+
+
+def _timed(train_step: TrainStep, step: int) -> _Times:
+    result = train_step.run(step)
+    result.require_finite(f"training step {step}, without synchronisation")
+    ready_s = [result.backward_s - before_s for before_s in train_step.clock.before_last_s()]
+    return _Times(result.forward_s, result.backward_s + result.sync_s, result.optimizer_s, ready_s)
 
 
 def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
@@ -70,16 +75,3 @@ def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
         buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
         provenance={**provenance(), "torch": torch.__version__, "steps": STEPS, "statistic": "median"},
     )
-
-
-def _step(model: nn.Module, clock: GradientClock, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> _Times:
-    begin_s = time.perf_counter()
-    optimizer.zero_grad()
-    loss = next_token_loss(model, batch)
-    backward_from_s = time.perf_counter()
-    torch.autograd.backward(loss)
-    backward_until_s = time.perf_counter()
-    optimizer.step()
-    end_s = time.perf_counter()
-    parts = (backward_from_s - begin_s, backward_until_s - backward_from_s, end_s - backward_until_s)
-    return _Times(*parts, clock.since_s(backward_from_s))

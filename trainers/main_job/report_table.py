@@ -3,6 +3,7 @@
 from typing import Any
 
 from ringsim.text_table import align_columns
+from trainers.loop.batches import describe_batch
 
 HEADER = (
     "strategy", "predicted ms", "measured ms", "spread", "error",
@@ -35,6 +36,8 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
 def _footnotes(report: dict[str, Any]) -> list[str]:
     results = report["strategies"]
     where = report["measurements"]["provenance"]
+    batch_size, num_ranks = report["train"]["batch_size"], report["num_ranks"]
+    batch = describe_batch(batch_size * num_ranks, num_ranks)
     drifting = [result["strategy"] for result in results if not result["parameters_identical"]]
     but_none = " but none" if "none" in drifting else ""
     identical = f"with every strategy{but_none} all ranks hold bit-identical parameters"
@@ -45,6 +48,6 @@ def _footnotes(report: dict[str, Any]) -> list[str]:
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
         "percentile; predicted from point-to-point probes only, a step from a profile without synchronisation too.",
         f"{identical}; loss curves differ by at most {report['max_loss_difference']:.1e}.",
-        f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters; {where['machine']}, "
+        f"{report['num_ranks']} ranks, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
     ]

@@ -1,1 +1,1 @@
-"""What a strategy sends, and the time that should take."""
+"""What each strategy sends, and the time that should take. No torch is needed for it."""

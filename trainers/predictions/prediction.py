@@ -1,73 +1,84 @@
-"""What a strategy sends, and from that the time its gradient synchronisation should take."""
+"""`predict_strategy`: the time that a strategy's synchronisation, and a whole training step, should take."""
 
-from collections.abc import Sequence
+import math
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
-from ringsim.native import LocalWork, call_overhead_s, local_s, native_schedule
+from ringsim.algorithms import direct_all_gather
+from ringsim.native import BACKENDS, LocalWork, local_s
 from ringsim.network import Cluster
-from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import time_queue, work_queue
-from ringsim.training_step import StepProfile
+from ringsim.simulation import time_queue
+from ringsim.training_step import BucketCaps, DdpConfig, StepProfile, predict_step
+from trainers.predictions.traffic import TRAFFIC, PredictedCall, Traffic
+
+DDP: dict[str, DdpConfig] = {
+    "ddp": DdpConfig(backend=BACKENDS["gloo"]),
+    "ddp_ring": DdpConfig(backend=BACKENDS["ring"]),
+    "ddp_ring_bf16": DdpConfig(backend=BACKENDS["ring"], wire_dtype="bfloat16"),
+    "ddp_on_ring": DdpConfig(backend=BACKENDS["ring"]),
+}
+LOSS_BYTES = 8  # `LossSync` gathers two float64 of each rank
 
 
-class Call(NamedTuple):
-    """One collective of a synchronisation.
+class StepPrediction(NamedTuple):
+    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step."""
 
-    size_bytes: of the whole tensor, elements of `element_bytes` each.
-    lead_s: how long before the end of the backward pass it can start; 0: afterwards only.
-    is_native: whether torch.distributed is called, rather than `collectives`.
+    sync_s: float
+    step_s: float
+
+
+def predict_strategy(name: str, profile: StepProfile, network: Cluster, num_ranks: int) -> StepPrediction:
+    """What a step with that strategy takes on `num_ranks` ranks that each do what the profile says.
+
+    name: as `make_strategy` takes it, such as "ring" or "ddp/4".
     """
-
-    schedule: Schedule
-    size_bytes: int
-    element_bytes: int
-    lead_s: float = 0.0
-    is_native: bool = False
-
-    def queued(self, first_s: float, network: Cluster) -> work_queue.QueuedCall:
-        """For a queue that begins `first_s` before the end of the backward pass."""
-        call_s = call_overhead_s(network, self.is_native)
-        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, first_s - self.lead_s, call_s)
+    plain, _, cap = name.partition("/")
+    bucket_cap_mb = float(cap) if cap else None
+    if plain in DDP:
+        prediction = _predict_ddp(DDP[plain], bucket_cap_mb, profile, network, num_ranks)
+    else:
+        make = partial(TRAFFIC[plain], bucket_cap_mb=bucket_cap_mb) if cap else TRAFFIC[plain]
+        prediction = _predict_by_traffic(make(profile, num_ranks), profile, network, num_ranks)
+    return prediction._replace(step_s=prediction.step_s + predict_loss_sync_s(network, num_ranks))
 
 
-def gloo_all_reduce(num_ranks: int, size_bytes: int, element_bytes: int, lead_s: float = 0.0) -> Call:
-    """What `dist.all_reduce` of so many bytes is on Gloo."""
-    return Call(native_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes), size_bytes, element_bytes, lead_s, True)
+def _predict_ddp(
+    config: DdpConfig, bucket_cap_mb: float | None, profile: StepProfile, network: Cluster, num_ranks: int
+) -> StepPrediction:
+    s_per_byte = local_s(LocalWork(1.0), network, num_ranks)
+    copy_bytes_per_s = 1 / s_per_byte if s_per_byte else math.inf
+    caps = BucketCaps.from_mb(bucket_cap_mb)
+    step = predict_step(profile, network, num_ranks, replace(config, caps=caps, copy_bytes_per_s=copy_bytes_per_s))
+    return StepPrediction(step.copy_s + step.exposed_s, step.step_s)
 
 
-class Traffic(NamedTuple):
-    """All that one synchronisation moves: between the ranks, and within each.
-
-    local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
-    num_workers: of the calls, how many can be under way at once.
-    forward_calls: those before the next forward pass, one after the other.
-    """
-
-    calls: list[Call]
-    local_bytes: int
-    num_workers: int = 1
-    forward_calls: Sequence[Call] = ()
+def _predict_by_traffic(traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int) -> StepPrediction:
+    sync_s = predict_sync_s(traffic, network, num_ranks)
+    compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * traffic.optimizer_share
+    return StepPrediction(sync_s, compute_s + sync_s)
 
 
 def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
-    """Seconds from the last gradient's being ready until the calls, which wait for a worker in their order, are done.
+    """Seconds from the last gradient's being ready until the calls, one after the other, are done.
 
     What runs before that moment is hidden by the backward pass and not counted. A local walk is taken to be as
     fast as a reduction: both are bound by memory.
     """
     first_s = max((call.lead_s for call in traffic.calls), default=0.0)
-    spans = time_queue([call.queued(first_s, network) for call in traffic.calls], network, traffic.num_workers)
+    spans = time_queue([call.queued(first_s, network) for call in traffic.calls], network, 1)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
 
-def predict_step_s(traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int, stepped: float) -> float:
-    """Seconds of a whole training step. stepped: the part of the parameters that a rank's optimizer steps."""
-    before_s = sum(time_queue([call.queued(0.0, network)], network, 1)[0].end_s for call in traffic.forward_calls)
-    compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * stepped
-    return before_s + compute_s + predict_sync_s(traffic, network, num_ranks)
+def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
+    """Seconds in which the ranks tell each other their losses, before the backward pass."""
+    if num_ranks == 1:
+        return 0.0
+    call = PredictedCall(direct_all_gather(num_ranks), 2 * LOSS_BYTES * num_ranks, LOSS_BYTES)
+    return time_queue([call.queued(0.0, network)], network, 1)[0].end_s
 
 
-def can_overlap(ranks_per_machine: int, cores: int | None) -> bool:
+def can_overlap(ranks_per_host: int, cores: int | None) -> bool:
     """Whether communication on the CPU can go on beside the backward pass: each rank needs a second core for it."""
-    return cores is not None and cores >= 2 * ranks_per_machine
+    return cores is not None and cores >= 2 * ranks_per_host

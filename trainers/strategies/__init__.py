@@ -1,6 +1,10 @@
 """Ways to make the gradients of all ranks their mean: one small object each, to be read side by side.
 
 To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1.
+
+>>> from trainers import STRATEGIES
+>>> list(STRATEGIES)[:5]
+['none', 'allreduce', 'flat', 'rs_ag', 'ring']
 """
 
 from collections.abc import Callable

@@ -1,12 +1,9 @@
 """One `dist.all_reduce` per parameter: the loop of the tutorials."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.predictions.prediction import Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
 
 
@@ -36,8 +33,3 @@ class AllReduce(Strategy):
             parameter.grad = torch.zeros_like(parameter)
         dist.all_reduce(parameter.grad, group=self.group)
         parameter.grad /= self.group.size()
-
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        tensors = [self._used, *self.parameters]
-        calls = [gloo_all_reduce(self.group.size(), t.nbytes, t.element_size()) for t in tensors]
-        return Traffic(calls, local_bytes=sum(p.nbytes for p in self.parameters))  # the division

@@ -6,8 +6,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.predictions.prediction import Traffic
-
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -17,11 +15,9 @@ class Strategy:
     module: what is called in place of the model: the model itself, or a wrapper of it.
     parameters: those that are trained, in their order.
     gather_s: how long the optimizer's last step has taken to gather parameters, where ranks step shares of them.
-    stepped: the part of the parameters that this rank's optimizer steps.
     """
 
     gather_s = 0.0
-    stepped = 1.0
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         self.module = model
@@ -55,10 +51,3 @@ class Strategy:
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale the synchronised gradients down to a global norm of at most `max_norm`; returns what it was."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)
-
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  for those that send something
-        """What one synchronisation moves: what the prediction is made from.
-
-        leads_s: for each parameter, how long before the end of the backward pass its gradient is ready.
-        """
-        return Traffic([], local_bytes=0)

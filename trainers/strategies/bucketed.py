@@ -1,15 +1,11 @@
 """Buckets of gradients, each all-reduced by our ring as soon as it is full, while the backward pass goes on."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import collectives
-from ringsim.algorithms import ring_all_reduce
 from ringsim.training_step import BucketCaps, fill_buckets
-from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import Strategy
 from trainers.strategies.flat_vector import FlatGradients
 from trainers.strategies.parameters import described
@@ -35,10 +31,10 @@ class Bucketed(Strategy):
         super().__init__(model, group)
         self._wire = wire
         order = range(len(self.parameters) - 1, -1, -1)
-        self._numbers = fill_buckets(order, described(self.parameters), BucketCaps.from_mb(bucket_cap_mb))
-        self._buckets = [FlatGradients([self.parameters[index] for index in bucket]) for bucket in self._numbers]
+        buckets = fill_buckets(order, described(self.parameters), BucketCaps.from_mb(bucket_cap_mb))
+        self._buckets = [FlatGradients([self.parameters[index] for index in bucket]) for bucket in buckets]
         self._place = {
-            index: (number, place) for number, bucket in enumerate(self._numbers) for place, index in enumerate(bucket)
+            index: (number, place) for number, bucket in enumerate(buckets) for place, index in enumerate(bucket)
         }
         self.begin()
 
@@ -75,12 +71,3 @@ class Bucketed(Strategy):
     def synchronise(self) -> None:
         self.begin()
         self.finish()
-
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:
-        schedule, calls, local_bytes = ring_all_reduce(self.group.size()), [], 0
-        for numbers, bucket in zip(self._numbers, self._buckets, strict=True):
-            dtype = self._wire or bucket.vector.dtype
-            lead_s = min(leads_s[index] for index in numbers)
-            calls.append(Call(schedule, bucket.vector.numel() * dtype.itemsize, dtype.itemsize, lead_s))
-            local_bytes += 2 * bucket.vector.nbytes  # pack, divide
-        return Traffic(calls, local_bytes)

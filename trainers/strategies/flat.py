@@ -1,11 +1,8 @@
 """One `dist.all_reduce` of all gradients, which lie one after the other in one vector."""
 
-from collections.abc import Sequence
-
 import torch.distributed as dist
 from torch import nn
 
-from trainers.predictions.prediction import Traffic, gloo_all_reduce
 from trainers.strategies.base import Strategy
 from trainers.strategies.flat_vector import flat_gradients
 
@@ -22,8 +19,3 @@ class Flat(Strategy):
             dist.all_reduce(gradients.pack(), group=self.group)
             gradients.vector /= self.group.size()
             gradients.unpack()
-
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        vectors = [gradients.vector for gradients in self._vectors]
-        calls = [gloo_all_reduce(self.group.size(), v.nbytes, v.element_size()) for v in vectors]
-        return Traffic(calls, local_bytes=2 * sum(v.nbytes for v in vectors))  # pack, divide

@@ -111,8 +111,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all shares put together, the same on every rank and for any number of them; collective."""
-        found = self._inner.state_dict()
-        return {**found, "state": self._mapped(found["state"], _is_of_share, ShardedWeights.whole)}
+        shares = self._inner.state_dict()
+        return {**shares, "state": self._mapped(shares["state"], _is_of_share, ShardedWeights.whole)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep this rank's share of what `state_dict` gave, here or on another number of ranks."""

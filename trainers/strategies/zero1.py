@@ -7,9 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from ringsim.algorithms import ring_all_gather, ring_reduce_scatter
 from trainers.identity import difference
-from trainers.predictions.prediction import Call, Traffic
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.elementwise import check_shardable
 from trainers.strategies.flat_vector import FlatVector, by_dtype
@@ -74,18 +72,6 @@ class Zero1(Strategy):
     @property
     def gather_s(self) -> float:  # type: ignore[override]
         return self._optimizer.gather_s if self._optimizer else 0.0
-
-    @property
-    def stepped(self) -> float:  # type: ignore[override]
-        return 1 / self.group.size()
-
-    def traffic(self, leads_s: Sequence[float]) -> Traffic:  # noqa: ARG002  nothing is overlapped
-        num_ranks, calls, local_bytes = self.group.size(), [], 0
-        for vector in (gradients.vector for gradients in self._gradients):
-            for schedule in (ring_reduce_scatter(num_ranks), ring_all_gather(num_ranks)):
-                calls.append(Call(schedule, vector.nbytes, vector.element_size()))
-            local_bytes += vector.nbytes + 2 * vector.nbytes // num_ranks  # pack; take the share, divide
-        return Traffic(calls, local_bytes)
 
 
 @torch.no_grad()

@@ -29,8 +29,8 @@ class Task(Protocol):
         """How many samples of training data there are."""
 
     @property
-    def batch_size(self) -> int:
-        """Samples per step of all ranks together, unless the user says otherwise."""
+    def global_batch_size(self) -> int:
+        """Samples per step of all ranks together, unless the user gives a batch size per rank."""
 
     @property
     def epochs(self) -> int:

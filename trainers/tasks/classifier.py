@@ -33,7 +33,7 @@ class Classifier:
     """
 
     name: str
-    batch_size: int
+    global_batch_size: int
     epochs: int
     layers: tuple[int, int, int]
     options = ("learning_rate",)

@@ -1,12 +1,10 @@
-"""`ModelConfig`, `TrainConfig`, `Job`: what is trained and how; bad values are refused here, before torch is loaded."""
+"""`ModelConfig`: the shape of the transformer; bad values are refused here, before torch is loaded."""
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
 MAX_TOKENS_PER_BATCH = 2**22
-RESULTS = ("checkpoint.pt", "report.png", "report.json")  # what the main job leaves in --output
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,8 @@ class ModelConfig:
     sequence_length: int = 64
 
     def __post_init__(self) -> None:
-        _require_at_least(2, vocabulary=self.vocabulary, d_model=self.d_model)
-        _require_at_least(1, heads=self.heads, layers=self.layers, d_ff=self.d_ff, sequence_length=self.sequence_length)
+        require_at_least(2, vocabulary=self.vocabulary, d_model=self.d_model)
+        require_at_least(1, heads=self.heads, layers=self.layers, d_ff=self.d_ff, sequence_length=self.sequence_length)
         if self.d_model % self.heads:
             raise ValueError(f"--d-model {self.d_model}: must be divisible by --heads {self.heads}")
         if self.d_model % 2:
@@ -42,28 +40,6 @@ class ModelConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """How a model is trained.
-
-    batch_size: sequences per rank and step; seed: of the weights and of the batches.
-
-    Raises ValueError for a value out of range.
-    """
-
-    batch_size: int = 8
-    steps: int = 100
-    learning_rate: float = 3e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require_at_least(1, batch_size=self.batch_size, steps=self.steps)
-        if self.batch_size > MAX_TOKENS_PER_BATCH:
-            raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
-        check_learning_rate(self.learning_rate)
-        check_seed(self.seed)
-
-
 def check_learning_rate(learning_rate: float) -> None:
     """Raise ValueError for a rate that is not finite or not greater than 0."""
     if not (learning_rate > 0 and math.isfinite(learning_rate)):
@@ -76,18 +52,8 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"--seed {seed}: must be at least 0 and less than 2**63")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the main job is asked to do. profile: where to save the profile of a step, if anywhere."""
-
-    model: ModelConfig
-    train: TrainConfig
-    data: str
-    strategies: tuple[str, ...]
-    profile: Path | None = None
-
-
-def _require_at_least(minimum: int, **options: int) -> None:
+def require_at_least(minimum: int, **options: int | None) -> None:
+    """Raise ValueError, naming the option, for a value below `minimum`; None is an option that was not given."""
     for name, value in options.items():
-        if value < minimum:
+        if value is not None and value < minimum:
             raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least {minimum}")

@@ -1,20 +1,15 @@
-"""The tokens a model is trained on, and the `Shard` of them that belongs to one rank.
+"""The tokens a language model is trained on.
 
 Loading and checking is done with NumPy alone: a bad `--data` is reported before torch is loaded.
 """
 
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.schedule import partition
-from trainers.tasks.config import ModelConfig, TrainConfig
-
-if TYPE_CHECKING:
-    import torch
+from trainers.tasks.config import ModelConfig
 
 Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
@@ -25,21 +20,6 @@ NUM_RANDOM_TOKENS = 2**19  # about as many as the English text has
 def english_text() -> bytes:
     """The help pages that every Python brings with it, some 466,000 bytes; they differ a little between versions."""
     return "\n".join(topics[name] for name in sorted(topics)).encode()
-
-
-def load_tokens(source: str, config: ModelConfig, num_ranks: int, seed: int) -> Tokens:
-    """The tokens of all ranks, as `read_tokens` has them.
-
-    Raises ValueError as that does, and if a rank's share is shorter than one sequence and the token after it.
-    """
-    tokens = read_tokens(source, config, seed)
-    needed = num_ranks * (config.sequence_length + 1)
-    if len(tokens) < needed:
-        raise ValueError(
-            f"--data {source}: has {len(tokens)} tokens (bytes), but {num_ranks} ranks with "
-            f"--sequence-length {config.sequence_length} need at least {needed}"
-        )
-    return tokens
 
 
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
@@ -75,28 +55,3 @@ def _read(source: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ValueError(f"--data {source}: cannot be read: {error.strerror}") from error
-
-
-class Shard:
-    """One rank's share of the tokens: contiguous, and equal to the other ranks' to within one token."""
-
-    def __init__(self, tokens: Tokens, rank: int, num_ranks: int, model: ModelConfig, train: TrainConfig) -> None:
-        bounds = partition(len(tokens), num_ranks)
-        self.tokens = tokens[bounds[rank] : bounds[rank + 1]]
-        self._rank = rank
-        self._seed = train.seed
-        self._batch_size = train.batch_size
-        self._window = model.sequence_length + 1
-
-    def batch(self, step: int) -> "torch.Tensor":
-        """Random windows of the shard, shape (batch_size, sequence_length + 1), int64.
-
-        Depends on the seed, the rank and the step only, so every way to synchronise gradients sees the same batches.
-        """
-        import torch  # takes seconds, which the checks above must not wait for
-
-        # (rank, step) as a spawn key: entropy (seed, 0, 0) would be the stream that the random tokens are drawn from.
-        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(self._rank, step)))
-        starts = rng.integers(len(self.tokens) - self._window + 1, size=(self._batch_size, 1))
-        windows = self.tokens[starts + np.arange(self._window)]
-        return torch.from_numpy(windows.astype(np.int64))

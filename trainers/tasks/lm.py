@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+LEARNING_RATE = 3e-3
 HELD_OUT = 10  # one window in so many, at the end of the text
 MAX_EVALUATED = 1024  # held-out windows: of a long text evenly spaced ones have to do
 TOKENS_AT_ONCE = 4096
@@ -30,17 +31,17 @@ class LanguageModel:
     A sample is a window of sequence_length tokens and the one after them, so that every token is predicted once an
     epoch.
 
-    data: as for `load_tokens`. sizes: of the model, as ModelConfig has them.
+    data: as for `read_tokens`. sizes: of the model, as ModelConfig has them.
 
     Raises ValueError as ModelConfig and `read_tokens` do, and for data shorter than two windows.
     """
 
     name = "lm"
-    batch_size = 32
+    global_batch_size = 32
     epochs = 3
     options = ("data", "learning_rate", *(field.name for field in fields(ModelConfig)))
 
-    def __init__(self, seed: int, data: str = "topics", learning_rate: float = 3e-3, **sizes: int) -> None:
+    def __init__(self, seed: int, data: str = "topics", learning_rate: float = LEARNING_RATE, **sizes: int) -> None:
         check_learning_rate(learning_rate)
         self.model_config = ModelConfig(**sizes)
         self.seed = seed

@@ -24,7 +24,7 @@ class Mlp(Classifier):
     """
 
     name = "mlp"
-    batch_size = 64
+    global_batch_size = 64
     epochs = 5
     layers = (784, 256, 10)
 

@@ -68,7 +68,7 @@ def _has(task: Task, part: str) -> bool:
 def _check_values(name: str, task: Task) -> None:
     if not isinstance(task.name, str):
         raise ValueError(f"task {name!r}: its name is {task.name!r}; it must be a string")
-    for part in ("num_samples", "batch_size", "epochs"):
+    for part in ("num_samples", "global_batch_size", "epochs"):
         value = getattr(task, part)
         if type(value) is not int or value < 1:
             raise ValueError(f"task {name!r}: its {part} is {value!r}; it must be an int of at least 1")

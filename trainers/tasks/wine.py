@@ -22,7 +22,7 @@ class Wine(Classifier):
     """
 
     name = "wine"
-    batch_size = 16
+    global_batch_size = 16
     epochs = 20
     layers = (13, 64, 3)
 

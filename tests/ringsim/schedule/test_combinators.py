@@ -143,7 +143,7 @@ def test_merge_needs_the_same_collective_ranks_and_chunks() -> None:
 
 
 @given(schedules(), st.sampled_from(Collective), st.data())
-def test_relabel_moves_ranks_and_the_chunks_they_own(
+def test_permute_ranks_moves_ranks_and_the_chunks_they_own(
     schedule: Schedule, collective: Collective, data: st.DataObject
 ) -> None:
     """Rank order[i] does what rank i did; a chunk goes with its owner, where it has one, to the same place."""
@@ -166,20 +166,20 @@ def test_relabel_moves_ranks_and_the_chunks_they_own(
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [1, 2, 3], [0, 1, 2, 3]])
-def test_relabel_needs_a_permutation(order: list[int]) -> None:
+def test_permute_ranks_needs_a_permutation(order: list[int]) -> None:
     """Each rank has to be somewhere, once."""
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
         permute_ranks(build(Collective.ALL_REDUCE, "ring", 3), order)
     assert str(error.value) == f"order {order}: must have each rank 0..2 once"
 
 
-def test_relabel_leaves_the_root() -> None:
+def test_permute_ranks_leaves_the_root() -> None:
     """A broadcast from another rank would not be the broadcast of the contract."""
     with pytest.raises(ValueError, match=r"^order \[1, 0, 2\]: must begin with rank 0, the root of broadcast$"):
         permute_ranks(build(Collective.BROADCAST, "ring", 3), [1, 0, 2])
 
 
-def test_relabel_needs_shares_of_equal_size() -> None:
+def test_permute_ranks_needs_shares_of_equal_size() -> None:
     """Where one rank owns more chunks than another their chunks cannot be exchanged."""
     uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
     with pytest.raises(ScheduleError, match="has 3 chunks; must be a multiple of its ranks$"):

@@ -168,7 +168,7 @@ def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> 
     return replace(schedule, steps=_Altered(schedule.steps, lookback, **columns))
 
 
-def test_a_false_ready_after_is_refused() -> None:
+def test_a_false_data_dependency_is_refused() -> None:
     """An executor trusts the column, so the proof must not."""
     ring = build(Collective.ALL_REDUCE, "ring", 4)
     fault = fault_of(altered(ring, data_dependency=-1))

@@ -85,7 +85,7 @@ def real_buckets(group: object, cap_mb: float | None, find_unused: bool) -> tupl
     import torch.distributed as dist
     from torch import nn
 
-    from trainers.loop.gradient_clock import GradientClock
+    from trainers.loop.train_step import GradientClock
 
     assert isinstance(group, dist.ProcessGroup)
     torch.manual_seed(0)

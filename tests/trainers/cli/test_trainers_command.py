@@ -19,14 +19,14 @@ from click.testing import CliRunner
 
 from tests.processes import below
 from tests.ranks import RankPool
-from tests.trainers.sessions import config, run
+from tests.trainers.points import config, run
+from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main
-from trainers.loop.step_log import read_log
 from trainers.strategy_names import STRATEGY_NAMES
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 240
-POINTS = ["--task", "tests.trainers.sessions:make_points", "--seed", "3", "--log-every", "1"]
+POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
 
 
 def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
@@ -64,9 +64,13 @@ def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Complet
         ("--check-every -1", "trainers: --check-every -1: must be at least 0, which is never"),
         ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
         ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
-        ("--ranks 4 --batch-size 3", "trainers: --batch-size 3: must be at least 4, one sample for each rank"),
+        ("--batch-size 0", "trainers: --batch-size 0: must be at least 1"),
         (
-            "--task tests.trainers.sessions:make_points --ranks 30",
+            "--task tests.trainers.points:make_points --ranks 9",
+            "trainers: a batch of 8 samples in all: must be at least 9, one for each rank; give --batch-size",
+        ),
+        (
+            "--task tests.trainers.points:make_points --ranks 30",
             "trainers: 25 training samples: must be at least 30, one for each rank",
         ),
         ("--d-model abc", "trainers: --d-model abc: must be a whole number"),
@@ -137,6 +141,7 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     assert result["evaluation"]["loss"] < lines[0]["loss"] - 0.5
     assert "the model goes on:\n" in done.stdout
     assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
+    assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
     assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
 
 

@@ -59,6 +59,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:3]] == ["one process", "ring"]
     alone, ring = json.loads((tmp_path / "comparison.json").read_text())["runs"]
     assert len(alone["run"]["losses"]) == 20
+    assert "\nmlp, batch 32 per rank, 64 in all, " in done.stdout
     assert ring["loss_difference"] < 1e-5
     assert ring["run"]["gradient_difference"] < 1e-5
     assert (tmp_path / "comparison.png").stat().st_size > 10000
@@ -69,7 +70,8 @@ def test_the_command(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("--strategy rung", "'rung' is not one of none, allreduce"),
-        ("--batch-size 3 --ranks 4", "--batch-size 3: must be at least --ranks 4, so that every rank has a sample"),
+        ("--batch-size 0", "--batch-size 0: must be at least 1"),
+        ("--ranks 65", "a batch of 64 samples in all: must be at least 65, one for each rank; give --batch-size"),
         ("--output /proc/x", "--output /proc/x: cannot be written: "),
         ("--depth 3", "--depth: the task mlp has no such option; it has --learning-rate"),
     ],

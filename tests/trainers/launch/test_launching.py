@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from netns_testbed.testbed import Testbed, why_not
-from trainers.launch.where import MEETING_VARIABLES, RANK_VARIABLES, Where, join
+from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment, init_process_group
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "where.py"
@@ -105,7 +105,7 @@ def test_a_port_in_use_is_named(two_ranks: tuple[socket.socket, int]) -> None:
     """And what to do."""
     _, port = two_ranks
     with pytest.raises(ConnectionError) as caught:
-        join(Where(0, 2, 0, 2, 0), 5)
+        init_process_group(DistributedEnvironment(0, 2, 0, 2, 0), 5)
     assert str(caught.value) == (
         f"MASTER_PORT={port} is in use on 127.0.0.1: set another, or let torchrun --standalone choose one"
     )
@@ -116,7 +116,7 @@ def test_ranks_that_do_not_meet_say_where_they_looked(two_ranks: tuple[socket.so
     server, port = two_ranks
     server.close()
     with pytest.raises(ConnectionError) as caught:
-        join(Where(1, 2, 1, 2, 0), 1)
+        init_process_group(DistributedEnvironment(1, 2, 1, 2, 0), 1)
     beginning = f"rank 1 of 2 on node 0 did not meet the others at 127.0.0.1:{port} (timeout 1 s; docs/launching.md): "
     assert str(caught.value).startswith(beginning)
     assert "\n" not in str(caught.value)

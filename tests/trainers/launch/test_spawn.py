@@ -16,6 +16,7 @@ import pytest
 
 from tests.processes import kill_all
 from tests.trainers.launches import add_up, all_fail, living, processes_of, wait_for_it
+from trainers.launch.environment import DistributedEnvironment
 from trainers.launch.interruption import Interrupted, Interruption
 from trainers.launch.spawn import FAILURE, _verdict, spawn
 
@@ -43,7 +44,7 @@ def test_ranks_meet_as_under_torchrun(tmp_path: Path) -> None:
     assert spawn(2, add_up, (str(tmp_path),)) == 0
     assert dict(os.environ) == before
     for rank in range(2):
-        where = f"Where(rank={rank}, num_ranks=2, local_rank={rank}, ranks_per_node=2, node=0, device='cpu')"
+        where = str(DistributedEnvironment(rank, num_ranks=2, local_rank=rank, ranks_per_node=2, node=0))
         assert (tmp_path / f"rank{rank}").read_text() == f"{where} 11 1 1"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.loop.batches import Batches, Share
+from trainers.loop.batches import Batches, Share, describe_batch
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Case:
     """What `Batches` is made of, for all ranks."""
 
     num_samples: int
-    batch_size: int
+    global_batch_size: int
     seed: int
     num_ranks: int
 
@@ -26,7 +26,7 @@ class Case:
 
     def batches(self, rank: int = 0, num_ranks: int = 1) -> Batches:
         """Those of a rank; of one process if nothing is said."""
-        return Batches(self.num_samples, self.batch_size, self.seed, rank, num_ranks)
+        return Batches(self.num_samples, self.global_batch_size, self.seed, rank, num_ranks)
 
 
 @st.composite
@@ -121,7 +121,16 @@ def test_what_leaves_a_rank_without_samples_is_refused() -> None:
     """One line with the value, the rule and the number of ranks."""
     with pytest.raises(ValueError, match=r"^3 training samples: must be at least 4, one for each rank$"):
         Batches(3, 8, seed=0, rank=0, num_ranks=4)
-    with pytest.raises(ValueError, match=r"^--batch-size 2: must be at least 4, one sample for each rank$"):
+    with pytest.raises(
+        ValueError, match=r"^a batch of 2 samples in all: must be at least 4, one for each rank; give --"
+    ):
         Batches(10, 2, seed=0, rank=0, num_ranks=4)
     with pytest.raises(ValueError, match=r"^parts 0: must be at least 1$"):
         Batches(10, 8, seed=0, rank=0, num_ranks=4).share(0).split(0)
+
+
+def test_a_batch_is_told_per_rank_and_in_all() -> None:
+    """Also where the ranks' shares differ by one; and so much of it is left at the end of an epoch."""
+    assert describe_batch(32, 4) == "batch 8 per rank, 32 in all"
+    assert str(Case(10, 8, 3, 3).batches(0, 3)) == "batch 2 or 3 per rank, 8 in all"
+    assert [Case(10, 8, 3, 1).batches().num_samples(step) for step in range(4)] == [8, 2, 8, 2]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ringsim.training_step.profile import StepProfile
-from trainers.cli.main_job import STRATEGIES
-from trainers.loop.checkpoint import load_checkpoint
+from trainers.checkpoints.checkpoint import load_checkpoint
+from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.main_job.report_table import format_report
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
@@ -60,7 +60,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
     report = json.loads((folder / "report.json").read_text())
     assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
-    assert [result["strategy"] for result in report["strategies"]] == STRATEGIES.split(",")
+    assert [result["strategy"] for result in report["strategies"]] == DEFAULT_STRATEGIES.split(",")
     for result in report["strategies"]:
         assert result["measured_sync_p10_s"] <= result["measured_sync_s"] <= result["measured_sync_p90_s"]
         assert result["step_error"] == pytest.approx(result["predicted_step_s"] / result["step_s"] - 1)
@@ -73,6 +73,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert report["max_loss_difference"] < 1e-3
     assert format_report(report) in done.stdout
     assert "with every strategy but none all ranks hold bit-identical parameters" in done.stdout
+    assert "2 ranks, batch 4 per rank, 8 in all, " in done.stdout
     assert "training" not in done.stderr
     checkpoint = load_checkpoint(folder / "checkpoint.pt")
     assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
@@ -147,7 +148,7 @@ def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     done = start(*SMALL.split(), "--learning-rate", "1e30", "--output", str(tmp_path / "report"), ranks=2)
     assert done.returncode != 0
     assert ": training step " in done.stderr
-    assert ": the loss is nan; a smaller --learning-rate may help" in done.stderr
+    assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in done.stderr
     assert not (tmp_path / "report").exists()
 
 
@@ -164,7 +165,8 @@ def test_too_short_a_file_is_refused(tmp_path: Path) -> None:
     text.write_text("too short")
     done = start("--data", str(text), "--output", str(tmp_path / "report"), ranks=2)
     assert (
-        f"--data {text}: has 9 tokens (bytes), but 2 ranks with --sequence-length 64 need at least 130" in done.stderr
+        f"--data {text}: has 9 tokens (bytes), but to train and to test on it with --sequence-length 64 needs at "
+        f"least 129" in done.stderr
     )
     assert not (tmp_path / "report").exists()
 

@@ -1,30 +1,29 @@
 """What the report makes of the ranks' notes; made up, so that every figure is known."""
 
-from typing import Any
-
 import pytest
 
-from trainers.main_job.job import MAX_WARM_UP_STEPS, Predicted, _summarise
+from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, summarise
 from trainers.main_job.report_table import format_report
-from trainers.tasks.config import Job, ModelConfig, TrainConfig
+from trainers.predictions.prediction import StepPrediction
 
-JOB = Job(ModelConfig(sequence_length=10), TrainConfig(batch_size=5, steps=12), "topics", ("ring",))
+TOKENS = 2 * 5 * 10
+PREDICTION = StepPrediction(0.6, 2.5)
 
 
-def notes(losses: list[float], sync_s: list[float], step_s: list[float], fingerprint: str) -> dict[str, Any]:
+def notes(sync_s: list[float], step_s: list[float]) -> RankNotes:
     """One rank's notes, after the steps that are not counted, which are slow here."""
     slow = [9.0] * MAX_WARM_UP_STEPS
     start = [5.0] * MAX_WARM_UP_STEPS
-    return {"losses": start + losses, "sync_s": slow + sync_s, "step_s": slow + step_s, "fingerprint": fingerprint}
+    return RankNotes(start + [2.0] * 7, slow + sync_s, slow + step_s, "same")
 
 
-FIRST = notes([3.0] * 7, [0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0], "same")
-SECOND = notes([1.0] * 7, [0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0], "same")
+FIRST = notes([0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+SECOND = notes([0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
 
 
 def test_two_ranks_become_one_row() -> None:
     """Sync as the last to arrive sees it (the shorter), steps as the ranks take on average, tokens of all ranks."""
-    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, SECOND], JOB)
+    result = summarise("ring", PREDICTION, [FIRST, SECOND], TOKENS)
     assert result["sync_s"] == [0.1, 0.4, 0.3, 0.2, 0.2, 0.3, 0.3]
     assert result["measured_sync_s"] == 0.3
     assert result["error"] == pytest.approx(1.0)
@@ -38,18 +37,20 @@ def test_two_ranks_become_one_row() -> None:
 
 def test_ranks_that_differ_are_reported() -> None:
     """In the row, and in words under the table."""
-    result = _summarise("ring", Predicted(0.6, 2.5), [FIRST, {**SECOND, "fingerprint": "other"}], JOB)
+    result = summarise("ring", PREDICTION, [FIRST, SECOND._replace(fingerprint="other")], TOKENS)
     assert not result["parameters_identical"]
     where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
     report = {
         "strategies": [result, {**result, "strategy": "ddp", "parameters_identical": True}],
         "measurements": {"provenance": where},
         "num_ranks": 2,
+        "train": {"batch_size": 5},
         "num_parameters": 7,
         "max_loss_difference": 0.25,
     }
     text = format_report(report)
     assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks" in text
+    assert "2 ranks, batch 5 per rank, 10 in all, 7 parameters; m" in text
     assert "loss curves differ by at most 2.5e-01" in text
     assert text.splitlines()[1].split() == [
         "ring",

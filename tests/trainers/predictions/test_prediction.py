@@ -5,7 +5,10 @@ import pytest
 from ringsim import predict_time, ring_all_reduce
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
-from trainers.predictions.prediction import Call, Traffic, can_overlap, predict_sync_s
+from ringsim.training_step import BucketCaps, DdpConfig, Parameter, StepProfile, predict_step
+from trainers.predictions.prediction import can_overlap, predict_loss_sync_s, predict_strategy, predict_sync_s
+from trainers.predictions.traffic import PredictedCall, Traffic
+from trainers.strategy_names import STRATEGY_NAMES
 
 HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
 CALLING_S = 0.125
@@ -22,14 +25,14 @@ def sync_s(traffic: Traffic) -> float:
 
 def test_calls_follow_one_another() -> None:
     """Two take twice as long as one, and local work comes on top."""
-    assert sync_s(Traffic([Call(RING, 1000, 4)], 0)) == pytest.approx(ONE_S)
-    assert sync_s(Traffic([Call(RING, 1000, 4)] * 2, 500)) == pytest.approx(2 * ONE_S + 500 / 1e7)
+    assert sync_s(Traffic([PredictedCall(RING, 1000, 4)], 0)) == pytest.approx(ONE_S)
+    assert sync_s(Traffic([PredictedCall(RING, 1000, 4)] * 2, 500)) == pytest.approx(2 * ONE_S + 500 / 1e7)
 
 
 def test_each_call_has_its_price() -> None:
     """One of ours another than one of torch's; ranks that share a core copy for as much longer."""
     free_s = predict_time(RING, CALLED, 1000)
-    both = Traffic([Call(RING, 1000, 4), Call(RING, 1000, 4, is_native=True)], 0)
+    both = Traffic([PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, is_native=True)], 0)
     assert predict_sync_s(both, CALLED, 2) == pytest.approx(2 * free_s + 3 * CALLING_S)
     crowded = Cluster("one core", Spec(host=Host(cores=1), processor=Processor(reduce_bytes_per_s=1e7)), "", "")
     assert predict_sync_s(Traffic([], 500), crowded, 2) == pytest.approx(2 * 500 / 1e7)
@@ -37,11 +40,11 @@ def test_each_call_has_its_price() -> None:
 
 def test_what_the_backward_pass_hides_is_free() -> None:
     """A call that starts early counts only with what is left of it, and not at all if it is done in time."""
-    early = Call(RING, 1000, 4, lead_s=0.25 * ONE_S)
+    early = PredictedCall(RING, 1000, 4, lead_s=0.25 * ONE_S)
     assert sync_s(Traffic([early], 0)) == pytest.approx(0.75 * ONE_S)
-    assert sync_s(Traffic([early, Call(RING, 1000, 4)], 0)) == pytest.approx(1.75 * ONE_S)
-    assert sync_s(Traffic([Call(RING, 1000, 4, lead_s=5 * ONE_S)], 0)) == 0.0
-    gap = [Call(RING, 1000, 4, lead_s=5 * ONE_S), Call(RING, 1000, 4, lead_s=0.5 * ONE_S)]
+    assert sync_s(Traffic([early, PredictedCall(RING, 1000, 4)], 0)) == pytest.approx(1.75 * ONE_S)
+    assert sync_s(Traffic([PredictedCall(RING, 1000, 4, lead_s=5 * ONE_S)], 0)) == 0.0
+    gap = [PredictedCall(RING, 1000, 4, lead_s=5 * ONE_S), PredictedCall(RING, 1000, 4, lead_s=0.5 * ONE_S)]
     assert sync_s(Traffic(gap, 0)) == pytest.approx(0.5 * ONE_S)
 
 
@@ -52,6 +55,47 @@ def test_nothing_to_send_takes_no_time() -> None:
 
 def test_overlap_needs_a_core_to_spare() -> None:
     """Each rank computes on one core and sends on another."""
-    assert can_overlap(ranks_per_machine=2, cores=4)
-    assert not can_overlap(ranks_per_machine=2, cores=3)
-    assert not can_overlap(ranks_per_machine=1, cores=None)
+    assert can_overlap(ranks_per_host=2, cores=4)
+    assert not can_overlap(ranks_per_host=2, cores=3)
+    assert not can_overlap(ranks_per_host=1, cores=None)
+
+
+PROFILE = StepProfile(
+    tuple(Parameter(f"layer {n}", 250, ready_s=0.125 * (4 - n)) for n in range(4)), 0.25, 0.5, 0.125, buffer_bytes=40
+)
+
+
+@pytest.mark.parametrize("name", [*STRATEGY_NAMES, "bucketed/0.001", "ddp/0.001"])
+def test_every_strategy_is_predicted(name: str) -> None:
+    """A step takes at least what computing takes; with "none" no more than that and hearing of the losses."""
+    prediction = predict_strategy(name, PROFILE, NETWORK, 2)
+    optimizer_s = PROFILE.optimizer_s / 2 if name == "zero1" else PROFILE.optimizer_s
+    compute_s = PROFILE.forward_s + PROFILE.backward_s + optimizer_s
+    rest_s = prediction.step_s - compute_s - prediction.sync_s - predict_loss_sync_s(NETWORK, 2)
+    if name.startswith("ddp"):
+        assert rest_s > 0  # the buffers
+    else:
+        assert rest_s == pytest.approx(0.0)
+    assert (prediction.sync_s == 0) == (name == "none")
+
+
+def test_ddp_is_predicted_by_ringsim() -> None:
+    """Its step is the one that `ringsim ddp` tells of, and hearing of the losses comes on top."""
+    step = predict_step(PROFILE, NETWORK, 2, DdpConfig(BucketCaps.from_mb(0.001)))
+    prediction = predict_strategy("ddp/0.001", PROFILE, NETWORK, 2)
+    assert (len(step.buckets), step.exposed_s > 0) == (2, True)
+    assert prediction.sync_s == pytest.approx(step.copy_s + step.exposed_s)
+    assert prediction.step_s == pytest.approx(step.step_s + predict_loss_sync_s(NETWORK, 2))
+
+
+def test_one_rank_hears_of_its_loss_at_once() -> None:
+    """Two need a message."""
+    assert predict_loss_sync_s(NETWORK, 1) == 0.0
+    assert predict_loss_sync_s(NETWORK, 2) == pytest.approx(1e-3 + 16 / 1e6)
+
+
+@pytest.mark.parametrize("name", STRATEGY_NAMES)
+def test_where_copying_costs_nothing_it_is_free(name: str) -> None:
+    """As on one rank, which has nobody to be probed with."""
+    free = Cluster("free", Spec(host=HOST), "", "")
+    assert predict_strategy(name, PROFILE, free, 1).sync_s == 0.0

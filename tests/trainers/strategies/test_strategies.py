@@ -1,4 +1,4 @@
-"""Every strategy makes the gradients of all ranks their mean, and says truly what it sends."""
+"""Every strategy makes the gradients of all ranks their mean."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,6 @@ from tests.ranks import RankPool, group_on
 from tests.trainers.models import Branching, Tied, inputs, mean_gradients, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
-from trainers.strategies.ddp import Ddp
 from trainers.strategy_names import STRATEGY_NAMES
 
 MEANING = [name for name in STRATEGIES if name not in ("none", "zero1")]  # which leave the mean in `grad`
@@ -116,55 +115,6 @@ def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
         for found, expected in ((first, -2 / 3), (first_bias, 2.0), (second, 2 / 3), (second_bias, 2 / 3)):
             assert found is not None
             torch.testing.assert_close(found, torch.full_like(found, expected), **tolerance(name))
-
-
-def traffic(group: dist.ProcessGroup, name: str, leads_s: list[float]) -> list[tuple[str, str, int, float]]:
-    """What a strategy says it sends."""
-    calls = parallel(small_model(), name, group).strategy.traffic(leads_s).calls
-    return [(c.schedule.collective.value, c.schedule.algorithm, c.size_bytes, c.lead_s) for c in calls]
-
-
-def test_traffic_of_each_strategy(request: pytest.FixtureRequest) -> None:
-    """29 float32 parameters over two ranks: 16 + 10 + 3 in layers; 6 tensors, each of which has a mark when flat."""
-    leads_s = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    sizes = [24, 48, 16, 32, 8, 8, 4]  # the marks come first
-    run = {name: pool_of(name, request).run(traffic, name, leads_s, num_ranks=2)[0] for name in STRATEGIES}
-    ring, gloo = ("all_reduce", "ring"), ("all_reduce", "gloo_ring")
-    assert run["none"] == []
-    assert run["allreduce"] == [(*gloo, size, 0.0) for size in sizes]
-    assert run["flat"] == [(*gloo, 140, 0.0)]
-    assert run["rs_ag"] == [(*gloo, 144, 0.0), ("all_gather", "gloo_ring", 144, 0.0)]
-    assert run["ring"] == run["bucketed"] == [(*ring, 140, 0.0)]
-    assert run["bucketed_bf16"] == [(*ring, 70, 0.0)]
-    assert run["ddp"] == [(*gloo, 116, 0.0)]
-    assert run["ddp_ring"] == run["ddp_on_ring"] == [(*ring, 116, 0.0)]
-    assert run["ddp_ring_bf16"] == [(*ring, 58, 0.0)]
-    assert run["zero1"] == [("reduce_scatter", "ring", 120, 0.0), ("all_gather", "ring", 120, 0.0)]
-
-
-def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int], list[int]]:
-    """The bucket sizes that DDP has rebuilt after the first step, ours from the order of readiness, and `bucketed`."""
-    layers = [nn.Linear(300, 300, bias=False) for _ in range(9)]  # 0.36 MB each
-    model = nn.Sequential(*layers)
-    strategy = Ddp(model, group)
-    for _ in range(3):
-        strategy.module(torch.ones(1, 300)).sum().backward()
-    theirs = strategy.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[operator]
-    leads_s = [float(index) for index in range(9)]  # the last layer's gradient is ready first
-    bucketed = STRATEGIES["bucketed"](model, group).traffic(leads_s).calls
-    return (
-        [int(size) for size in str(theirs).split(",")],
-        [c.size_bytes for c in strategy.traffic(leads_s).calls],
-        [c.size_bytes for c in bucketed],
-    )
-
-
-def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
-    """What torch itself reports; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
-    for theirs, ours, bucketed in ranks.run(ddp_buckets, num_ranks=2):
-        assert theirs == ours
-        assert len(ours) == 2
-        assert bucketed == [ours[0] + 4 * 3, ours[1] + 4 * 6]
 
 
 @pytest.mark.parametrize(

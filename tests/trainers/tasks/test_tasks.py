@@ -44,7 +44,7 @@ def trained(task: Task, seed: int, steps: int | None = None) -> nn.Module:
     torch.manual_seed(seed)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
-    batches = Batches(task.num_samples, task.batch_size, seed, rank=0, num_ranks=1)
+    batches = Batches(task.num_samples, task.global_batch_size, seed, rank=0, num_ranks=1)
     for step in range(task.epochs * batches.batches_per_epoch if steps is None else steps):
         optimizer.zero_grad()
         task.loss(model, task.batch(batches.share(step).indices)).backward()

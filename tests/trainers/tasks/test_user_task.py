@@ -15,7 +15,7 @@ WHOLE = """
 class Whole:
     name = "whole"
     num_samples = 5
-    batch_size = 2
+    global_batch_size = 2
     epochs = 1
     def __init__(self, seed, width=1):
         self.seed = seed
@@ -69,8 +69,8 @@ class Partly(Task):
 """)  # fmt: skip
     assert load_task("mine:Own", 0).name == "whole"
     assert refusal("mine:Partly") == (
-        "task 'mine:Partly': it returned an object of the class Partly, which lacks name, num_samples, batch_size, "
-        "epochs, model, optimizer, batch, evaluate, show, config of a Task"
+        "task 'mine:Partly': it returned an object of the class Partly, which lacks name, num_samples, "
+        "global_batch_size, epochs, model, optimizer, batch, evaluate, show, config of a Task"
     )
 
 
@@ -87,12 +87,12 @@ class Partly(Task):
         ("mine:NUMBER", "'NUMBER' is no function, but an object of the class int"),
         ("mine:failing", "it raised KeyError: 'a b'"),
         ("mine:with_no_seed", "it raised TypeError: with_no_seed() got an unexpected keyword argument 'seed'"),
-        ("mine:nothing", "it returned None, which lacks name, num_samples, batch_size, epochs, model, optimizer, "
-                         "batch, loss, evaluate, show, config of a Task"),
+        ("mine:nothing", "it returned None, which lacks name, num_samples, global_batch_size, epochs, model, "
+                         "optimizer, batch, loss, evaluate, show, config of a Task"),
         ("mine:Lossless", "it returned an object of the class Lossless, which lacks loss of a Task"),
         ("mine:Unready", "its num_samples raised RuntimeError: not read yet"),
         ("mine:Empty", "its num_samples is 0; it must be an int of at least 1"),
-        ("mine:Halves", "its batch_size is 2.5; it must be an int of at least 1"),
+        ("mine:Halves", "its global_batch_size is 2.5; it must be an int of at least 1"),
         ("mine:Anonymous", "its name is None; it must be a string"),
         ("mine:Unset", "its config() returned None, not a dict"),
         ("mine:Odd", "its config() has 'sizes': [3, 4]; values must be int, float or str"),
@@ -110,7 +110,7 @@ class Unready(Whole):
     @property
     def num_samples(self): raise RuntimeError("not read\\n yet")
 class Empty(Whole): num_samples = 0
-class Halves(Whole): batch_size = 2.5
+class Halves(Whole): global_batch_size = 2.5
 class Anonymous(Whole): name = None
 class Unset(Whole):
     def config(self): ...

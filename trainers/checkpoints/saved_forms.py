@@ -1,4 +1,4 @@
-"""`SavedForms`: what the fields of a checkpoint must look like for a session to go on from it, found out beforehand.
+"""`SavedForms`: what the fields of a checkpoint must look like for a run to go on from it, found out beforehand.
 
 Otherwise a wrong shape would end the run with a traceback, on some ranks, in the middle of a step, or be taken for
 right.
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainers.loop.checkpoint import Checkpoint
-from trainers.loop.fields import described, mismatch
-from trainers.loop.random_states import RandomState, random_state, set_random_state_of
+from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.checkpoints.fields import described, mismatch
+from trainers.checkpoints.random_states import RandomState, random_state, set_random_state_of
 
 NOTES: dict[str, Any] = {
     "losses": None, "skipped_now": 0, "skipped": 0, "skipped_in_a_row": 0, "last_loss": None, "states": 0, "log": None
@@ -23,7 +23,7 @@ NOTES: dict[str, Any] = {
 class SavedForms:
     """model: the state of the model. optimizer: that of an optimizer which has taken a step, on any device.
 
-    training: what `config_of` says of the training.
+    training: that of the run's identity.
     """
 
     def __init__(self, model: Mapping[str, Any], optimizer: dict[str, Any], training: dict[str, Any]) -> None:

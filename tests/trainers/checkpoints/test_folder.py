@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.loop.checkpoint_folder import CheckpointFolder
+from trainers.checkpoints.folder import CheckpointFolder
 
 
 def filled(path: Path, *names: str) -> CheckpointFolder:

@@ -4,7 +4,13 @@ import os
 
 import pytest
 
-from trainers.launch.where import Where, device, join, place, where
+from trainers.launch.environment import (
+    DistributedEnvironment,
+    device,
+    distributed_environment,
+    init_process_group,
+    read_environment,
+)
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
 TORCHRUN = {
@@ -38,31 +44,35 @@ def without(environment: dict[str, str], *names: str) -> dict[str, str]:
 
 def test_under_torchrun() -> None:
     """Nodes with different numbers of ranks are told apart by GROUP_RANK."""
-    assert place(TORCHRUN) == Where(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=1)
+    assert read_environment(TORCHRUN) == DistributedEnvironment(
+        rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=1
+    )
 
 
 @pytest.mark.parametrize(("rank", "local_rank", "node"), [(0, 0, 0), (2, 2, 0), (3, 0, 1), (8, 2, 2)])
 def test_set_by_hand_without_group_rank(rank: int, local_rank: int, node: int) -> None:
     """If all nodes have as many ranks, the node is counted from them."""
     by_hand = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": "9", "LOCAL_WORLD_SIZE": "3"}
-    found = place({**without(TORCHRUN, "GROUP_RANK"), **by_hand})
-    assert found == Where(rank, 9, local_rank, 3, node)
+    found = read_environment({**without(TORCHRUN, "GROUP_RANK"), **by_hand})
+    assert found == DistributedEnvironment(rank, 9, local_rank, 3, node)
 
 
 def test_under_srun() -> None:
     """By what Slurm says of the step."""
-    assert place(SRUN) == Where(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=2)
+    assert read_environment(SRUN) == DistributedEnvironment(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=2)
 
 
 def test_a_step_smaller_than_its_job() -> None:
     """`srun -n 2` in a job of 7 tasks: two ranks, whatever is said of the job."""
     step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    assert place({**SRUN, **step, "SLURM_TASKS_PER_NODE": "2(x2),3"}) == Where(1, 2, 1, 2, 0)
+    assert read_environment({**SRUN, **step, "SLURM_TASKS_PER_NODE": "2(x2),3"}) == DistributedEnvironment(
+        1, 2, 1, 2, 0
+    )
 
 
 def test_torchrun_in_a_job_comes_first() -> None:
     """A torchrun on each node is started by srun, the ranks by torchrun."""
-    assert place({**SRUN, **TORCHRUN}) == place(TORCHRUN)
+    assert read_environment({**SRUN, **TORCHRUN}) == read_environment(TORCHRUN)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,9 @@ def test_torchrun_in_a_job_comes_first() -> None:
 )
 def test_one_process(environment: dict[str, str]) -> None:
     """Nothing is set, or a job's shell that has one task; an address that a batch script exports starts no ranks."""
-    assert place(environment) == Where(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
+    assert read_environment(environment) == DistributedEnvironment(
+        rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +176,7 @@ def test_one_process(environment: dict[str, str]) -> None:
 def test_what_is_missing_or_contradictory_is_refused(environment: dict[str, str], message: str) -> None:
     """In one line that says what to do."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
-        place(environment)
+        read_environment(environment)
     assert str(caught.value) == message
 
 
@@ -194,10 +206,10 @@ def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert where() == Where(5, 7, 1, 3, 1, "cpu")
+    assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert where() == Where(5, 7, 1, 3, 1, "cuda:1")
+    assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, "cuda:1")
 
 
 def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +218,7 @@ def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "node02")
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
-        join(Where(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
+        init_process_group(DistributedEnvironment(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
     assert str(caught.value) == (
         "rank 0 is on node 1, not on the first, where the others look for it: "
         "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
@@ -216,4 +228,4 @@ def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch
 def test_a_timeout_of_nothing_is_refused() -> None:
     """Before anything is joined."""
     with pytest.raises(ValueError, match=r"^a timeout of 0 s: must be greater than 0$"):
-        join(Where(0, 1, 0, 1, 0), 0)
+        init_process_group(DistributedEnvironment(0, 1, 0, 1, 0), 0)

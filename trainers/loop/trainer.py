@@ -1,4 +1,4 @@
-"""`Session`: one task trained with one strategy, on one rank of a group, from its beginning or from a checkpoint."""
+"""`Trainer`: one task trained with one strategy, on one rank of a group, from its beginning or from a checkpoint."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,21 +7,19 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
+from collectives.runtime import naming_failures, span
+from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.checkpoints.manager import CheckpointManager
+from trainers.checkpoints.random_states import random_state, seed_apart, set_random_state
+from trainers.checkpoints.resumption import newest_good
+from trainers.checkpoints.saved_forms import SavedForms
+from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
-from trainers.loop.batches import Batches
-from trainers.loop.checkpoint import Checkpoint
-from trainers.loop.keeper import Keeper
-from trainers.loop.learner import Learner
+from trainers.loop.config import TrainConfig
+from trainers.loop.loss_sync import DivergedError, StoppedError
 from trainers.loop.meter import Meter
-from trainers.loop.random_states import random_state, seed_apart, set_random_state
-from trainers.loop.resumption import config_of, newest_good
-from trainers.loop.saved_forms import SavedForms
-from trainers.loop.session_config import SessionConfig
-from trainers.loop.step_log import Mark
-from trainers.loop.step_vote import StoppedError
-from trainers.loop.trace import SessionTrace
-from trainers.loop.training import DivergedError
+from trainers.loop.trace import ProfilerTrace
+from trainers.loop.train_step import TrainStep
 from trainers.tasks.base import Task
 
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
@@ -31,30 +29,42 @@ TO_GO_ON = "--resume goes on from the last checkpoint, at which they still agree
 Say = Callable[[str], None]
 
 
-class Session:
+class Trainer:
     """Made on all ranks of `group` at once. What it computes follows from task and config, interrupted or not.
 
     say: told, on rank 0, what a user should know.
 
-    Raises ValueError on every rank for what does not go together, as Batches, Learner, Keeper and `newest_good` do.
+    Raises ValueError on every rank for what does not go together, as Batches, TrainStep, CheckpointManager and
+    `newest_good` do.
+
+    >>> from pathlib import Path
+    >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
+    >>> group = init_process_group(distributed_environment(), timeout_s=60)  # of all ranks that torchrun has started
+    >>> config = TrainConfig(output=Path("run"), strategy="ring", batch_size=16, steps=20)
+    >>> trainer = Trainer(load_task("mlp", seed=0), config, group)
+    >>> print(trainer.batches)
+    batch 16 per rank, 16 in all
+    >>> trainer.train()
+    >>> trainer.close()
+    >>> sorted(path.name for path in Path("run").iterdir())
+    ['checkpoint-20.pt', 'log.jsonl']
     """
 
     def __init__(
-        self, task: Task, config: SessionConfig, group: dist.ProcessGroup, device: str = "cpu", say: Say = print
+        self, task: Task, config: TrainConfig, group: dist.ProcessGroup, device: str = "cpu", say: Say = print
     ) -> None:
         self.task = task
         self.config = config
         self.group = group
         self._device = device
         self._say: Say = say if group.rank() == 0 else _silent
-        self._batch_size = config.batch_size or task.batch_size
-        self._batches = Batches(task.num_samples, self._batch_size, config.seed, group.rank(), group.size())
-        self.num_steps = config.num_steps(task.epochs, self._batches.batches_per_epoch)
-        self.learner = Learner(task, config, group, device)
+        self.train_step = TrainStep(task, config, group, device)
+        self.batches = self.train_step.batches
+        self.num_steps = config.num_steps(task.epochs, self.batches.batches_per_epoch)
         self.meter = Meter(group, getattr(task, "tokens_per_sample", 0))
-        self.config_saved = config_of(task, config, group.size())
+        self.identity = config.identity(task, group.size())
         self.first_step = 0
-        self.keeper = Keeper(config.output, self.learner.model, group, self._say)
+        self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
         try:
             self._begin()
         except BaseException:
@@ -62,29 +72,30 @@ class Session:
             raise
 
     def _begin(self) -> None:
-        seed_apart(self.config.seed, 0, self.group.rank())
         mark = self._resume() if self.config.resume else None
-        self.keeper.begin(self.first_step, mark)
+        self.manager.begin(self.first_step, mark)
 
     def _forms(self) -> SavedForms:
-        return SavedForms(self.learner.model.state_dict(), self.learner.optimizer_form(), self.config_saved["training"])
+        return SavedForms(
+            self.train_step.model.state_dict(), self.train_step.optimizer_form(), self.identity["training"]
+        )
 
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
-        found = newest_good(self.keeper.folder, self.config_saved, self.group, self._say, self._forms)
-        if found is None:
+        newest = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
+        if newest is None:
             self._say(f"no checkpoint in {self.config.output} yet: beginning with the first step")
             return None
-        path, checkpoint = found
+        path, checkpoint = newest
         if checkpoint.step > self.num_steps:
             done, asked = checkpoint.step, self.num_steps
             raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
         notes = checkpoint.notes
         if checkpoint.step > notes["skipped"]:
-            self.learner.settle(self._batches.share(0))
+            self.train_step.settle()
         try:
-            self.learner.model.load_state_dict(checkpoint.model_state)
-            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.train_step.model.load_state_dict(checkpoint.model_state)
+            self.train_step.optimizer.load_state_dict(checkpoint.optimizer_state)
         except (RuntimeError, ValueError, KeyError) as error:
             raise ValueError(f"checkpoint {path}: does not fit the task: {str(error).splitlines()[0]}") from error
         self.first_step = checkpoint.step
@@ -117,58 +128,50 @@ class Session:
         if a loss is not finite, DriftError if the ranks' models differ, StoppedError if rank 0 cannot write.
         """
         path = self.config.profile if self.group.rank() == 0 else None
-        trace = SessionTrace(path, self.first_step, self.num_steps)
+        trace = ProfilerTrace(path, self.first_step, self.num_steps)
         for step in range(self.first_step, self.num_steps):
-            with self._naming(step), trace.recording(step), span(f"training step {step}"):
+            with self._naming(step), trace.recording(step):
                 self._take(step)
             if trace.is_over(step):
-                self.keeper.attempt(trace.save)
+                self.manager.attempt(trace.save)
             after_step(self.meter.brief())
-            with self._naming(step):
+            with self._naming(step), self.train_step.naming_step(step):
                 self._keep(step + 1)
-        with self._naming(self.num_steps):
+        with self._naming(self.num_steps), self.train_step.naming_step(self.num_steps):
             self._hear_of_trouble()
 
     def close(self) -> None:
         """Let other runs have the output directory, when its last file is written."""
-        self.keeper.close()
+        self.manager.close()
 
     @contextmanager
     def _naming(self, step: int) -> Iterator[None]:
         try:
             yield
-        except CollectiveError as error:
-            place = f"rank {self.group.rank()}: training step {step}, strategy {self.config.strategy}"
-            name_first_to_fail(error, self.group)
-            raise CollectiveError(f"{place}: {error}", error.flight_record, error.peer) from error
         except StoppedError as error:
-            what = self.keeper.describe_trouble() if self.keeper.trouble else str(error)
+            what = self.manager.describe_trouble() if self.manager.trouble else str(error)
             raise StoppedError(f"training step {step}: {what}") from error
 
     def _take(self, step: int) -> None:
-        taken = self.learner.step(self._batches.share(step), stop=self.keeper.trouble is not None)
-        if taken.trouble:
-            trouble = f"training step {step}: {taken.trouble}"
-            if self.config.on_nan == "stop":
-                raise DivergedError(f"{trouble}; a smaller --learning-rate may help, or --on-nan skip")
+        result = self.train_step.run(step, stop=self.manager.trouble is not None)
+        if self.config.on_nan == "stop":
+            result.require_finite(f"training step {step}", ", or --on-nan skip")
+        if result.trouble:
+            trouble = f"training step {step}: {result.trouble}"
             if self.meter.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
                 raise DivergedError(
                     f"{trouble}, after {MAX_SKIPPED_IN_A_ROW} steps in a row that were left out for that"
                 )
             self._say(f"{trouble}: the step is left out on all ranks")
-        self.meter.add(taken, self._samples_of(step))
-
-    def _samples_of(self, step: int) -> int:
-        before = step % self._batches.batches_per_epoch * self._batch_size
-        return min(self._batch_size, self.task.num_samples - before)
+        self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
         """After `done` steps: what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
         if done % config.log_every == 0 or is_last:
-            epoch = (done - 1) // self._batches.batches_per_epoch
+            epoch = (done - 1) // self.batches.batches_per_epoch
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
-            self.keeper.log({"step": done, "epoch": epoch, **self.meter.line(), "time": time})
+            self.manager.log({"step": done, "epoch": epoch, **self.meter.line(), "time": time})
         saves = done % config.save_every == 0 or is_last
         if config.drift_every and (done % config.drift_every == 0 or saves):
             self._check(done - 1)
@@ -178,34 +181,34 @@ class Session:
     def _check(self, step: int) -> None:
         with span("compare the ranks' models"):
             try:
-                self.learner.model.check_identical()
+                self.train_step.model.check_identical()
             except DriftError as error:
                 raise DriftError(f"training step {step}: the ranks have drifted apart: {error}; {TO_GO_ON}") from error
 
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):
-            optimizer_state = self.learner.optimizer.state_dict()
-            notes = {"states": len(optimizer_state["state"]), "log": self.keeper.log_mark}
+            optimizer_state = self.train_step.optimizer.state_dict()
+            notes = {"states": len(optimizer_state["state"]), "log": self.manager.log_mark}
             checkpoint = Checkpoint(
-                self.learner.model.state_dict(),
+                self.train_step.model.state_dict(),
                 optimizer_state,
-                self.config_saved,
+                self.identity,
                 done,
                 self._random_states(),
                 self.meter.notes() | notes,
             )
-            self.keeper.save(checkpoint, self.config.keep)
+            self.manager.save(checkpoint, self.config.keep)
 
     def _random_states(self) -> list[dict[str, Any]]:
         """Of every rank, on rank 0; [] on the others; collective."""
-        found: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
+        states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the random states failed"):
-            dist.gather_object(random_state(self._device), found, group=self.group, group_dst=0)
-        return found or []
+            dist.gather_object(random_state(self._device), states, group=self.group, group_dst=0)
+        return states or []
 
     def _hear_of_trouble(self) -> None:
-        """What goes wrong after the vote of the last step, too, is to stop all ranks."""
-        self.learner.vote.take(0.0, stop=self.keeper.trouble is not None)
+        """What goes wrong after the losses of the last step were told, too, is to stop all ranks."""
+        self.train_step.loss_sync.exchange(0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:

@@ -11,7 +11,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from ringsim.files import atomic_file
-from trainers.loop.fields import mismatch
+from trainers.checkpoints.fields import mismatch
 
 FORMAT = "ringsim checkpoint"
 VERSION = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.loop.step_log import Mark, StepLog, read_log
+from trainers.checkpoints.step_log import Mark, StepLog, read_log
 
 
 def lines(*steps: int) -> list[dict[str, int]]:

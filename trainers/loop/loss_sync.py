@@ -1,4 +1,4 @@
-"""`StepVote`: what the ranks tell each other in every step, before any gradient is averaged."""
+"""`LossSync`: before any gradient is averaged, all ranks know all losses, and whether one of them has to stop."""
 
 import math
 from typing import NamedTuple
@@ -9,12 +9,18 @@ import torch.distributed as dist
 import collectives
 from collectives.runtime import naming_failures
 
+ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
+
 
 class StoppedError(RuntimeError):
     """A rank cannot go on, and has told the others: all stop at the same step."""
 
 
-class Vote(NamedTuple):
+class DivergedError(ArithmeticError):
+    """A loss is infinite or not a number: training on would only spread it."""
+
+
+class RankLosses(NamedTuple):
     """losses: of every rank, weighted by its share of the batch."""
 
     losses: list[float]
@@ -32,8 +38,8 @@ class Vote(NamedTuple):
         )
 
 
-class StepVote:
-    """Takes about as long as the smallest all_gather; costs nothing where there is one rank.
+class LossSync:
+    """An all-gather of each rank's loss and its wish to stop, in every step; costs nothing where there is one rank.
 
     All ranks must know of a bad loss before one of them begins its backward pass: from there on gradients are averaged
     while others are still being computed, and a single one that is not a number spoils the model on all ranks.
@@ -44,7 +50,7 @@ class StepVote:
         self._own = torch.zeros(2, dtype=torch.float64)
         self._all = torch.zeros(group.size(), 2, dtype=torch.float64)
 
-    def take(self, loss: float, stop: bool) -> Vote:
+    def exchange(self, loss: float, stop: bool) -> RankLosses:
         """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
 
         Raises StoppedError on every rank if one has to stop.
@@ -52,10 +58,10 @@ class StepVote:
         self._own[0], self._own[1] = loss, float(stop)
         if self._group.size() > 1:
             with naming_failures("telling each other the loss failed"):
-                collectives.all_gather_into_tensor(self._all, self._own, self._group, algorithm="direct")
+                collectives.all_gather_into_tensor(self._all, self._own, self._group, algorithm=ALGORITHM)
         else:
             self._all[0] = self._own
         losses, stops = self._all.T.tolist()
         if any(stops):
             raise StoppedError(f"rank {stops.index(1.0)} cannot go on")
-        return Vote(losses)
+        return RankLosses(losses)

@@ -83,10 +83,10 @@ def _good_lines(content: bytes) -> list[bytes]:
 def _step_of(line: bytes) -> int:
     """-1 if it is no line of a log."""
     try:
-        found = parse_json(line.decode()) if line.endswith(b"\n") else None
+        entry = parse_json(line.decode()) if line.endswith(b"\n") else None
     except ValueError:
         return -1
-    step = found.get("step") if isinstance(found, dict) else None
+    step = entry.get("step") if isinstance(entry, dict) else None
     return step if isinstance(step, int) and not isinstance(step, bool) else -1
 
 
@@ -94,11 +94,11 @@ def _mark_of(lines: list[bytes]) -> Mark:
     return Mark(lines=len(lines), crc32=zlib.crc32(b"".join(lines)))
 
 
-def _damage(content: bytes, good: list[bytes], found: Mark, expected: Mark | None) -> str:
+def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None) -> str:
     """What is wrong with a log; "" if nothing is."""
-    if expected and expected["lines"] != found["lines"]:
-        return f"has {found['lines']} good lines of the {expected['lines']} that the run had written by then"
-    if expected and expected["crc32"] != found["crc32"]:
+    if expected and expected["lines"] != mark["lines"]:
+        return f"has {mark['lines']} good lines of the {expected['lines']} that the run had written by then"
+    if expected and expected["crc32"] != mark["crc32"]:
         return "has other lines than the run had written by then"
     num_bad = len(content.splitlines()) - len(good)
     return f"{num_bad} of its lines {'is' if num_bad == 1 else 'are'} damaged" if num_bad else ""

@@ -1,4 +1,4 @@
-"""A session computes what its task and configuration say: on any number of ranks, interrupted or not."""
+"""A trainer computes what its task and configuration say: on any number of ranks, interrupted or not."""
 
 import math
 from dataclasses import replace
@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.sessions import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, config, run
+from tests.trainers.points import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, config, run
+from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainers.loop.batches import Batches
-from trainers.loop.checkpoint import load_checkpoint
-from trainers.loop.session import Session
+from trainers.loop.trainer import Trainer
 
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 
@@ -83,7 +83,7 @@ def test_another_strategy_may_go_on(ranks: RankPool, tmp_path: Path) -> None:
     ("change", "options", "differing"),
     [
         ({"seed": 4}, {}, "seed 3, now 4"),
-        ({"batch_size": 9, "clip_norm": 1.0}, {}, "batch_size 8, now 9; clip_norm None, now 1.0"),
+        ({"batch_size": 5, "clip_norm": 1.0}, {}, "global_batch_size 8, now 10; clip_norm None, now 1.0"),
         ({}, NO_DROPOUT, "dropout 0.5, now 0.0"),
     ],
 )
@@ -121,7 +121,7 @@ def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_pa
     assert checkpoint.config == {
         "task": {"seed": 3, "dropout": 0.5},
         "training": {
-            "strategy": "ring", "num_ranks": 2, "seed": 3, "batch_size": 8, "accumulate": 1, "clip_norm": None
+            "strategy": "ring", "num_ranks": 2, "seed": 3, "global_batch_size": 8, "accumulate": 1, "clip_norm": None
         },
     }  # fmt: skip
 
@@ -197,11 +197,11 @@ def test_too_many_in_a_row_stop_the_run(ranks: RankPool, tmp_path: Path) -> None
         )
 
 
-def nudge(session: Session, done: int) -> None:
+def nudge(trainer: Trainer, done: int) -> None:
     """After five steps rank 1 changes one of its parameters a little."""
-    if (done, session.group.rank()) == (5, 1):
+    if (done, trainer.group.rank()) == (5, 1):
         with torch.no_grad():
-            session.learner.model.model.first.bias[2] += 0.25  # type: ignore[union-attr, operator, index]
+            trainer.train_step.model.model.first.bias[2] += 0.25  # type: ignore[union-attr, operator, index]
 
 
 def test_drift_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
@@ -226,9 +226,37 @@ def test_ranks_that_begin_apart_are_refused(ranks: RankPool, tmp_path: Path) -> 
 
 
 def test_fewer_samples_than_ranks_are_refused(ranks: RankPool, tmp_path: Path) -> None:
-    """As is a batch that has not one for each rank."""
-    for each in ranks.run(run, config(tmp_path, batch_size=2), num_ranks=3):
-        assert each.error == "ValueError: --batch-size 2: must be at least 3, one sample for each rank"
+    """As is a task's batch that has not one for each rank."""
+    for each in ranks.run(run, config(tmp_path), {"global_batch_size": 2}, num_ranks=3):
+        assert each.error == (
+            "ValueError: a batch of 2 samples in all: must be at least 3, one for each rank; "
+            "give --batch-size, which is per rank"
+        )
+
+
+def test_a_batch_is_asked_for_per_rank(ranks: RankPool, tmp_path: Path) -> None:
+    """Two ranks with four samples each take the steps of one with eight, and of the task's own eight."""
+    alone = ranks.run(run, config(tmp_path / "alone", batch_size=8), NO_DROPOUT, num_ranks=1)[0]
+    own = ranks.run(run, config(tmp_path / "own"), NO_DROPOUT, num_ranks=2)[0]
+    shared = ranks.run(run, config(tmp_path / "shared", batch_size=4), NO_DROPOUT, num_ranks=2)[0]
+    assert own.losses == shared.losses
+    assert shared.losses == pytest.approx(alone.losses, rel=1e-4, abs=1e-6)
+    later = ranks.run(run, config(tmp_path / "shared", batch_size=8, resume=True), NO_DROPOUT, num_ranks=2)[0]
+    assert "is of a run with global_batch_size 8, now 16: resume with what it began with" in later.error
+
+
+def test_a_checkpoint_of_old_names_is_understood(ranks: RankPool, tmp_path: Path) -> None:
+    """What is now global_batch_size was batch_size, of all ranks together."""
+    expected = ranks.run(run, config(tmp_path / "whole"), num_ranks=2)[0]
+    parts = config(tmp_path / "parts")
+    ranks.run(run, parts, None, 5, num_ranks=2)
+    path = tmp_path / "parts" / "checkpoint-4.pt"
+    checkpoint = load_checkpoint(path)
+    training = dict(checkpoint.config["training"])
+    training["batch_size"] = training.pop("global_batch_size")
+    save_checkpoint(path, replace(checkpoint, config={**checkpoint.config, "training": training}))
+    resumed = ranks.run(run, replace(parts, resume=True), num_ranks=2)[0]
+    assert (resumed.error, resumed.losses) == ("", expected.losses)
 
 
 def without_group(group: dist.ProcessGroup, output: Path) -> list[str]:

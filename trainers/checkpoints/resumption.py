@@ -1,32 +1,16 @@
 """Which checkpoint a run goes on from, and whether it may."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from trainers.loop.checkpoint import Checkpoint, checkpoint_of
-from trainers.loop.checkpoint_folder import CheckpointFolder
-from trainers.loop.first_rank import first_decides, send_to_all
-from trainers.loop.saved_forms import SavedForms
-from trainers.loop.session_config import SessionConfig
-from trainers.tasks.base import Task
-
-
-def config_of(task: Task, config: SessionConfig, num_ranks: int) -> dict[str, Any]:
-    """All that decides what a run computes; a checkpoint holds it."""
-    return {
-        "task": task.config(),
-        "training": {
-            "strategy": config.strategy,
-            "num_ranks": num_ranks,
-            "seed": config.seed,
-            "batch_size": config.batch_size or task.batch_size,
-            "accumulate": config.accumulate,
-            "clip_norm": config.clip_norm,
-        },
-    }
+from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
+from trainers.checkpoints.first_rank import first_decides, send_to_all
+from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.saved_forms import SavedForms
 
 
 class OtherRunError(ValueError):
@@ -43,8 +27,8 @@ def newest_good(
     """The newest checkpoint that is whole and fits, on every rank; None if there is none at all; collective.
 
     Only rank 0 looks for it, and sends the others what is in the file: they need not see its directory.
-    wanted: the `config_of` this run. warn: told on rank 0 of each file that is no good. forms: makes what they are
-    held against.
+    wanted: the identity of this run, as `StepConfig.identity` gives it. warn: told on rank 0 of each file that is no
+    good. forms: makes what they are held against.
 
     Raises ValueError on every rank if no file is good, or the run is not one that can go on from there.
     """
@@ -53,10 +37,10 @@ def newest_good(
 
     def choose() -> tuple[str, int] | None:
         nonlocal content
-        found = _newest_good(folder, wanted, warn, forms)
-        if found is None:
+        newest = _newest_good(folder, wanted, warn, forms)
+        if newest is None:
             return None
-        path, content, checkpoint = found
+        path, content, checkpoint = newest
         on_rank_0.append(checkpoint)
         return str(path), len(content)
 
@@ -91,9 +75,10 @@ def _newest_good(
 
 
 def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any], forms: SavedForms) -> Checkpoint:
-    """It, if this session can go on from it. Raises ValueError, which says what is wrong, or OtherRunError."""
+    """It, if this run can go on from it. Raises ValueError, which says what is wrong, or OtherRunError."""
     if checkpoint.step != (by_name := CheckpointFolder.step_of(path)):
         raise ValueError(f"checkpoint {path}: step: is {checkpoint.step}, must be {by_name} by the name of the file")
+    checkpoint = _renamed(checkpoint)
     if fault := forms.check_config(checkpoint):
         raise ValueError(f"checkpoint {path}: {fault}")
     refuse_other_run(checkpoint.config, wanted, path)
@@ -102,8 +87,17 @@ def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any], forms: 
     return checkpoint
 
 
+def _renamed(checkpoint: Checkpoint) -> Checkpoint:
+    """With today's names: the batch of all ranks together was once called batch_size."""
+    training = checkpoint.config.get("training")
+    if not isinstance(training, dict) or "batch_size" not in training or "global_batch_size" in training:
+        return checkpoint
+    renamed = {"global_batch_size" if name == "batch_size" else name: value for name, value in training.items()}
+    return replace(checkpoint, config={**checkpoint.config, "training": renamed})
+
+
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Raise OtherRunError if what differs between two runs, by `config_of`, is more than a checkpoint can bridge."""
+    """Raise OtherRunError if what differs between the identities of two runs is more than a checkpoint can bridge."""
     before, after = _flat(then), _flat(now)
     strategies = before.pop("strategy"), after.pop("strategy")
     counts = before.pop("num_ranks"), after.pop("num_ranks")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainers.loop.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.loop.random_states import random_state, seed_alike, seed_apart, set_random_state
+from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.checkpoints.random_states import random_state, seed_alike, seed_apart, set_random_state
 
 
 def trained_state(step: int = 7) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""`where`: which rank this process is, of how many, on which node and device; `join`: its process group.
+"""`distributed_environment`: this process's rank, node and device; `init_process_group`: the group of all ranks.
 
 One place for what torchrun, srun and a single process each say in their own way. Importing this loads no torch.
 """
@@ -24,7 +24,7 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class DistributedEnvironment:
     """One rank of a launch.
 
     local_rank: among the ranks_per_node ranks of its own node, which other nodes need not have as many of.
@@ -39,19 +39,19 @@ class Where:
     device: str = "cpu"
 
 
-def where() -> Where:
+def distributed_environment() -> DistributedEnvironment:
     """As torchrun's variables say; else as srun's; else one process. Loads torch, to ask for GPUs.
 
     Raises ValueError if the variables are set in part or contradict each other, or there are more ranks than GPUs.
     """
-    found = place(os.environ)
+    environment = read_environment(os.environ)
     import torch  # noqa: PLC0415
 
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return replace(found, device=device(found.local_rank, num_gpus))
+    return replace(environment, device=device(environment.local_rank, num_gpus))
 
 
-def place(environment: Mapping[str, str]) -> Where:
+def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
     """The same without the device, and without torch."""
     started = [*RANK_VARIABLES, *(() if slurm.in_job(environment) else MEETING_VARIABLES)]
     if said := [name for name in started if environment.get(name)]:
@@ -60,7 +60,7 @@ def place(environment: Mapping[str, str]) -> Where:
         return _by_srun(environment)
     if slurm.in_job(environment):
         _check_alone(environment)
-    return Where(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
+    return DistributedEnvironment(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
 
 
 def _check_alone(environment: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ def device(local_rank: int, num_gpus: int) -> str:
     return f"cuda:{local_rank}"
 
 
-def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
+def init_process_group(environment: DistributedEnvironment, timeout_s: float) -> "dist.ProcessGroup":
     """The process group of all ranks, on Gloo, and for tensors on a GPU on NCCL.
 
     timeout_s: how long to wait for the other ranks, now and later on.
@@ -96,34 +96,38 @@ def join(where: Where, timeout_s: float) -> "dist.ProcessGroup":
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
-    alone = where.num_ranks == 1 and "RANK" not in os.environ
+    alone = environment.num_ranks == 1 and "RANK" not in os.environ
     if not alone:
-        _set_meeting_point(where)
-    on_one_host = where.num_ranks == where.ranks_per_node and stay_on_loopback(os.environ)
+        _set_meeting_point(environment)
+    on_one_host = environment.num_ranks == environment.ranks_per_node and stay_on_loopback(os.environ)
     if on_one_host:
         keep_gloo_on_loopback()
-    elif not alone and where.num_ranks > where.ranks_per_node:
+    elif not alone and environment.num_ranks > environment.ranks_per_node:
         check_reachable(os.environ)
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
     from collectives.runtime import set_gloo_thread_policy  # noqa: PLC0415  it needs torch
 
-    if where.device != "cpu":
-        torch.cuda.set_device(where.device)  # what NCCL and barriers take, if they are not told
-    backend = "gloo" if where.device == "cpu" else "cpu:gloo,cuda:nccl"
+    if environment.device != "cpu":
+        torch.cuda.set_device(environment.device)  # what NCCL and barriers take, if they are not told
+    backend = "gloo" if environment.device == "cpu" else "cpu:gloo,cuda:nccl"
     timeout = datetime.timedelta(seconds=timeout_s)
     try:
-        store = _store(where, timeout, alone, on_one_host)
-        dist.init_process_group(backend, rank=where.rank, world_size=where.num_ranks, store=store, timeout=timeout)
+        store = _store(environment, timeout, alone, on_one_host)
+        dist.init_process_group(
+            backend, rank=environment.rank, world_size=environment.num_ranks, store=store, timeout=timeout
+        )
     except (RuntimeError, OSError) as error:
-        raise ConnectionError(_not_joined(where, timeout_s, error)) from error
+        raise ConnectionError(_not_joined(environment, timeout_s, error)) from error
     assert dist.group.WORLD is not None
     set_gloo_thread_policy()
     return dist.group.WORLD
 
 
-def _store(where: Where, timeout: datetime.timedelta, alone: bool, on_one_host: bool) -> "Store | None":
+def _store(
+    environment: DistributedEnvironment, timeout: datetime.timedelta, alone: bool, on_one_host: bool
+) -> "Store | None":
     """Where the ranks meet; None for a new one, which rank 0 makes at MASTER_ADDR and MASTER_PORT."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -131,42 +135,42 @@ def _store(where: Where, timeout: datetime.timedelta, alone: bool, on_one_host: 
         return dist.HashStore()  # type: ignore[attr-defined]  # torch's stubs lack it
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return _own_store(where, port, timeout) if on_one_host and is_loopback(address) else None
+        return _own_store(environment, port, timeout) if on_one_host and is_loopback(address) else None
     whole = dist.TCPStore(address, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
-    return attempt_store(whole, where.rank, where.num_ranks, timeout.total_seconds())
+    return attempt_store(whole, environment.rank, environment.num_ranks, timeout.total_seconds())
 
 
-def _own_store(where: Where, port: int, timeout: datetime.timedelta) -> "Store":
+def _own_store(environment: DistributedEnvironment, port: int, timeout: datetime.timedelta) -> "Store":
     """Of ranks on one host; rank 0's process has it."""
     import torch.distributed as dist  # noqa: PLC0415
 
-    if where.rank == 0:
+    if environment.rank == 0:
         return loopback_store(port, timeout)
     return dist.TCPStore(HOST, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
 
 
-def _set_meeting_point(where: Where) -> None:
+def _set_meeting_point(environment: DistributedEnvironment) -> None:
     if "RANK" not in os.environ:
-        if where.rank == 0 and where.node != 0 and not os.environ.get("MASTER_ADDR"):
+        if environment.rank == 0 and environment.node != 0 and not os.environ.get("MASTER_ADDR"):
             name = os.environ.get("SLURMD_NODENAME", "its node")
             raise ValueError(
-                f"rank 0 is on node {where.node}, not on the first, where the others look for it: "
+                f"rank 0 is on node {environment.node}, not on the first, where the others look for it: "
                 f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
             )
-        address, port = slurm.meeting_point(os.environ, one_node=where.num_ranks == where.ranks_per_node)
+        address, port = slurm.meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
-def _not_joined(where: Where, timeout_s: float, error: Exception) -> str:
+def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Exception) -> str:
     address, port = (os.environ.get(name) for name in MEETING_VARIABLES)
     cause = (str(error).strip() or repr(error)).splitlines()[0]
     if "EADDRINUSE" in cause or getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
-    who = f"rank {where.rank} of {where.num_ranks} on node {where.node}"
+    who = f"rank {environment.rank} of {environment.num_ranks} on node {environment.node}"
     return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/launching.md): {cause}"
 
 
-def _by_torchrun(environment: Mapping[str, str], said: str) -> Where:
+def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnvironment:
     for name in (*RANK_VARIABLES, *MEETING_VARIABLES):
         if not environment.get(name):
             what_to_do = f"start it with torchrun, which sets both; or unset {said}"
@@ -184,7 +188,7 @@ def _by_torchrun(environment: Mapping[str, str], said: str) -> Where:
             said = f"{small}={environment[small]}: must be {rule} {large}={environment[large]}"
             raise ValueError(f"{said}; torchrun sets both, do not set them yourself")
     node = _torchrun_node(environment, rank - local_rank, ranks_per_node)
-    return Where(rank, num_ranks, local_rank, ranks_per_node, node)
+    return DistributedEnvironment(rank, num_ranks, local_rank, ranks_per_node, node)
 
 
 def _torchrun_node(environment: Mapping[str, str], ranks_before: int, ranks_per_node: int) -> int:
@@ -202,7 +206,7 @@ def _torchrun_node(environment: Mapping[str, str], ranks_before: int, ranks_per_
     return ranks_before // ranks_per_node
 
 
-def _by_srun(environment: Mapping[str, str]) -> Where:
+def _by_srun(environment: Mapping[str, str]) -> DistributedEnvironment:
     # Those with STEP speak of what srun started, the others sometimes of the whole job.
     count = next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environment.get(name)), "SLURM_NTASKS")
     names = ("SLURM_PROCID", count, "SLURM_LOCALID", "SLURM_NODEID")
@@ -215,7 +219,7 @@ def _by_srun(environment: Mapping[str, str]) -> Where:
             f"{said} and tasks per node {text} contradict each other: start it with srun, "
             f"and unset those that you have set yourself"
         )
-    return Where(rank, num_ranks, local_rank, tasks[node], node)
+    return DistributedEnvironment(rank, num_ranks, local_rank, tasks[node], node)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -1,4 +1,4 @@
-"""`Keeper`: the output directory of a run, to which rank 0 writes; what goes wrong there all ranks are to hear."""
+"""`CheckpointManager`: the output directory of a run, to which rank 0 writes; all ranks hear what goes wrong there."""
 
 import shutil
 import time
@@ -9,17 +9,17 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from trainers.loop.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.loop.checkpoint_folder import CheckpointFolder
-from trainers.loop.first_rank import first_decides
-from trainers.loop.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
-from trainers.loop.step_log import Mark, StepLog
+from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.checkpoints.first_rank import first_decides
+from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
+from trainers.checkpoints.step_log import Mark, StepLog
 
 LOG = "log.jsonl"
 RESULT = "result.json"
 
 
-class Keeper:
+class CheckpointManager:
     """Made on all ranks; only rank 0 looks at the directory, which it locks for this run until `close`.
 
     say: told, on rank 0, what a user should know.

@@ -1,4 +1,4 @@
-"""A small task, and sessions of it on the ranks of a pool, for the tests of `trainers.loop.session`."""
+"""A small task, and runs of it on the ranks of a pool, for the tests of `trainers.loop.trainer`."""
 
 import itertools
 import math
@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainers.checkpoints.step_log import read_log
 from trainers.identity import fingerprint
-from trainers.loop.session import Session
-from trainers.loop.session_config import SessionConfig
-from trainers.loop.step_log import read_log
+from trainers.loop.config import TrainConfig
+from trainers.loop.trainer import Trainer
 
 NUM_SAMPLES, BATCH_SIZE, EPOCHS = 25, 8, 3  # of each epoch the last batch has one sample: all ranks but one have none
 NUM_STEPS = 12
@@ -48,11 +48,11 @@ class Points:
     """Fits a plane through points.
 
     bad: the samples that are not numbers. spread: by how much ranks begin apart. rate: anything that AdamW takes.
-    kind: which of torch's optimizers.
+    kind: which of torch's optimizers. global_batch_size: of all ranks together.
     """
 
     name = "points"
-    num_samples, batch_size, epochs = NUM_SAMPLES, BATCH_SIZE, EPOCHS
+    num_samples, epochs = NUM_SAMPLES, EPOCHS
 
     def __init__(
         self,
@@ -62,10 +62,12 @@ class Points:
         spread: float = 0.0,
         rate: float = 0.05,
         kind: str = "AdamW",
+        global_batch_size: int = BATCH_SIZE,
     ) -> None:
         self._config = {"seed": seed, "dropout": dropout}
         self._dropout, self._spread = dropout, spread
         self._rate, self._kind = rate, kind
+        self.global_batch_size = global_batch_size
         self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(seed))
         self._y = self._x @ torch.tensor([[1.0], [-2.0], [3.0]])
         self._x[list(bad)] = math.nan
@@ -99,7 +101,7 @@ class Points:
 
 
 def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, **options: Any) -> Points:
-    """For the command line: `tests.trainers.sessions:make_points`.
+    """For the command line: `tests.trainers.points:make_points`.
 
     bad: a sample that is no number. dies_at: at which batch rank 1 is killed, unless torchrun has started it again.
     """
@@ -117,7 +119,7 @@ def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, *
 
 
 class Ran(NamedTuple):
-    """What became of a session on one rank.
+    """What became of a run on one rank.
 
     error: the name of the class of what it raised, and the message. log: what is in the file now.
     fingerprint: of the parameters. seen: the buffer, of which each rank has seen its own share.
@@ -141,31 +143,31 @@ class Interrupted(Exception):  # noqa: N818  nothing is wrong
 
 def run(
     group: dist.ProcessGroup,
-    config: SessionConfig,
+    config: TrainConfig,
     options: dict[str, Any] | None = None,
     until: int | None = None,
-    meddle: Callable[[Session, int], None] = lambda _, __: None,
+    meddle: Callable[[Trainer, int], None] = lambda _, __: None,
 ) -> Ran:
-    """A session on this rank. until: end after so many steps without a word. meddle: done after every step."""
+    """A run on this rank. until: end after so many steps without a word. meddle: done after every step."""
     said: list[str] = []
     error, mark, seen, done = "", "", 0.0, 0
     try:
-        session = Session(Points(config.seed, **(options or {})), config, group, say=said.append)
-        done = session.first_step
+        trainer = Trainer(Points(config.seed, **(options or {})), config, group, say=said.append)
+        done = trainer.first_step
 
         def after_step(_: str) -> None:
             nonlocal done
             done += 1
-            meddle(session, done)
+            meddle(trainer, done)
             if done == until:
                 raise Interrupted
 
         try:
-            session.train(after_step)
+            trainer.train(after_step)
         finally:
-            net: Any = session.learner.model.model
+            net: Any = trainer.train_step.model.model
             mark, seen = fingerprint(nn.ModuleList(net.children())), net.seen.item()
-            session.keeper.close()
+            trainer.manager.close()
     except Interrupted:
         pass
     except Exception as raised:
@@ -174,6 +176,6 @@ def run(
     return Ran(error, read_log(config.output / "log.jsonl"), mark, seen, said)
 
 
-def config(output: Path, **rest: Any) -> SessionConfig:
+def config(output: Path, **rest: Any) -> TrainConfig:
     """Everything often: it is the seams that are to be tried."""
-    return SessionConfig(output, **{"seed": 3, "save_every": 4, "log_every": 1, "strategy": "ring"} | rest)
+    return TrainConfig(output=output, **{"seed": 3, "save_every": 4, "log_every": 1, "strategy": "ring"} | rest)

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole, but not what a session needs: named, with the field, and the one before is used."""
+"""Checkpoints that are whole, but not what a run needs: named, with the field, and the one before is used."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.ranks import RankPool
-from tests.trainers.sessions import config, run
-from trainers.loop.checkpoint import load_checkpoint, save_checkpoint
-from trainers.loop.output_lock import OutputLock
+from tests.trainers.points import config, run
+from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainers.checkpoints.output_lock import OutputLock
 
 GONE = object()
 PARAMS, STATE = ("optimizer_state", "param_groups", 0), ("optimizer_state", "state")
@@ -56,8 +56,8 @@ FAULTS: list[tuple[tuple[str | int, ...], Callable[[Any], object], str]] = [
     (("config", "training"), lambda _: GONE, "is of no training session"),
     (("config", "training", "seed"), lambda _: GONE, "config.training: lacks seed"),
     (
-        ("config", "training", "batch_size"), lambda _: "8",
-        "config.training.batch_size: is a text, '8', must be a whole number",
+        ("config", "training", "global_batch_size"), lambda _: "8",
+        "config.training.global_batch_size: is a text, '8', must be a whole number",
     ),
     (("notes", "losses"), lambda _: GONE, "notes: lacks losses"),
     (("notes", "losses"), lambda _: ["1.0"], "notes.losses: is a list, must be a list of numbers"),

@@ -1,4 +1,4 @@
-"""What a session leaves, and what becomes of it when files are bad or the disk is full."""
+"""What a run leaves, and what becomes of it when files are bad or the disk is full."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.ranks import RankPool
-from tests.trainers.sessions import NUM_STEPS, config, run
+from tests.trainers.points import NUM_STEPS, config, run
 
 
 def truncate(path: Path) -> None:
@@ -102,7 +102,7 @@ def test_without_any_good_checkpoint_all_ranks_refuse(ranks: RankPool, tmp_path:
 
 def test_a_checkpoint_of_the_main_job_is_refused(ranks: RankPool, tmp_path: Path) -> None:
     """It has no random states to go on with."""
-    from trainers.loop.checkpoint import Checkpoint, save_checkpoint
+    from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 
     save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
     first, second = ranks.run(run, config(tmp_path, resume=True), num_ranks=2)

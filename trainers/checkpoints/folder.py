@@ -27,7 +27,7 @@ class CheckpointFolder:
 
     def newest_first(self) -> list[Path]:
         """Whatever has the name of a checkpoint; whether it is a good one is to be found out."""
-        steps = [int(match[1]) for each in self._listed() if (match := NAME.fullmatch(each.name))]
+        steps = [int(match[1]) for path in self._listed() if (match := NAME.fullmatch(path.name))]
         return [self.path(step) for step in sorted(set(steps), reverse=True)]
 
     def prune(self, step: int, keep: int) -> None:

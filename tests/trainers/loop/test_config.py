@@ -1,0 +1,50 @@
+"""How a model is trained: bad values are refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers.loop.config import StepConfig, TrainConfig
+from trainers.main_job.config import JobConfig
+from trainers.tasks import LanguageModel, Mlp
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "rung"}, "--strategy 'rung' is not one of none, allreduce"),
+        ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
+        ({"batch_size": 2**22 + 1}, "--batch-size 4194305: must be at most 4194304"),
+        ({"accumulate": 0}, "--accumulate 0: must be at least 1"),
+        ({"clip_norm": 0.0}, "--clip-norm 0.0: must be finite and greater than 0"),
+        ({"on_nan": "maybe"}, "--on-nan maybe: must be one of stop, skip"),
+        ({"seed": -1}, "--seed -1: must be at least 0 and less than 2**63"),
+        ({"steps": 0}, "--steps 0: must be at least 1"),
+        ({"save_every": 0}, "--save-every 0: must be at least 1"),
+        ({"check_every": -1}, "--check-every -1: must be at least 0, which is never"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    """In one line with the option, its value and the rule."""
+    with pytest.raises(ValueError, match=r"^--") as caught:
+        TrainConfig(output=Path("run"), **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_batch_size_is_of_one_rank() -> None:
+    """Without one the task's batch is shared among the ranks."""
+    task = Mlp(0)
+    assert StepConfig(batch_size=8).global_batch_size(task, 4) == 32
+    assert StepConfig().global_batch_size(task, 4) == task.global_batch_size == 64
+
+
+def test_the_main_job_trains_all_strategies_alike() -> None:
+    """Its steps are checked as others are."""
+    task = LanguageModel(0)
+    config = JobConfig(task, "topics", StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
+    assert [step.strategy for step in config.of_each_strategy()] == ["ring", "ddp/4"]
+    assert {(step.batch_size, step.seed) for step in config.of_each_strategy()} == {(4, 7)}
+    assert config.training() == {"batch_size": 4, "steps": 5, "learning_rate": 3e-3, "seed": 7}
+    with pytest.raises(ValueError, match=r"^--steps 0: must be at least 1$"):
+        JobConfig(task, "topics", StepConfig(), ("ring",), 0)

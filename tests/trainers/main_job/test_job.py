@@ -1,0 +1,80 @@
+"""Training with every strategy in turn from the same start gives the same model."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from collectives.probes.experiment import Blocks
+
+from collectives.probes.probe import probe
+from tests.ranks import RankPool
+from trainers.checkpoints.random_states import seed_alike
+from trainers.identity import fingerprint
+from trainers.loop.config import StepConfig
+from trainers.main_job.config import JobConfig
+from trainers.main_job.job import agreed_network, agreed_profile, start_runs, train_in_turn
+from trainers.strategies import STRATEGIES
+from trainers.tasks import LanguageModel
+
+TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
+NAMES = tuple(name for name in STRATEGIES if name != "ddp_on_ring")  # which wants groups of its own
+STEPS, BATCH_SIZE = 4, 3
+CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, STEPS)
+
+
+def trained(group: dist.ProcessGroup) -> dict[str, tuple[list[float], str, int]]:
+    """Losses, fingerprint and number of timed synchronisations after a few steps, by strategy."""
+    runs = start_runs(CONFIG, group)
+    train_in_turn(runs, STEPS)
+    assert all(result.sync_s > 0 for run in runs for result in run.results)
+    return {run.name: (run.notes().losses, fingerprint(run.train_step.model), len(run.results)) for run in runs}
+
+
+def alone() -> list[float]:
+    """The losses of one process that sees the batches of both ranks at once, in plain torch."""
+    batches = CONFIG.step.batches(TASK, 0, 2)
+    assert batches.global_batch_size == 2 * BATCH_SIZE
+    whole = StepConfig(batch_size=2 * BATCH_SIZE, seed=5).batches(TASK, 0, 1)
+    seed_alike(5)
+    model = TASK.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = TASK.loss(model, TASK.batch(whole.share(step).indices))
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_all_strategies_train_the_same_model(ranks: RankPool) -> None:
+    """As one process with the whole batch would, all ranks holding the same bits; "none" alone does not."""
+    first, second = ranks.run(trained, num_ranks=2)
+    expected = alone()
+    for name in NAMES:
+        assert first[name][0] == second[name][0], name
+        if name != "none":
+            assert first[name][0] == pytest.approx(expected, rel=1e-3 if name.endswith("bf16") else 1e-4), name
+        assert (first[name][1] == second[name][1]) == (name != "none"), name
+        assert first[name][2] == STEPS
+
+
+def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
+    """How long before the end of the backward pass each gradient counts as ready, hosts having so many cores."""
+    with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
+        measured = probe(group, 2**16, 2**16, blocks=Blocks(1, 1, 1e-3))
+    network, overlap = agreed_network(measured, group)
+    assert network.spec.host.cores == cores[0]
+    profile = agreed_profile(CONFIG, 1, group, overlap)
+    return [profile.backward_s - parameter.ready_s for parameter in profile.parameters]
+
+
+@pytest.mark.parametrize(("cores", "overlaps"), [([64, 1], True), ([1, 64], False)])
+def test_all_ranks_use_rank_0s_profile(ranks: RankPool, cores: list[int], overlaps: bool) -> None:
+    """Whatever their own hosts are like: else they would predict different times, or wait for one another."""
+    first, second = ranks.run(leads, cores, num_ranks=2)
+    assert first == second
+    assert len(first) == len(list(TASK.model().parameters()))
+    assert (max(first) > 0) == overlaps

@@ -1,0 +1,114 @@
+"""`StepConfig` and `TrainConfig`: how a model is trained; bad values are refused before torch is loaded."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.loop.batches import Batches
+from trainers.strategy_names import check_strategy
+from trainers.tasks.base import Task
+from trainers.tasks.config import MAX_TOKENS_PER_BATCH, check_seed, require_at_least
+
+ON_NAN = ("stop", "skip")
+CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """All of a training step but the task.
+
+    batch_size: samples per rank; None: the task's `global_batch_size`, shared among the ranks.
+    accumulate: the parts in which a rank computes its share of a batch, one after the other.
+    clip_norm: the largest global norm of the gradients; None: any.
+    seed: of the weights and of the order of the samples.
+    broadcast: begin with rank 0's weights, instead of checking that all ranks have the same.
+    on_nan: what becomes of a step in which a loss is not finite, one of ON_NAN.
+
+    Raises ValueError for a value out of range.
+    """
+
+    strategy: str = "bucketed"
+    batch_size: int | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    seed: int = 0
+    broadcast: bool = False
+    on_nan: str = "stop"
+
+    def __post_init__(self) -> None:
+        try:
+            check_strategy(self.strategy)
+        except ValueError as error:
+            raise ValueError(f"--strategy {error}") from error
+        require_at_least(1, batch_size=self.batch_size, accumulate=self.accumulate)
+        if self.batch_size is not None and self.batch_size > MAX_TOKENS_PER_BATCH:
+            raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
+        if self.clip_norm is not None and not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
+            raise ValueError(f"--clip-norm {self.clip_norm}: must be finite and greater than 0")
+        if self.on_nan not in ON_NAN:
+            raise ValueError(f"--on-nan {self.on_nan}: must be one of {', '.join(ON_NAN)}")
+        check_seed(self.seed)
+
+    def global_batch_size(self, task: Task, num_ranks: int) -> int:
+        """Samples per step of all ranks together."""
+        return task.global_batch_size if self.batch_size is None else self.batch_size * num_ranks
+
+    def batches(self, task: Task, rank: int, num_ranks: int) -> Batches:
+        """The samples of each step. Raises ValueError as `Batches` does."""
+        return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
+
+    def identity(self, task: Task, num_ranks: int) -> dict[str, Any]:
+        """All that decides what a run computes; a checkpoint holds it."""
+        return {
+            "task": task.config(),
+            "training": {
+                "strategy": self.strategy,
+                "num_ranks": num_ranks,
+                "seed": self.seed,
+                "global_batch_size": self.global_batch_size(task, num_ranks),
+                "accumulate": self.accumulate,
+                "clip_norm": self.clip_norm,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig(StepConfig):
+    """How a task is trained on any number of ranks, and what is kept of it.
+
+    epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
+    save_every, log_every, check_every: in steps; check_every 0: never; None: CHECK_EVERY, with "none" never.
+    keep: how many checkpoints. profile: where to write a time line of some steps.
+
+    Raises ValueError for a value out of range.
+    """
+
+    output: Path
+    epochs: int | None = None
+    steps: int | None = None
+    save_every: int = 100
+    keep: int = 2
+    resume: bool = False
+    log_every: int = 10
+    check_every: int | None = None
+    profile: Path | None = None
+
+    def __post_init__(self) -> None:
+        StepConfig.__post_init__(self)  # super() does not work in a class that `slots` has made anew
+        require_at_least(1, epochs=self.epochs, steps=self.steps)
+        require_at_least(1, save_every=self.save_every, keep=self.keep, log_every=self.log_every)
+        if self.check_every is not None and self.check_every < 0:
+            raise ValueError(f"--check-every {self.check_every}: must be at least 0, which is never")
+
+    @property
+    def drift_every(self) -> int:
+        """Steps between two checks for drift; 0: never."""
+        if self.check_every is not None:
+            return self.check_every
+        return 0 if self.strategy == "none" else CHECK_EVERY
+
+    def num_steps(self, epochs: int, batches_per_epoch: int) -> int:
+        """Of the whole run. epochs: those of the task."""
+        steps_of_epochs = (self.epochs or epochs) * batches_per_epoch
+        return steps_of_epochs if self.steps is None else min(self.steps, steps_of_epochs)

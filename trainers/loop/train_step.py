@@ -1,0 +1,233 @@
+"""`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
+
+A step is the same wherever a model is trained: batch, forward pass, `LossSync`, backward pass and synchronisation of
+the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job takes those of several
+strategies in turn.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
+from trainers.checkpoints.random_states import seed_alike, seed_apart
+from trainers.data_parallel import DataParallel
+from trainers.loop.batches import Share
+from trainers.loop.config import StepConfig
+from trainers.loop.loss_sync import DivergedError, LossSync
+from trainers.strategies.ddp import Ddp
+from trainers.tasks.base import Task
+
+
+class StepResult(NamedTuple):
+    """A step that was taken, or left out; times in seconds, on this rank.
+
+    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
+    forward_s: all before gradients are averaged: batches, forward passes, and backward passes that only accumulate.
+    loss_sync_s: hearing of all losses, and waiting for the slowest rank.
+    backward_s: of the synchronised backward pass, until this rank's last gradient is ready.
+    sync_s: from then on until the synchronised gradients are there, and gathering parameters where ranks step shares.
+    optimizer_s: the optimizer's step without that gathering.
+    """
+
+    loss: float
+    trouble: str
+    forward_s: float
+    loss_sync_s: float
+    backward_s: float = 0.0
+    sync_s: float = 0.0
+    optimizer_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return self.forward_s + self.loss_sync_s + self.backward_s + self.sync_s + self.optimizer_s
+
+    @property
+    def communication_s(self) -> float:
+        """How long this rank did nothing but communicate, or wait for others."""
+        return self.loss_sync_s + self.sync_s
+
+    def require_finite(self, place: str, advice: str = "") -> None:
+        """Raise DivergedError if the step was left out. place: which step it was. advice: what may help, too."""
+        if self.trouble:
+            raise DivergedError(f"{place}: {self.trouble}; a smaller --learning-rate may help{advice}")
+
+
+class TrainStep:
+    """Made on all ranks of `group` at once. Several can be made on one group, and be run in turn.
+
+    Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, or for batches that
+    leave a rank without a sample.
+    """
+
+    def __init__(self, task: Task, config: StepConfig, group: dist.ProcessGroup, device: str = "cpu") -> None:
+        self.batches = config.batches(task, group.rank(), group.size())
+        seed_alike(config.seed)
+        model = task.model().to(device)
+        self.task = task
+        self.config = config
+        self.group = group
+        self.device = device
+        self.clock = GradientClock(model)  # before the strategy: what it does with a gradient then comes after it
+        self.model = DataParallel(model, config.strategy, group, broadcast=config.broadcast)
+        self.optimizer = self.model.optimizer(task.optimizer)
+        self.loss_sync = LossSync(group)
+        # Of the forward passes only DDP's communicate without saying what failed; other errors there are the task's.
+        self._names_forward = isinstance(self.model.strategy, Ddp)
+        seed_apart(config.seed, 0, group.rank())
+
+    def run(self, step: int, stop: bool = False) -> StepResult:
+        """Train on this rank's share of that step's batch, or leave it out on all ranks if a loss is not finite.
+
+        stop: whether this rank has to stop: then nothing is done, and all ranks raise StoppedError. Collective.
+
+        Raises CollectiveError, naming rank, step and strategy, when a peer fails.
+        """
+        with self.naming_step(step), span(f"training step {step}"):
+            return self._run(self.batches.share(step), stop)
+
+    def _run(self, share: Share, stop: bool) -> StepResult:
+        begin_s = time.perf_counter()
+        before = self._copied_buffers()
+        own, last = self._forward(share)
+        forward_end_s = time.perf_counter()
+        with span("tell the loss"):
+            losses = self.loss_sync.exchange(own, stop)
+        synced_s = time.perf_counter()
+        result = StepResult(losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s)
+        if losses.trouble:
+            for name, value in before.items():
+                self.model.model.get_buffer(name).copy_(value)
+            return result
+        self._backward(last)
+        backward_end_s = time.perf_counter()
+        self._update()
+        end_s = time.perf_counter()
+        last_s, gather_s = self.clock.last_s, self.model.strategy.gather_s
+        return result._replace(
+            backward_s=last_s - synced_s,
+            sync_s=backward_end_s - last_s + gather_s,
+            optimizer_s=end_s - backward_end_s - gather_s,
+        )
+
+    @contextmanager
+    def naming_step(self, step: int) -> Iterator[None]:
+        """Within it a CollectiveError gets the names of rank, step and strategy, and of the rank that failed first."""
+        try:
+            yield
+        except CollectiveError as error:
+            place = f"rank {self.group.rank()}: training step {step}, strategy {self.config.strategy}"
+            name_first_to_fail(error, self.group)
+            raise CollectiveError(f"{place}: {error}", error.flight_record, error.peer) from error
+
+    def settle(self) -> None:
+        """Bring DDP to where it is after a step, before a state is loaded.
+
+        After its first backward pass DDP forms its buckets anew, and sums of three and more numbers depend on an
+        element's place in its bucket. So a run that goes on after a step must begin with those.
+        """
+        if isinstance(self.model.strategy, Ddp):
+            _, last = self._forward(self.batches.share(0))
+            self._backward(last)
+            self.optimizer.zero_grad()
+
+    def optimizer_form(self) -> dict[str, Any]:
+        """What the optimizer's state looks like after a step, without its numbers.
+
+        Of an optimizer that cannot take a step without numbers only the groups are told.
+        """
+        like = [nn.Parameter(torch.empty_like(p, device="meta")) for p in self.model.strategy.saved_like()]
+        groups = torch.optim.Optimizer.state_dict(self.optimizer)["param_groups"]  # a sharded one's own is collective
+        try:
+            optimizer = self.task.optimizer(like)
+            for parameter in like:
+                parameter.grad = torch.empty_like(parameter)
+            optimizer.step()
+        except Exception:  # whatever it is that it misses
+            return {"param_groups": groups, "state": {}}
+        return {"param_groups": groups, "state": optimizer.state_dict()["state"]}
+
+    def _forward(self, share: Share) -> tuple[float, Tensor]:
+        """All of a step before gradients are averaged: this rank's loss, and that part of it that is yet to go back."""
+        self.optimizer.zero_grad()
+        *held, last = share.split(self.config.accumulate)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with self.model.no_sync():
+            for part in held:
+                loss = self._loss(part)
+                total += loss.detach()
+                with span("backward"):
+                    torch.autograd.backward(loss)
+        loss = self._loss(last)
+        return (total + loss.detach()).item(), loss
+
+    def _loss(self, share: Share) -> Tensor:
+        with span("batch"):
+            batch = on_device(self.task.batch(share.indices), self.device)
+        with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():
+            return self.task.loss(self.model, batch) * share.weight
+
+    def _backward(self, loss: Tensor) -> None:
+        """The backward pass that is synchronised."""
+        with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
+            torch.autograd.backward(loss)
+
+    def _update(self) -> None:
+        with span("optimizer"), naming_failures("stepping the optimizer failed"):  # zero1 gathers the parameters
+            if self.config.clip_norm is not None:
+                self.model.clip_grad_norm_(self.config.clip_norm)
+            self.optimizer.step()
+
+    def _copied_buffers(self) -> dict[str, Tensor]:
+        """What each buffer holds now: a forward pass on bad numbers leaves them in the running means."""
+        if self.config.on_nan != "skip":
+            return {}
+        return {name: buffer.clone() for name, buffer in self.model.model.named_buffers()}
+
+
+class GradientClock:
+    """Notes, in every backward pass, the time at which each parameter's gradient has been accumulated.
+
+    Synchronisation is timed from the last of these moments, with every strategy: one that overlaps with the
+    backward pass is then charged only for what it could not hide.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._ready_s: dict[int, float] = {}
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        def note(_: Tensor) -> None:
+            self._ready_s[index] = time.perf_counter()
+
+        return note
+
+    @property
+    def last_s(self) -> float:
+        """When the last gradient was ready, on the clock of `time.perf_counter`."""
+        return max(self._ready_s.values())
+
+    def before_last_s(self) -> list[float]:
+        """How long before the last gradient each parameter's was ready, in the order of the parameters."""
+        return [self.last_s - self._ready_s[index] for index in range(len(self._parameters))]
+
+
+def on_device(batch: Any, device: str) -> Any:
+    """A tensor, or tuples, lists and dicts of them, on the device; anything else as it is."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: on_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(on_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(on_device(value, device) for value in batch)
+    return batch

@@ -1,0 +1,46 @@
+"""`JobConfig`: what the main job is asked to do. Importing this loads no torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainers.loop.config import StepConfig
+from trainers.tasks import LanguageModel
+from trainers.tasks.config import require_at_least
+
+RESULTS = ("checkpoint.pt", "report.png", "report.json")  # what the main job leaves in --output
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """A training run with each strategy, step by step in turn.
+
+    data: what the task was made from, as the user named it. step: of all strategies, but for its name.
+    profile: where to save the profile of a step, if anywhere.
+
+    Raises ValueError for a value out of range.
+    """
+
+    task: LanguageModel
+    data: str
+    step: StepConfig
+    strategies: tuple[str, ...]
+    steps: int
+    profile: Path | None = None
+
+    def __post_init__(self) -> None:
+        require_at_least(1, steps=self.steps)
+
+    def of_each_strategy(self) -> Iterator[StepConfig]:
+        """How the model of each strategy is trained."""
+        return (replace(self.step, strategy=name) for name in self.strategies)
+
+    def of_no_strategy(self) -> StepConfig:
+        """The same without synchronisation."""
+        return replace(self.step, strategy="none")
+
+    def training(self) -> dict[str, Any]:
+        """For JSON; batch_size: per rank."""
+        sizes = {"batch_size": self.step.batch_size, "steps": self.steps}
+        return {**sizes, "learning_rate": self.task.learning_rate, "seed": self.step.seed}

@@ -1,0 +1,119 @@
+"""The report of the main job: what was predicted and measured of each strategy, and what is written of it."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ringsim.measurements import Measurements, p10_p90, save_json
+from ringsim.network import Cluster
+from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
+from trainers.checkpoints.output_lock import WRITING_S, locked
+from trainers.main_job.config import RESULTS, JobConfig
+from trainers.predictions.prediction import StepPrediction
+
+MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
+LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
+
+Report = dict[str, Any]
+
+
+class RankNotes(NamedTuple):
+    """What one rank has noted of a strategy's steps.
+
+    losses: of the whole batch, the same on all ranks. fingerprint: of the parameters after the last step.
+    """
+
+    losses: list[float]
+    sync_s: list[float]
+    step_s: list[float]
+    fingerprint: str
+
+
+def make_report(
+    config: JobConfig,
+    measurements: Measurements,
+    network: Cluster,
+    predictions: Mapping[str, StepPrediction],
+    notes: Mapping[str, Sequence[RankNotes]],
+    num_parameters: int,
+) -> Report:
+    """For JSON. notes: of every rank, by strategy."""
+    tokens = tokens_per_step(config, measurements.num_ranks)
+    results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
+    curves = [result["losses"] for result in results if result["strategy"] != "none"]
+    differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
+    return {
+        "format": "ringsim-report",
+        "version": 1,
+        "num_ranks": measurements.num_ranks,
+        "num_parameters": num_parameters,
+        "data": config.data,
+        "model": asdict(config.task.model_config),
+        "train": config.training(),
+        "network": network.as_dict(),
+        "measurements": measurements.as_dict(),
+        "max_loss_difference": max(differences, default=0.0),
+        "strategies": results,
+    }
+
+
+def tokens_per_step(config: JobConfig, num_ranks: int) -> int:
+    """Of all ranks together."""
+    return config.step.batches(config.task, 0, num_ranks).num_samples(0) * config.task.tokens_per_sample
+
+
+def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], tokens: int) -> Report:
+    """One strategy's row of the report, from every rank's notes. tokens: of a step, of all ranks together."""
+    losses = ranks[0].losses
+    warm_up = min(MAX_WARM_UP_STEPS, len(losses) // 2)
+    # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
+    # the others' includes their waiting for it.
+    sync_s = [min(times) for times in zip(*(rank.sync_s for rank in ranks), strict=True)][warm_up:]
+    # A rank begins a step when its last one ends: whoever begins early waits longer, so that only means add up to what
+    # all steps take.
+    step_s = [statistics.mean(times) for times in zip(*(rank.step_s for rank in ranks), strict=True)][warm_up:]
+    measured_s = statistics.median(sync_s)
+    measured_step_s = statistics.median(step_s)
+    return {
+        "strategy": name,
+        "predicted_sync_s": predicted.sync_s,
+        "measured_sync_s": measured_s,
+        "measured_sync_p10_s": p10_p90(sync_s)[0],
+        "measured_sync_p90_s": p10_p90(sync_s)[1],
+        "error": predicted.sync_s / measured_s - 1 if len(ranks) > 1 and measured_s > 0 and predicted.sync_s else None,
+        "predicted_step_s": predicted.step_s,
+        "step_s": measured_step_s,
+        "step_p10_s": p10_p90(step_s)[0],
+        "step_p90_s": p10_p90(step_s)[1],
+        "step_error": predicted.step_s / measured_step_s - 1,
+        "tokens_per_s": tokens / measured_step_s,
+        "final_loss": statistics.mean(losses[-LAST_LOSSES:]),
+        "parameters_identical": len({rank.fingerprint for rank in ranks}) == 1,
+        "steps_measured": len(sync_s),
+        "sync_s": sync_s,
+        "steps_s": step_s,
+        "losses": losses,
+    }
+
+
+def save_results(
+    report: Report, checkpoint: Checkpoint, output: Path, say: Callable[[str], None], wait_s: float = WRITING_S
+) -> list[Path]:
+    """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
+
+    All are of one run, even if another writes there too: it has to wait, and then replaces all of them. Returns the
+    paths.
+
+    Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
+    """
+    from trainers.main_job.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
+
+    output.mkdir(parents=True, exist_ok=True)
+    paths = [output / name for name in RESULTS]
+    with locked(output, say, wait_s):
+        save_checkpoint(paths[0], checkpoint)
+        save_report_plot(report, paths[1])
+        save_json(paths[2], report)
+    return paths

@@ -1,0 +1,165 @@
+"""What each strategy of `trainers/strategies` sends in a step, as calls that `ringsim` can predict.
+
+A function for each strategy, in `TRAFFIC`; those of DDP are not here, since `ringsim.training_step` knows DDP's step.
+A vector of gradients has, behind them, a mark for each parameter (see `FlatGradients`).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from ringsim.native import call_overhead_s, native_schedule
+from ringsim.network import Cluster
+from ringsim.schedule import Collective, Schedule
+from ringsim.simulation import work_queue
+from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
+
+
+class PredictedCall(NamedTuple):
+    """One collective of a synchronisation.
+
+    size_bytes: of the whole tensor, elements of `element_bytes` each.
+    lead_s: how long before the end of the backward pass it can start; 0: afterwards only.
+    is_native: whether torch.distributed is called, rather than `collectives`.
+    """
+
+    schedule: Schedule
+    size_bytes: int
+    element_bytes: int
+    lead_s: float = 0.0
+    is_native: bool = False
+
+    def queued(self, first_s: float, network: Cluster) -> work_queue.QueuedCall:
+        """For a queue that begins `first_s` before the end of the backward pass."""
+        call_s = call_overhead_s(network, self.is_native)
+        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, first_s - self.lead_s, call_s)
+
+
+class Traffic(NamedTuple):
+    """All that one synchronisation moves: between the ranks, and within each.
+
+    calls: one after the other. local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
+    optimizer_share: the part of the parameters that a rank's optimizer steps.
+    """
+
+    calls: list[PredictedCall]
+    local_bytes: int
+    optimizer_share: float = 1.0
+
+
+class Vector(NamedTuple):
+    """Gradients of one dtype, one after the other."""
+
+    elements: int
+    element_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of it."""
+        return self.elements * self.element_bytes
+
+
+def none(_: StepProfile, __: int) -> Traffic:
+    """Nothing."""
+    return Traffic([], local_bytes=0)
+
+
+def allreduce(profile: StepProfile, num_ranks: int) -> Traffic:
+    """Who has a gradient, then one gradient after the other."""
+    used = Vector(len(profile.parameters), ELEMENT_BYTES["float32"])
+    gradients = [Vector(p.elements, ELEMENT_BYTES[p.dtype]) for p in profile.parameters]
+    calls = [_gloo_all_reduce(num_ranks, vector) for vector in (used, *gradients)]
+    return Traffic(calls, local_bytes=profile.gradient_bytes)  # the division
+
+
+def flat(profile: StepProfile, num_ranks: int) -> Traffic:
+    """One vector for each dtype, by torch's all_reduce."""
+    vectors = _vectors(profile)
+    calls = [_gloo_all_reduce(num_ranks, vector) for vector in vectors]
+    return Traffic(calls, local_bytes=2 * _size_bytes(vectors))  # pack, divide
+
+
+def rs_ag(profile: StepProfile, num_ranks: int) -> Traffic:
+    """The same in two halves."""
+    vectors, calls = _vectors(profile, multiple_of=num_ranks), []
+    for vector in vectors:
+        # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
+        for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+            schedule = native_schedule(half, num_ranks, vector.size_bytes)
+            calls.append(PredictedCall(schedule, *_sizes(vector), is_native=True))
+    size_bytes = _size_bytes(vectors)
+    return Traffic(calls, 2 * size_bytes + 2 * size_bytes // num_ranks)  # pack, copy; take the share, divide
+
+
+def ring(profile: StepProfile, num_ranks: int) -> Traffic:
+    """One vector for each dtype, by our ring."""
+    schedule, vectors = ring_all_reduce(num_ranks), _vectors(profile)
+    calls = [PredictedCall(schedule, *_sizes(vector)) for vector in vectors]
+    return Traffic(calls, local_bytes=2 * _size_bytes(vectors))  # pack, divide
+
+
+def bucketed(
+    profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None = None, wire: str | None = None
+) -> Traffic:
+    """A vector for each bucket, filled in the reverse of the order of registration. wire: the dtype that travels."""
+    schedule, parameters, calls, vectors = ring_all_reduce(num_ranks), profile.parameters, [], []
+    order = range(len(parameters) - 1, -1, -1)
+    for bucket in fill_buckets(order, parameters, BucketCaps.from_mb(bucket_cap_mb)):
+        dtype = parameters[bucket[0]].dtype
+        vector = Vector(sum(parameters[index].elements for index in bucket) + len(bucket), ELEMENT_BYTES[dtype])
+        sent = vector._replace(element_bytes=ELEMENT_BYTES[wire or dtype])
+        lead_s = profile.backward_s - max(parameters[index].ready_s for index in bucket)
+        calls.append(PredictedCall(schedule, *_sizes(sent), lead_s))
+        vectors.append(vector)
+    return Traffic(calls, local_bytes=2 * _size_bytes(vectors))  # pack, divide
+
+
+def zero1(profile: StepProfile, num_ranks: int) -> Traffic:
+    """The gradients reduce-scattered, and the parameters all-gathered; no marks."""
+    vectors, calls = _vectors(profile, multiple_of=num_ranks, marked=False), []
+    for vector in vectors:
+        for schedule in (ring_reduce_scatter(num_ranks), ring_all_gather(num_ranks)):
+            calls.append(PredictedCall(schedule, *_sizes(vector)))
+    size_bytes = _size_bytes(vectors)
+    local_bytes = size_bytes + 2 * size_bytes // num_ranks  # pack; take the share, divide
+    return Traffic(calls, local_bytes, optimizer_share=1 / num_ranks)
+
+
+MakeTraffic = Callable[..., Traffic]  # of a profile and the number of ranks; those with buckets take their size, too
+
+TRAFFIC: dict[str, MakeTraffic] = {
+    "none": none,
+    "allreduce": allreduce,
+    "flat": flat,
+    "rs_ag": rs_ag,
+    "ring": ring,
+    "bucketed": bucketed,
+    "bucketed_bf16": partial(bucketed, wire="bfloat16"),
+    "zero1": zero1,
+}
+
+
+def _gloo_all_reduce(num_ranks: int, vector: Vector) -> PredictedCall:
+    """What `dist.all_reduce` of it is on Gloo."""
+    schedule = native_schedule(Collective.ALL_REDUCE, num_ranks, vector.size_bytes)
+    return PredictedCall(schedule, *_sizes(vector), is_native=True)
+
+
+def _sizes(vector: Vector) -> tuple[int, int]:
+    return vector.size_bytes, vector.element_bytes
+
+
+def _size_bytes(vectors: list[Vector]) -> int:
+    return sum(vector.size_bytes for vector in vectors)
+
+
+def _vectors(profile: StepProfile, multiple_of: int = 1, marked: bool = True) -> list[Vector]:
+    """One for each dtype, padded to a multiple of that many elements."""
+    elements: dict[str, int] = {}
+    for parameter in profile.parameters:
+        elements[parameter.dtype] = elements.get(parameter.dtype, 0) + parameter.elements + marked
+    return [
+        Vector(math.ceil(count / multiple_of) * multiple_of, ELEMENT_BYTES[dtype]) for dtype, count in elements.items()
+    ]
