@@ -13,7 +13,7 @@ from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import initial_counts, required
 from tests.fuzz.case import lines_to_reproduce, shorter
 from tests.ringsim.simulation.test_engines import assert_engines_agree
-from tests.ringsim.topologies import private_machine
+from tests.ringsim.topologies import private_topology
 
 MAX_RANKS = 8
 KINDS = ("drop", "double", "repeat later", "src", "dst", "chunk", "flag", "exchange steps", "exchange", "move", "merge")
@@ -127,7 +127,7 @@ class Mutant:
 
     def _run_engines(self, schedule: Schedule) -> None:
         uniform = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(self.num_ranks)
-        uneven = private_machine(np.random.default_rng(self.topology), self.num_ranks)
+        uneven = private_topology(np.random.default_rng(self.topology), self.num_ranks)
         for topology in (uniform, uneven):
             assert_engines_agree(schedule, topology, self.size)
 

@@ -5,9 +5,9 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from collectives.probes.experiment import Blocks
 
 from collectives.probes.probe import probe
+from collectives.probes.workload import Blocks
 from tests.ranks import RankPool
 from trainers.checkpoints.random_states import seed_alike
 from trainers.identity import fingerprint
