@@ -51,7 +51,7 @@ class Hop(NamedTuple):
     cause: Cause
 
 
-class Kind(Enum):
+class CostKind(Enum):
     """What time on the critical path is spent on."""
 
     LATENCY = "latency"
@@ -68,7 +68,7 @@ class PathSegment(NamedTuple):
     cause: what the activity had waited for; all segments of one activity have it in common.
     """
 
-    kind: Kind
+    kind: CostKind
     rank: int
     src: int
     dst: int
@@ -91,14 +91,14 @@ class CriticalPath:
         """How many transfers have a part in it."""
         return len({(segment.step, segment.src, segment.dst, segment.chunk) for segment in self.segments})
 
-    def seconds(self) -> dict[Kind, float]:
+    def seconds(self) -> dict[CostKind, float]:
         """What was spent on each kind."""
-        spent = dict.fromkeys(Kind, 0.0)
+        spent = dict.fromkeys(CostKind, 0.0)
         for segment in self.segments:
             spent[segment.kind] += segment.seconds
         return spent
 
-    def shares(self) -> dict[Kind, float]:
+    def shares(self) -> dict[CostKind, float]:
         """The same as fractions of the time, which add up to 1; all 0 where no time passes."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
@@ -126,15 +126,15 @@ def critical_path(
         end_s = min(hop.end_s, until_s)
         begin_s = min(hop.begin_s, end_s)
         if after_it is not None:
-            segments.append(_segment(timeline, after_it, Kind.WAITING, end_s, until_s - end_s))
+            segments.append(_segment(timeline, after_it, CostKind.WAITING, end_s, until_s - end_s))
         segments += _segments(timeline, hop, costs, begin_s, end_s)[::-1]
         until_s, after_it = begin_s, hop
     if after_it is not None:
-        segments.append(_segment(timeline, after_it, Kind.WAITING, 0.0, until_s))
+        segments.append(_segment(timeline, after_it, CostKind.WAITING, 0.0, until_s))
     return CriticalPath(timeline.time_s, tuple(segment for segment in reversed(segments) if segment.seconds > 0))
 
 
-Costs = Sequence[tuple[Kind, float]]  # of one activity if nothing else were going on, in the order of time
+Costs = Sequence[tuple[CostKind, float]]  # of one activity if nothing else were going on, in the order of time
 
 
 def _costs(timeline: Timeline, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]) -> list[Costs]:
@@ -145,17 +145,17 @@ def _costs(timeline: Timeline, topology: Topology, chunk_bytes: Ints, path: Sequ
     costs: list[Costs] = []
     for hop, (send_overhead_s, sending_s, receive_overhead_s, reduce_s) in zip(path, parts, strict=True):
         if hop.activity is Activity.SENDING:
-            costs.append([(Kind.OVERHEAD, send_overhead_s), (Kind.BANDWIDTH, sending_s)])
+            costs.append([(CostKind.OVERHEAD, send_overhead_s), (CostKind.BANDWIDTH, sending_s)])
         elif hop.activity is Activity.APPLYING:
-            costs.append([(Kind.OVERHEAD, receive_overhead_s), (Kind.REDUCTION, reduce_s)])
+            costs.append([(CostKind.OVERHEAD, receive_overhead_s), (CostKind.REDUCTION, reduce_s)])
         else:
-            costs.append([(Kind.LATENCY, hop.end_s - hop.begin_s)])
+            costs.append([(CostKind.LATENCY, hop.end_s - hop.begin_s)])
     return costs
 
 
 def _segments(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
     """An activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
-    spent: list[tuple[Kind, float]] = []
+    spent: list[tuple[CostKind, float]] = []
     rest_s = end_s - begin_s
     for kind, alone_s in costs:
         spent.append((kind, min(alone_s, rest_s)))
@@ -165,13 +165,13 @@ def _segments(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s:
         spent[largest] = spent[largest][0], spent[largest][1] + rest_s
         rest_s = 0.0
     segments = []
-    for kind, seconds in (*spent, (Kind.CONTENTION, rest_s)):
+    for kind, seconds in (*spent, (CostKind.CONTENTION, rest_s)):
         segments.append(_segment(timeline, hop, kind, begin_s, seconds))
         begin_s += seconds
     return segments
 
 
-def _segment(timeline: Timeline, hop: Hop, kind: Kind, begin_s: float, seconds: float) -> PathSegment:
+def _segment(timeline: Timeline, hop: Hop, kind: CostKind, begin_s: float, seconds: float) -> PathSegment:
     row = hop.row
     src, dst, step, chunk = (int(column[row]) for column in (timeline.src, timeline.dst, timeline.step, timeline.chunk))
     rank = src if hop.activity is Activity.SENDING else dst

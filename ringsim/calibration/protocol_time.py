@@ -4,14 +4,14 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
 
     ring               start + hops within hosts x link_latency + hops across x hop_latency + W / b
     tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share b)
-    in the switch      start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only
+    in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only
 
 B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
 the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
 across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
-as many as the former, with W = S; a single message has one. In the switch each rank's link carries all S bytes to be
-added and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
-channels change with the size long before the protocol does.
+as many as the former, with W = S; a single message has one. With in-network reduction each rank's link carries all S
+bytes to be added and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as
+chunks and channels change with the size long before the protocol does.
 """
 
 import math

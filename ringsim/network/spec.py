@@ -108,7 +108,7 @@ class Library:
     """What a collective library chooses from, beside its protocols.
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
-    switch_share: likewise within a host whose switch adds; None: it does not.
+    switch_share: likewise for in-network reduction within a host; None: there is none.
     message_start: how many times `start_s` a single message takes.
     """
 

@@ -110,11 +110,11 @@ class CheckpointManager:
         """What went wrong, and from where the run can go on."""
         trouble = self.trouble
         assert trouble is not None
-        what = str(trouble)
+        reason = str(trouble)
         if isinstance(trouble, OSError):
-            what = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
+            reason = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
         kept = self.folder.newest_first()
-        return f"{what}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
+        return f"{reason}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
         """Nothing is to be written any more: another run may have the directory."""

@@ -26,10 +26,10 @@ def check_reachable(environment: Mapping[str, str]) -> None:
 def bindable(name: str) -> str | None:
     """The first address of the name that is one of this host's: Gloo's choice."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return None
-    for family, kind, protocol, _, place in found:
+    for family, kind, protocol, _, place in addresses:
         try:
             with socket.socket(family, kind, protocol) as tried:
                 tried.bind(place)

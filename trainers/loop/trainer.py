@@ -149,8 +149,8 @@ class Trainer:
         try:
             yield
         except StoppedError as error:
-            what = self.manager.describe_trouble() if self.manager.trouble else str(error)
-            raise StoppedError(f"training step {step}: {what}") from error
+            reason = self.manager.describe_trouble() if self.manager.trouble else str(error)
+            raise StoppedError(f"training step {step}: {reason}") from error
 
     def _take(self, step: int) -> None:
         result = self.train_step.run(step, stop=self.manager.trouble is not None)

@@ -81,11 +81,11 @@ def _check_values(name: str, task: Task) -> None:
             raise ValueError(f"task {name!r}: its config() has {key!r}: {value!r}; values must be int, float or str")
 
 
-def _call(name: str, what: str, function: Callable[[], Any]) -> Any:
+def _call(name: str, action: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except Exception as error:
-        raise ValueError(f"task {name!r}: {what} raised {_in_a_line(error)}") from error
+        raise ValueError(f"task {name!r}: {action} raised {_in_a_line(error)}") from error
 
 
 def _in_a_line(error: Exception) -> str:

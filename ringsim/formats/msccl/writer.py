@@ -37,7 +37,7 @@ class _Line:
 
 
 @dataclass(slots=True)
-class _Access:
+class _ChunkAccess:
     """Who last wrote a chunk, and who has read it since."""
 
     write: Point | None = None
@@ -49,20 +49,20 @@ class _Gpu:
     """The thread blocks of one gpu as they grow."""
 
     blocks: dict[Block, list[_Line]] = field(default_factory=dict)
-    accesses: dict[int, _Access] = field(default_factory=dict)
+    accesses: dict[int, _ChunkAccess] = field(default_factory=dict)
     waited_for: dict[tuple[Block, Block], int] = field(default_factory=dict)
 
     def read(self, to: int, chunk: int) -> None:
         """A send, of what the last write has left."""
-        access = self.accesses.setdefault(chunk, _Access())
+        access = self.accesses.setdefault(chunk, _ChunkAccess())
         access.reads.append(self._append(("s", to), "s", chunk, [access.write] if access.write else []))
 
     def write(self, source: int, chunk: int, *, reduce: bool) -> None:
         """A receive, after the last write and the sends since."""
-        access = self.accesses.setdefault(chunk, _Access())
+        access = self.accesses.setdefault(chunk, _ChunkAccess())
         before = [access.write] if access.write else []
         point = self._append(("r", source), "rrc" if reduce else "r", chunk, before + access.reads)
-        self.accesses[chunk] = _Access(point)
+        self.accesses[chunk] = _ChunkAccess(point)
 
     def _append(self, block: Block, kind: str, chunk: int, before: list[Point]) -> Point:
         lines = self.blocks.setdefault(block, [])

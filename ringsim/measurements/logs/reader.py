@@ -63,9 +63,9 @@ def _check(table: LogTable) -> None:
             require_whole("size in bytes", row.size_bytes, 1)
             for time_s in row.times_s:
                 require_duration("time", time_s)
-            for number, what in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
+            for number, name in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
                 if number is not None:
-                    require_whole(what, number, 1, MAX_RANKS)
+                    require_whole(name, number, 1, MAX_RANKS)
         except ValueError as error:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
 

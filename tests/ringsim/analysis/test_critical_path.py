@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
-from ringsim.analysis.critical_path import Cause, CriticalPath, Kind, critical_path
+from ringsim.analysis.critical_path import Cause, CostKind, CriticalPath, critical_path
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
@@ -38,14 +38,14 @@ def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size:
         until_s = segment.begin_s + segment.seconds
     assert sum(path.seconds().values()) == pytest.approx(path.time_s)
     assert sum(path.shares().values()) == pytest.approx(1.0 if path.time_s else 0.0)
-    assert path.seconds()[Kind.WAITING] == 0
+    assert path.seconds()[CostKind.WAITING] == 0
 
 
 @given(schedules(), st.integers(0, 10**5))
 def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int) -> None:
     """On private links all is accounted for by what the path alone takes."""
     network = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
-    assert path_of(schedule, network, size).seconds()[Kind.CONTENTION] == 0
+    assert path_of(schedule, network, size).seconds()[CostKind.CONTENTION] == 0
 
 
 def test_a_ring_is_the_closed_form() -> None:
@@ -53,12 +53,12 @@ def test_a_ring_is_the_closed_form() -> None:
     network = Network(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
     assert spent == {
-        Kind.LATENCY: 6 * 2.0,
-        Kind.BANDWIDTH: 6 * 8.0,
-        Kind.REDUCTION: 3 * 8.0 / 4,
-        Kind.OVERHEAD: 6 * 0.75,
-        Kind.CONTENTION: 0.0,
-        Kind.WAITING: 0.0,
+        CostKind.LATENCY: 6 * 2.0,
+        CostKind.BANDWIDTH: 6 * 8.0,
+        CostKind.REDUCTION: 3 * 8.0 / 4,
+        CostKind.OVERHEAD: 6 * 0.75,
+        CostKind.CONTENTION: 0.0,
+        CostKind.WAITING: 0.0,
     }
 
 
@@ -68,9 +68,9 @@ def test_contention_is_what_sharing_adds() -> None:
     rows = [[Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)]]
     schedule = Schedule.from_transfers(Collective.ALL_GATHER, "pairs", 4, 2, rows)
     spent = path_of(schedule, network, 2000).seconds()
-    assert spent[Kind.BANDWIDTH] == pytest.approx(1e-6)
-    assert spent[Kind.CONTENTION] == pytest.approx(1e-6)
-    assert spent[Kind.LATENCY] == pytest.approx(2e-6)
+    assert spent[CostKind.BANDWIDTH] == pytest.approx(1e-6)
+    assert spent[CostKind.CONTENTION] == pytest.approx(1e-6)
+    assert spent[CostKind.LATENCY] == pytest.approx(2e-6)
 
 
 def test_jitter_is_no_contention() -> None:
@@ -78,10 +78,10 @@ def test_jitter_is_no_contention() -> None:
     hosts = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\nlatency = "5us"\n[rank]\nreduce_bandwidth = "1GB/s"\n'
     jitter = 'send_overhead = "1us"\nreceive_overhead = "2us"\n[jitter]\nseed = 3\nlatency = 0.5\ncompute = 0.5\n'
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 5), read_network(hosts + jitter, "test.toml"), 5000).seconds()
-    assert spent[Kind.CONTENTION] == 0
-    assert spent[Kind.LATENCY] > 8 * 5e-6
-    assert spent[Kind.REDUCTION] > 4 * 1e-6
-    assert spent[Kind.OVERHEAD] > 8 * 3e-6
+    assert spent[CostKind.CONTENTION] == 0
+    assert spent[CostKind.LATENCY] > 8 * 5e-6
+    assert spent[CostKind.REDUCTION] > 4 * 1e-6
+    assert spent[CostKind.OVERHEAD] > 8 * 3e-6
 
 
 def test_each_kind_of_wait_is_followed() -> None:
@@ -115,8 +115,8 @@ def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
     path = critical_path(late, dependencies(schedule), network.topology(3), np.array([1, 1, 1]), tolerance_s=0.1)
     assert path.time_s == pytest.approx(4.7)
     assert sum(path.seconds().values()) == pytest.approx(path.time_s)
-    assert path.seconds()[Kind.WAITING] >= 0.5
-    assert path.segments[0].kind is Kind.WAITING
+    assert path.seconds()[CostKind.WAITING] >= 0.5
+    assert path.segments[0].kind is CostKind.WAITING
     assert all(segment.seconds > 0 for segment in path.segments)
 
 
