@@ -174,7 +174,7 @@ READERS = (
     Reader("order", "toml", ".toml", _file("docs/networks/interleaved.toml"),
            _command("order", "--ranks", "8", "--size", "64KiB", "--budget", "3", "--network", "FILE")),
     *(
-        Reader(f"import {name}", "xml", ".xml", _file(f"tests/ringsim/msccl/{name}.xml"), _command("import", "FILE"))
+        Reader(f"import {name}", "xml", ".xml", _file(f"tests/ringsim/formats/msccl/{name}.xml"), _command("import", "FILE"))
         for name in PROGRAMS
     ),
     Reader("verify", "lines", ".py", _text(ALGORITHM), _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),

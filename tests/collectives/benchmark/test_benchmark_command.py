@@ -159,6 +159,7 @@ def test_interrupted_targets_leave_nothing_behind() -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
+@pytest.mark.slow
 def test_all_targets_are_measured(tmp_path: Path) -> None:
     """Quickly and on two ranks: a table for each, and a file for each."""
     code, out, errors = finish(start(["scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path)]))

@@ -174,7 +174,13 @@ def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("victim", "before", "backend"), [(0, 0, "gloo"), (2, 0, "ring"), (1, 3, "ring"), (4, 7, "gloo")]
+    ("victim", "before", "backend"),
+    [
+        (0, 0, "gloo"),
+        (2, 0, "ring"),
+        pytest.param(1, 3, "ring", marks=pytest.mark.slow),  # these two wait for the group's timeout
+        pytest.param(4, 7, "gloo", marks=pytest.mark.slow),
+    ],
 )
 def test_all_name_the_rank_that_died(tmp_path: Path, backend: str, victim: int, before: int) -> None:
     """In a ring of five, in which three ranks never see its connection close."""
@@ -254,7 +260,10 @@ def trained(group: dist.ProcessGroup, victim: int, step: int) -> str:
     return "nothing was raised"
 
 
-@pytest.mark.parametrize(("victim", "step"), [(0, 0), (1, 1), (2, 2)])
+SLOW = pytest.mark.slow  # the ranks that are left wait for the group's timeout
+
+
+@pytest.mark.parametrize(("victim", "step"), [(0, 0), pytest.param(1, 1, marks=SLOW), pytest.param(2, 2, marks=SLOW)])
 def test_what_ddp_sends_by_itself(tmp_path: Path, victim: int, step: int) -> None:
     """Errors of torch's own broadcasts, too, name the rank that left, in a block that explains them."""
     with RankPool(3, tmp_path, peer_timeout_s=20.0) as pool:

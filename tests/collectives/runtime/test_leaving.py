@@ -85,8 +85,18 @@ def left_at_once(group: dist.ProcessGroup, backend: str, calls: int) -> None:
         assert (tensor == group.size()).all()
 
 
-@pytest.mark.parametrize("backend", ["gloo", "ring"])
-@pytest.mark.parametrize("calls", [1, 5])
+SLOW = pytest.mark.slow  # three process groups are started for each
+
+
+@pytest.mark.parametrize(
+    ("calls", "backend"),
+    [
+        (1, "ring"),
+        pytest.param(1, "gloo", marks=SLOW),
+        pytest.param(5, "ring", marks=SLOW),
+        pytest.param(5, "gloo", marks=SLOW),
+    ],
+)
 def test_programs_that_end_after_their_last_collective(tmp_path: Path, backend: str, calls: int) -> None:
     """All ranks leave, each as soon as it is done: no one of them gets an error."""
     for _ in range(3):

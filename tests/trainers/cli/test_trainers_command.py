@@ -162,6 +162,7 @@ def test_ranks_that_begin_apart_end_the_command(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
     """In one line, with exit code 2, naming the process that has it; which goes on."""
     arguments = command(*POINTS, *f"--ranks 2 --epochs 100000 --output {tmp_path}".split())

@@ -79,6 +79,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
 
 
+@pytest.mark.slow
 def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
     """The optimizer's state, of which each rank has a share, is put together while all ranks are there."""
     done = start(*SMALL.split(), "--strategies", "zero1", "--steps", "3", "--output", str(tmp_path), ranks=2)
