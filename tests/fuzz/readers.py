@@ -159,6 +159,7 @@ ALGORITHM = (
 PAGE = "# A page\n\n<!-- begin -->\n\nold\n\n<!-- end -->\n"
 LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
 NETWORKS = ("cables", "calibrated", "interleaved", "racks", "three-hosts", "trouble")
+MSCCL = "tests/ringsim/formats/msccl"
 PROGRAMS = ("allpairs_4", "fused_ring_4", "hierarchical_all_gather_4")
 SIMULATE = ("simulate", "--size", "64KiB", "--ranks")
 
@@ -174,7 +175,7 @@ READERS = (
     Reader("order", "toml", ".toml", _file("docs/networks/interleaved.toml"),
            _command("order", "--ranks", "8", "--size", "64KiB", "--budget", "3", "--network", "FILE")),
     *(
-        Reader(f"import {name}", "xml", ".xml", _file(f"tests/ringsim/formats/msccl/{name}.xml"), _command("import", "FILE"))
+        Reader(f"import {name}", "xml", ".xml", _file(f"{MSCCL}/{name}.xml"), _command("import", "FILE"))
         for name in PROGRAMS
     ),
     Reader("verify", "lines", ".py", _text(ALGORITHM), _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),
