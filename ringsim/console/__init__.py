@@ -1,11 +1,10 @@
 """What the command lines of all three packages share: errors in one line, types of options, torchrun."""
 
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
-from ringsim.console.number_list import parse_numbers
+from ringsim.console.numbers import parse_numbers, parse_share
 from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, message_of
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import progress_bar
-from ringsim.console.share import parse_share
 from ringsim.console.signals import ended_once
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks
 

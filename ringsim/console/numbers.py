@@ -1,4 +1,4 @@
-"""Several numbers in one option: `2,4,8`, or `1KiB:1GiB:x4` for all powers of 4 times 1 KiB up to 1 GiB."""
+"""Numbers in options: several, `2,4,8` or `1KiB:1GiB:x4` (1 KiB times all powers of 4 up to 1 GiB), and shares, 10%."""
 
 from collections.abc import Callable
 
@@ -41,3 +41,15 @@ def _parse_factor(text: str) -> int:
     if not digits.isdecimal() or int(digits) < 2:
         raise ValueError(f"{text!r} is not a factor: write it as x2 or x4")
     return int(digits)
+
+
+def parse_share(text: str) -> float:
+    """A share, 1 being the whole. Raises ValueError for anything else, or a negative one."""
+    digits = text.strip().removesuffix("%")
+    try:
+        value = float(digits) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a share: write it as 10% or 0.1") from None
+    if not 0 <= value < float("inf"):  # nor what is no number
+        raise ValueError(f"{text!r}: a share must not be negative")
+    return value

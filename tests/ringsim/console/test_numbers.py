@@ -1,8 +1,8 @@
-"""Tests of `ringsim.console.number_list`."""
+"""Tests of `ringsim.console.numbers`."""
 
 import pytest
 
-from ringsim.console.number_list import parse_numbers
+from ringsim.console.numbers import parse_numbers
 from ringsim.units import parse_size
 
 
