@@ -2,7 +2,7 @@
 
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor, execute, is_plain
-from collectives.runtime.failure_records import FailureRecords
+from collectives.runtime.failure_records import FailureRecords, has_failed
 from collectives.runtime.failures import explain_failures, name_first_to_fail
 from collectives.runtime.fingerprint import (
     UNNUMBERED,
@@ -59,6 +59,7 @@ __all__ = [
     "execute",
     "explain_failures",
     "has_backend",
+    "has_failed",
     "have_gloo_threads_batch_policy",
     "home_of",
     "is_plain",

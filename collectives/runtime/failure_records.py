@@ -32,6 +32,12 @@ TIMEOUT_GRACE_S = 1.5
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
 POLL_S = 0.01
+_EXPLAINING = threading.Event()  # set for good by the first failure of this process
+
+
+def has_failed() -> bool:
+    """Whether a collective of this process has failed, and its error is being explained, or has been."""
+    return _EXPLAINING.is_set()
 
 
 class FailureRecord(NamedTuple):
@@ -67,6 +73,7 @@ class FailureRecords:
 
         call: what this rank was doing, in words.
         """
+        _EXPLAINING.set()
         own_fault = not isinstance(error, CollectiveError)
         text = (str(error).strip() or repr(error)).splitlines()[0]
         cause = f"{type(error).__name__}: {text}" if own_fault else ""

@@ -13,7 +13,7 @@ import click
 from ringsim.console import OUTPUT, TorchrunCommand, check_writable, progress_bar, torchrun
 from trainers.cli.options import batch_size_option, model_options, seed_option, timeout_option
 from trainers.loop.config import StepConfig
-from trainers.loop.rank import end_together, leave
+from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig
 from trainers.strategy_names import check_strategy
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
@@ -96,6 +96,7 @@ def _run(config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float
     from trainers.main_job.report import save_results  # noqa: PLC0415
     from trainers.main_job.report_table import format_report  # noqa: PLC0415
 
+    say_failures_before_the_end()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
     assert group is not None

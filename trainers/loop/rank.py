@@ -11,6 +11,7 @@ import click
 
 from ringsim.console import progress_bar
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, init_process_group
+from trainers.launch.termination import delay_termination, is_under_torchrun
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 from trainers.tasks.base import Task
@@ -36,6 +37,7 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
     """
     environment = distributed_environment()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
+    say_failures_before_the_end()
     group = init_process_group(environment, launch.timeout_s)
     try:
         return _run(launch, task, environment, group)
@@ -43,6 +45,14 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
         from collectives.runtime import CollectiveError  # noqa: PLC0415
 
         leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, environment.rank))
+
+
+def say_failures_before_the_end() -> None:
+    """Let this rank say that a peer failed before torchrun ends it for that."""
+    from collectives.runtime import has_failed  # noqa: PLC0415
+
+    if is_under_torchrun(os.environ):
+        delay_termination(has_failed)
 
 
 def _run(launch: Launch, task: Task, environment: DistributedEnvironment, group: "dist.ProcessGroup") -> int:
