@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -14,6 +16,14 @@ def below(pid: int) -> list[int]:
         return []
     children = [int(child) for child in text.split()]
     return [*children, *(further for child in children for further in below(child))]
+
+
+def left_of(pids: Iterable[int], limit_s: float = 30.0) -> list[int]:
+    """Those of the processes that have not ended within that time; on a busy machine their end takes a while."""
+    end_s = time.monotonic() + limit_s
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return left
 
 
 def kill_all(pid: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 from netns_testbed.leftovers import NETNS, clean
 from netns_testbed.plan import owner
 from netns_testbed.testbed import Testbed, why_not
+from tests.processes import left_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "testbed.py"
@@ -194,7 +195,7 @@ def test_a_signal_in_the_middle_leaves_nothing(number: signal.Signals, tmp_path:
     process.send_signal(number)
     code, _, errors = finish(process)
     assert code == 128 + number, errors
-    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert left_of(ranks) == []
     assert not mentioning(str(tmp_path))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import below, kill_all
+from tests.processes import below, kill_all, left_of
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 200
@@ -156,7 +156,7 @@ def test_interrupted_targets_leave_nothing_behind() -> None:
     job.send_signal(signal.SIGINT)
     code, _, errors = finish(job)
     assert code == 130, errors
-    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert left_of(started) == []
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.training_step.profile import StepProfile
+from tests.processes import left_of
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.main_job.report_table import format_report
@@ -184,7 +185,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
         output, _ = job.communicate(timeout=TIMEOUT_S)
     assert job.returncode != 0
     assert f"(pid: {workers[1]})" in output
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert left_of(workers) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,6 +210,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
     return seen
 
 
+@pytest.mark.slow
 def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
     """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was at, and ends."""
     with socket.socket() as probe:
