@@ -53,6 +53,9 @@ class Nursery:
                 raise AssertionError(f"hangs: the process that forks ranks does not answer within {START_LIMIT_S:g} s")
             kind, pid, code = self._control.recv()
             if kind == "started":
+                # The system gives numbers of processes again: what is known is of an earlier one.
+                self.codes.pop(pid, None)
+                self.stopped.discard(pid)
                 return pid, ours
             self._note(kind, pid, code)
 

@@ -18,7 +18,7 @@ from tests.fuzz.attacks import Attack, attacks
 from tests.fuzz.campaign import Campaign, case_seed
 from tests.fuzz.case import expression
 from tests.fuzz.mutants import Edit, Mutant
-from tests.fuzz.ranks import ROOT
+from tests.fuzz.ranks import ROOT, Ranks, nursery
 from tests.fuzz.reducing import fault_of, reduced
 
 SEED = 7
@@ -169,7 +169,23 @@ def test_a_signal_stops_the_command_with_its_table(tmp_path: Path) -> None:
         said.seek(0)
         assert started
         assert "stopped\n\nattack" in said.read()
-        assert not _in_session(process.pid)
+        deadline_s = time.monotonic() + 60
+        while (left := _in_session(process.pid)) and time.monotonic() < deadline_s:
+            time.sleep(0.1)  # on a busy machine they take a while to end
+        assert left == []
+
+
+def test_the_number_of_an_earlier_rank_may_come_again() -> None:
+    """What is known of a process that had the number is nothing to the one that has it now."""
+    home = nursery()
+    home.codes.update(dict.fromkeys(range(1, 2**22), 3))
+    home.stopped.update(range(1, 2**22))
+    try:
+        with Ranks(1, 60.0) as ranks:
+            assert (ranks.has_ended(0), ranks.is_stopped(0)) == (False, False)
+    finally:
+        home.codes.clear()
+        home.stopped.clear()
 
 
 def _in_session(leader: int) -> list[int]:

@@ -13,7 +13,6 @@ from ringsim.analysis.critical_path import Cause, CostKind, CriticalPath, critic
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
-from ringsim.schedule import partition
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate
 from tests.ringsim.analysis.test_usage import NETWORKS
@@ -22,7 +21,7 @@ from tests.ringsim.strategies import schedules
 
 def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
     """The critical path of a simulated run."""
-    chunk_bytes = np.diff(partition(size, schedule.num_chunks))
+    chunk_bytes = schedule.chunk_bytes(size)
     topology = network.topology(schedule.num_ranks)
     return critical_path(simulate(schedule, network, size), dependencies(schedule), topology, chunk_bytes)
 

@@ -1,6 +1,5 @@
 """Tests of `ringsim.analysis.usage`."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from ringsim.analysis.usage import LinkUsage, link_usage, rank_usage
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
-from ringsim.schedule import partition
 from ringsim.simulation import simulate
 from tests.ringsim.network.test_cluster import files
 from tests.ringsim.simulation.test_simulate import NETWORK
@@ -24,7 +22,7 @@ def cluster(text: str) -> Cluster:
 
 def links_of(schedule: Schedule, network: AnyNetwork, size: int) -> LinkUsage:
     """How much its links are used."""
-    chunk_bytes = np.diff(partition(size, schedule.num_chunks))
+    chunk_bytes = schedule.chunk_bytes(size)
     return link_usage(simulate(schedule, network, size), network.topology(schedule.num_ranks), chunk_bytes)
 
 

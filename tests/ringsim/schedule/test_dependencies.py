@@ -2,12 +2,10 @@
 
 from functools import cache
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Network, Schedule, ring_all_reduce
-from ringsim.schedule import partition
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, NONE, Dependencies, dependencies
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import built_in_schedules, networks, schedules
@@ -18,7 +16,7 @@ class Followed:
 
     def __init__(self, schedule: Schedule, network: Network, size: int) -> None:
         self._network, self._arrows = network, dependencies(schedule)
-        self._bytes = np.diff(partition(size, schedule.num_chunks))[self._arrows.chunk]
+        self._bytes = schedule.chunk_bytes(size)[self._arrows.chunk]
         # A row asks only rows before it, or sends of its own step: so going in order no question goes deep.
         self.start, self.left, self.all_left, self.applied = map(
             cache, (self._start, self._left, self._all_left, self._applied)

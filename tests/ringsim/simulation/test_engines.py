@@ -13,7 +13,6 @@ from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
-from ringsim.schedule import partition
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.schedule import Ints
 from ringsim.simulation import simulate
@@ -28,7 +27,7 @@ MAX_RANKS = 4
 
 def chunk_bytes(schedule: Schedule, size: int) -> Ints:
     """As `simulate` cuts them."""
-    return np.diff(partition(size, schedule.num_chunks))
+    return schedule.chunk_bytes(size)
 
 
 def times(timeline: Timeline) -> np.ndarray:

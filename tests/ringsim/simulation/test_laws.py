@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, predict_time
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
-from ringsim.schedule import partition
 from ringsim.schedule.collective import owners
 from ringsim.schedule.dependencies import NONE, dependencies
 from ringsim.simulation import simulate
@@ -42,9 +41,9 @@ def times_of(timeline: Timeline) -> npt.NDArray[np.float64]:
     return np.stack([getattr(timeline, name) for name in TIMES])
 
 
-def chunk_bytes(timeline: Timeline, size: int) -> npt.NDArray[np.int64]:
+def transfer_bytes(schedule: Schedule, timeline: Timeline, size: int) -> npt.NDArray[np.int64]:
     """The bytes of each transfer."""
-    return np.diff(partition(size, timeline.num_chunks))[timeline.chunk]
+    return schedule.chunk_bytes(size)[timeline.chunk]
 
 
 # Monotone: nothing that gets worse makes anything happen earlier.
@@ -94,7 +93,7 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
 def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, network: Network) -> None:
     """A link sends one message at a time, the last of which is then to be applied; a rank applies one at a time."""
     timeline = simulate(schedule, network, size)
-    bytes_ = chunk_bytes(timeline, size)
+    bytes_ = transfer_bytes(schedule, timeline, size)
     send = network.gap_s + bytes_ / network.bandwidth_bytes_per_s
     apply = network.receive_overhead_s + np.where(timeline.reduce, bytes_ / network.reduce_bytes_per_s, 0)
     of_link = np.bincount(timeline.src * schedule.num_ranks + timeline.dst, send)
@@ -145,7 +144,7 @@ def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: 
     assert busbw is not None
     assert busbw <= network.bandwidth_bytes_per_s * links_each * ROUNDING
     least = (schedule.num_ranks - 1) * size * (2 if schedule.collective is Collective.ALL_REDUCE else 1)
-    assert chunk_bytes(timeline, size).sum() >= least
+    assert transfer_bytes(schedule, timeline, size).sum() >= least
     assert links_each == 1 or schedule.algorithm not in ONE_LINK
 
 
@@ -173,7 +172,7 @@ def test_other_numbers_for_the_ranks_change_nothing(
 @given(any_schedules, sizes, networks())
 def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, network: Network) -> None:
     """Bytes sent, from the schedule, equal bytes received, from the timeline, rank by rank and chunk by chunk."""
-    bytes_ = np.diff(partition(size, schedule.num_chunks))
+    bytes_ = schedule.chunk_bytes(size)
     assert bytes_.sum() == size
     sent, received = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for step in schedule.steps:
@@ -181,7 +180,7 @@ def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, networ
             sent[transfer.src, transfer.chunk] += int(bytes_[transfer.chunk])
     timeline = simulate(schedule, network, size)
     rows = zip(timeline.src.tolist(), timeline.dst.tolist(), timeline.chunk.tolist(), strict=True)
-    for (src, dst, chunk), num_bytes in zip(rows, chunk_bytes(timeline, size).tolist(), strict=True):
+    for (src, dst, chunk), num_bytes in zip(rows, transfer_bytes(schedule, timeline, size).tolist(), strict=True):
         assert src != dst
         received[src, chunk] += num_bytes
     assert sent == received
@@ -192,8 +191,8 @@ def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, networ
 def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int) -> None:
     """What depends on other ranks must come from them: all, but for what a rank has or is not to have."""
     timeline = simulate(schedule, Network(0.0, 1.0), size)
-    received = np.bincount(timeline.dst, chunk_bytes(timeline, size), schedule.num_ranks)
-    bytes_ = np.diff(partition(size, schedule.num_chunks))
+    received = np.bincount(timeline.dst, transfer_bytes(schedule, timeline, size), schedule.num_ranks)
+    bytes_ = schedule.chunk_bytes(size)
     own = np.bincount(owners(schedule.num_ranks, schedule.num_chunks), bytes_, schedule.num_ranks)
     root = np.arange(schedule.num_ranks) == 0
     least = {

@@ -2,14 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import NEVER, Collective, Network, Schedule, Timeline, Transfer, predict_time, ring_all_reduce
 from ringsim.registry import build
-from ringsim.schedule import partition
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import schedules
 
@@ -20,7 +18,7 @@ NETWORK = Network(
 
 def plainly_simulated(schedule: Schedule, network: Network, size: int) -> list[tuple[float, float, float]]:
     """The rule of execution read aloud, one transfer at a time, with every event kept: (start, left, applied)."""
-    chunk_bytes = np.diff(partition(size, schedule.num_chunks)).tolist()
+    chunk_bytes = schedule.chunk_bytes(size).tolist()
     done: list[tuple[int, Transfer, float, float, float]] = []  # step, transfer, start, left, applied
     for index, step in enumerate(schedule.steps):
         started = []
