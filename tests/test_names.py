@@ -1,4 +1,4 @@
-"""Names say one thing."""
+"""Names say one thing, and subpackages are used by what they export."""
 
 import ast
 import collections
@@ -35,3 +35,60 @@ def test_variables_are_nouns() -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in FILLERS
     ]
     assert fillers == []
+
+
+# Importing all of these at once would load torch or matplotlib where a command only checks its options.
+BY_MODULE = ("trainers.", "collectives.benchmark.", "ringsim.report.plots.", "ringsim.cli.")
+LAZILY = {"collectives/__init__.py"}  # FSDP2's part of torch takes a second to import
+
+
+def subpackage(module: str) -> str:
+    """That which a module belongs to: ringsim.schedule of ringsim.schedule.verify."""
+    return ".".join(module.split(".")[:2])
+
+
+def imports_from_packages() -> list[tuple[str, str, str, str]]:
+    """Of every import from another subpackage: the file, the module, the name, and that module's subpackage."""
+    imports = []
+    for path, tree in trees().items():
+        own = subpackage(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module or not node.module.startswith(PACKAGES):
+                continue
+            other = subpackage(node.module)
+            if other != own and "." in other:
+                imports += [(path, node.module, alias.name, other) for alias in node.names]
+    return imports
+
+
+def test_others_import_from_the_subpackage() -> None:
+    """Not from a module in it, which may move."""
+    deep = [
+        f"{path}: {module}"
+        for path, module, _, other in imports_from_packages()
+        if module != other and not module.startswith(BY_MODULE) and path not in LAZILY
+    ]
+    assert deep == []
+
+
+def test_what_a_subpackage_exports_is_used() -> None:
+    """By another subpackage, by the package itself, or by a script."""
+    used = {(module, name) for _, module, name, _ in imports_from_packages()}
+    for script in (ROOT / "scripts").rglob("*.py"):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                used |= {(node.module, alias.name) for alias in node.names}
+    exported = [
+        (path.removesuffix("/__init__.py").replace("/", "."), name.value)
+        for path, tree in trees().items()
+        if path.endswith("/__init__.py") and path.count("/") == 2
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in node.value.elts
+    ]
+    assert len(exported) > 100
+    assert [
+        pair
+        for pair in exported
+        if pair not in used and pair[0] not in ("ringsim.algorithms", "trainers.strategies", "trainers.tasks")
+    ] == []

@@ -20,7 +20,7 @@ from collectives.runtime.gloo_threads import (
     have_gloo_threads_batch_policy,
     set_gloo_thread_policy,
 )
-from collectives.runtime.group_state import GroupState, resolve, state_of
+from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue
@@ -44,7 +44,6 @@ __all__ = [
     "FingerprintCheck",
     "FlightRecord",
     "GlooThreadPolicy",
-    "GroupState",
     "MismatchError",
     "ObjectAllGather",
     "ScheduleRun",

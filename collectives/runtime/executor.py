@@ -21,13 +21,13 @@ from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.instructions import (
     RankInstruction,
+    RankPart,
     batched_instructions_of,
     instructions_of,
     num_staging_buffers,
     num_staging_buffers_in_a_step,
 )
 from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
-from collectives.runtime.rank_part import RankPart
 from collectives.runtime.schedule_run import Event, Reduce, ScheduleRun, Source
 from collectives.runtime.tags import Tag, numbered_tag
 from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
@@ -77,6 +77,16 @@ class ExecutionPlan(NamedTuple):
     num_staging_buffers: int
 
 
+class RunOptions(NamedTuple):
+    """What `Executor.run` is given beside the tensor, as described there."""
+
+    reduce: Reduce
+    source: Source | None
+    wire: torch.dtype | None
+    log: list[Event] | None
+    number: int
+
+
 class ChunkLayout(NamedTuple):
     """How a tensor is cut.
 
@@ -110,13 +120,7 @@ class Executor:
         [1.0, 2.0]
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        group: dist.ProcessGroup,
-        root: int = 0,
-        tag: int = Tag.COLLECTIVE,
-    ) -> None:
+    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = Tag.COLLECTIVE) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -187,36 +191,22 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
+        options = RunOptions(reduce, source, wire, log, number)
         if transport is STAGED:
-            self._run_staged(tensor, reduce, source, wire, log, number)
+            self._run_staged(tensor, options)
         else:
-            self._run(tensor, transport, reduce, source, wire, log, number)
+            self._run(tensor, transport, options)
 
-    def _run_staged(
-        self,
-        tensor: torch.Tensor,
-        reduce: Reduce,
-        source: Source | None,
-        wire: torch.dtype | None,
-        log: list[Event] | None,
-        number: int,
-    ) -> None:
+    def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
         host = self._host[: tensor.numel()]
-        host.copy_((source.tensor if source else tensor).detach().view(-1))  # it waits for the copy, both ways
-        self._run(host, POSTED, reduce, None, wire, log, number)
+        given = options.source.tensor if options.source else tensor
+        host.copy_(given.detach().view(-1))  # it waits for the copy, both ways
+        self._run(host, POSTED, options._replace(source=None))
         tensor.detach().view(-1).copy_(host)
 
-    def _run(
-        self,
-        tensor: torch.Tensor,
-        transport: Transport,
-        reduce: Reduce,
-        source: Source | None,
-        wire: torch.dtype | None,
-        log: list[Event] | None,
-        number: int,
-    ) -> None:
+    def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
+        reduce, source, wire, log, number = options
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = wire or tensor.dtype
         layout = self._layout(tensor.numel(), wire.itemsize, plan, number)

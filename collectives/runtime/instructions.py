@@ -6,12 +6,27 @@ once for all runs.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from ringsim.schedule import NEVER, RankProgram, Receive, Send
+from ringsim.schedule import NEVER, RankProgram, Receive, Schedule, Send
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One rank's part of a schedule on a process group.
+
+    sends: those of `program`, in the order in which they are issued.
+    peers: the rank of the group that the schedule calls rank i.
+    """
+
+    schedule: Schedule
+    program: RankProgram
+    sends: tuple[Send, ...]
+    peers: tuple[int, ...]
 
 
 class Opcode(IntEnum):

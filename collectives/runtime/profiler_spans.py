@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch.autograd import profiler
 
-from collectives.runtime.instructions import Opcode
-from collectives.runtime.rank_part import RankPart
+from collectives.runtime.instructions import Opcode, RankPart
 
 Actions = Sequence[Callable[[int], None]]
 

@@ -10,10 +10,9 @@ import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.flight_record import flight_record_of
-from collectives.runtime.instructions import Opcode, RankInstruction
+from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
 from collectives.runtime.profiler_spans import named, profiling
-from collectives.runtime.rank_part import RankPart
 from ringsim.schedule import Collective, Receive, Send
 
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.network import Floats, Ints, Topology
-from ringsim.schedule import Dependencies, stable_order
-from ringsim.schedule.dependencies import NONE
+from ringsim.schedule import NO_ROW, Dependencies, stable_order
 from ringsim.simulation import Timeline, bytes_s, costs_of
 
 ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
@@ -226,7 +225,7 @@ class _Before:
         rows = self._rows
         if activity is Activity.SENDING:
             candidates = [
-                self._applied(Cause.READY, int(rows.ready[row])),
+                self._applied(Cause.READY, int(rows.data_dependency[row])),
                 self._left(Cause.LINK, int(rows.before_on_link[row])),
             ]
         else:
@@ -234,20 +233,20 @@ class _Before:
             candidates = [
                 (arrived_s, Cause.ARRIVED, row, Activity.TRAVELLING),
                 self._applied(Cause.TURN, int(rows.before_at_dst[row])),
-                self._left(Cause.FREE, self._last_to_leave(int(rows.free[row]))),
+                self._left(Cause.FREE, self._last_to_leave(int(rows.buffer_dependency[row]))),
             ]
         return [candidate for candidate in candidates if candidate is not None]
 
     def _applied(self, cause: Cause, row: int) -> Candidate | None:
-        return None if row == NONE else (float(self._timeline.applied_s[row]), cause, row, Activity.APPLYING)
+        return None if row == NO_ROW else (float(self._timeline.applied_s[row]), cause, row, Activity.APPLYING)
 
     def _left(self, cause: Cause, row: int) -> Candidate | None:
-        return None if row == NONE else (float(self._timeline.left_s[row]), cause, row, Activity.SENDING)
+        return None if row == NO_ROW else (float(self._timeline.left_s[row]), cause, row, Activity.SENDING)
 
     def _last_to_leave(self, free: int) -> int:
         """Of all that its sender has sent up to row `free`, the one that left last; of several the first."""
-        if free == NONE:
-            return NONE
+        if free == NO_ROW:
+            return NO_ROW
         sent, latest = self._sent_by(int(self._rows.src[free]))
         until_s = latest[np.searchsorted(sent, free)]
         return int(sent[np.searchsorted(latest, until_s)])

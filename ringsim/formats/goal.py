@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule import NONE, Dependencies, Schedule, dependencies, require_memory
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
 
 BYTES_PER_TRANSFER = 400  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte
@@ -63,21 +63,21 @@ class _Operations:
             raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
         tag: list[int] = []
         for before in waits.before_on_link.tolist():
-            tag.append(0 if before == NONE else tag[before] + 1)
+            tag.append(0 if before == NO_ROW else tag[before] + 1)
         return cls(waits, np.maximum(num_bytes, 1).tolist(), calc_ns.astype(int).tolist(), tag, nic.ravel().tolist())
 
     def lines(self, rank: int, rows: list[int]) -> Iterator[str]:
         """The operations of one rank, each followed by what it requires."""
         sends: list[int] = []  # so far not waited for by any write
-        applied = f"r{NONE}"
+        applied = f"r{NO_ROW}"
         for row in self._in_order(rank, rows):
             if self.waits.src[row] == rank:
                 sends.append(row)
                 yield from self._send(row)
                 continue
-            leaving = [send for send in sends if send <= self.waits.free[row]]
+            leaving = [send for send in sends if send <= self.waits.buffer_dependency[row]]
             # A later write is applied after this one, so it need not name them again.
-            sends = [send for send in sends if send > self.waits.free[row]]
+            sends = [send for send in sends if send > self.waits.buffer_dependency[row]]
             yield from self._receive(row, applied, leaving)
             applied = self._applied(row)
 
@@ -90,9 +90,9 @@ class _Operations:
 
     def _send(self, row: int) -> Iterator[str]:
         yield f"s{row}: send {self.num_bytes[row]}b to {self.waits.dst[row]} tag {self.tag[row]}{self._on_nic(row)}\n"
-        if self.waits.ready[row] != NONE:
-            yield f"s{row} requires {self._applied(self.waits.ready[row])}\n"
-        if self.waits.before_on_link[row] != NONE:
+        if self.waits.data_dependency[row] != NO_ROW:
+            yield f"s{row} requires {self._applied(self.waits.data_dependency[row])}\n"
+        if self.waits.before_on_link[row] != NO_ROW:
             yield f"s{row} requires s{self.waits.before_on_link[row]}\n"
 
     def _receive(self, row: int, previous: str, leaving: list[int]) -> Iterator[str]:
@@ -100,7 +100,7 @@ class _Operations:
         if self.calc_ns[row]:
             yield f"c{row}: calc {self.calc_ns[row]}\n"
             yield f"c{row} requires r{row}\n"
-        if self.waits.before_at_dst[row] != NONE:
+        if self.waits.before_at_dst[row] != NO_ROW:
             yield f"{self._applied(row)} requires {previous}\n"
         for send in leaving:
             yield f"{self._applied(row)} requires s{send}\n"

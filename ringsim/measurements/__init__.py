@@ -1,10 +1,16 @@
 """What was measured, by this project or by other benchmarks, and where it comes from."""
 
-from ringsim.measurements.collective_times import RAW_SOCKETS, TORCH, CollectiveTimes
+from ringsim.measurements.collective_times import (
+    PT2PT_BANDWIDTH,
+    PT2PT_LATENCY,
+    RAW_SOCKETS,
+    SENDRECV,
+    TORCH,
+    CollectiveTimes,
+)
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.logs.table import LogRow, LogTable
 from ringsim.measurements.measurements import Measurements, Probe, save_json
-from ringsim.measurements.operations import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV
 from ringsim.measurements.provenance import provenance
 from ringsim.measurements.rank_hosts import RankHosts
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

@@ -21,6 +21,10 @@ from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
+# Operations that benchmarks time beside the collectives of `Collective`: no schedule of ours says them.
+SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
+PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
+PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
 _KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its name
 
 

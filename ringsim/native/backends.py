@@ -6,7 +6,6 @@ allreduce.cc, allgather.cc and broadcast.cc.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from ringsim.algorithms import gloo_ring_all_gather
 from ringsim.network import AnyNetwork, Cluster
@@ -58,16 +57,13 @@ def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedu
     Raises ValueError for an algorithm that there is not.
     """
     build(Collective.ALL_REDUCE, algorithm, num_ranks)  # so that a wrong name is an error now
-    sizes: dict[int, int] = {}
-
-    @cache
-    def of_variant(variant: int) -> Schedule:
-        return build(Collective.ALL_REDUCE, algorithm, num_ranks, sizes[variant])
+    by_variant: dict[int, Schedule] = {}
 
     def of_size(size_bytes: int) -> Schedule:
         variant = size_variant(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-        sizes.setdefault(variant, size_bytes)
-        return of_variant(variant)
+        if variant not in by_variant:
+            by_variant[variant] = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
+        return by_variant[variant]
 
     return of_size
 

@@ -4,7 +4,6 @@ from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_
 from ringsim.report.comparison_table import comparison_csv, format_comparison
 from ringsim.report.explanation_table import ranks_as_dicts, ranks_table
 from ringsim.report.network_table import (
-    describe_network,
     format_network_details,
     format_networks,
     network_details,
@@ -13,19 +12,16 @@ from ringsim.report.network_table import (
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
-from ringsim.report.send_rows import pack_sends
-from ringsim.report.sweep_table import format_gain, format_sweep, runner_up
+from ringsim.report.sweep_table import format_sweep
 from ringsim.report.trace import write_trace
 from ringsim.report.training_step_table import format_prediction
 
 __all__ = [
     "comparison_csv",
     "describe",
-    "describe_network",
     "fit_dict",
     "format_comparison",
     "format_fit",
-    "format_gain",
     "format_network_details",
     "format_networks",
     "format_placement",
@@ -34,12 +30,10 @@ __all__ = [
     "format_sweep",
     "network_details",
     "network_summary",
-    "pack_sends",
     "placement_dict",
     "probe_fit_dict",
     "ranks_as_dicts",
     "ranks_table",
-    "runner_up",
     "summarise",
     "write_run_trace",
     "write_trace",

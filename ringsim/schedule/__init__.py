@@ -7,9 +7,9 @@ from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
-from ringsim.schedule.dependencies import NONE, Dependencies, Rows, dependencies, stable_order
+from ringsim.schedule.dependencies import NO_ROW, Dependencies, Rows, dependencies, stable_order
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
-from ringsim.schedule.partition import Cut, gloo_partition, partition
+from ringsim.schedule.partition import gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay, replay_steps
 from ringsim.schedule.schedule import (
@@ -32,13 +32,12 @@ from ringsim.schedule.verify import verify
 __all__ = [
     "BYTES_LISTED",
     "NEVER",
-    "NONE",
+    "NO_ROW",
     "OWNED",
     "Bools",
     "Collective",
     "Columns",
     "Counts",
-    "Cut",
     "Dependencies",
     "Ints",
     "RankProgram",

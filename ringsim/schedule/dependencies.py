@@ -12,16 +12,17 @@ from ringsim.schedule.memory import require_memory
 from ringsim.schedule.schedule import Schedule
 
 Rows = npt.NDArray[np.int32]
-NONE = -1  # in place of a row: it waits for nothing
+NO_ROW = -1  # in place of a row: it waits for nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dependencies:
     """What each transfer waits for, as the number of another one's row; each of shape (num_transfers,).
 
-    The rows are the transfers in step order, as in a `Timeline`. A transfer starts when `ready` has been applied (rule
-    1) and `before_on_link` has left (rule 2); it is applied when it has arrived, `before_at_dst` has been
-    applied (rule 3), and `free` and all that the rank sent before `free` have left (rule 4). NONE: no need to wait.
+    The rows are the transfers in step order, as in a `Timeline`. A transfer starts when `data_dependency` has been
+    applied (rule 1) and `before_on_link` has left (rule 2); it is applied when it has arrived, `before_at_dst` has been
+    applied (rule 3), and `buffer_dependency` and all that the rank sent before it have left (rule 4). NO_ROW: it need
+    not wait.
     """
 
     step: Rows
@@ -30,11 +31,11 @@ class Dependencies:
     chunk: Rows
     reduce: npt.NDArray[np.bool_]
     link: Rows
-    ready: Rows
+    data_dependency: Rows
     before_on_link: Rows
     before_at_dst: Rows
     before_at_src: Rows
-    free: Rows
+    buffer_dependency: Rows
 
     def __len__(self) -> int:
         return len(self.src)
@@ -58,11 +59,11 @@ def dependencies(schedule: Schedule) -> Dependencies:
         chunk=columns["chunk"],
         reduce=columns["reduce"].astype(np.bool_),
         link=link,
-        ready=_last_until(step, dst, src, columns.pop("data_dependency")),
+        data_dependency=_last_until(step, dst, src, columns.pop("data_dependency")),
         before_on_link=before_on_link,
         before_at_dst=_grouped(dst)[0],
         before_at_src=_grouped(src)[0],
-        free=_last_until(step, src, dst, columns["buffer_dependency"]),
+        buffer_dependency=_last_until(step, src, dst, columns["buffer_dependency"]),
     )
 
 
@@ -95,7 +96,7 @@ def _grouped(key: npt.NDArray[np.integer]) -> tuple[Rows, Rows]:
     """For each row the one before it with the same key, and the number of that key in the order of keys."""
     order = stable_order(key)
     same = key[order[1:]] == key[order[:-1]]
-    previous = np.full(len(key), NONE, dtype=np.int32)
+    previous = np.full(len(key), NO_ROW, dtype=np.int32)
     previous[order[1:][same]] = order[:-1][same]
     number = np.empty(len(key), dtype=np.int32)
     number[order] = np.cumsum(np.concatenate([[False], ~same])[: len(key)])
@@ -104,8 +105,8 @@ def _grouped(key: npt.NDArray[np.integer]) -> tuple[Rows, Rows]:
 
 def _last_until(step: Rows, rank: Rows, wanted_rank: Rows, wanted_step: Rows) -> Rows:
     """For each row the last one whose `rank` is its `wanted_rank`, in a step up to its `wanted_step`."""
-    rows = np.full(len(step), NONE, dtype=np.int32)
-    waits = np.flatnonzero(wanted_step != NONE)
+    rows = np.full(len(step), NO_ROW, dtype=np.int32)
+    waits = np.flatnonzero(wanted_step != NO_ROW)
     if not len(waits):
         return rows
     num_steps = int(step[-1]) + 1
@@ -113,5 +114,5 @@ def _last_until(step: Rows, rank: Rows, wanted_rank: Rows, wanted_step: Rows) ->
     place = rank[order].astype(np.int64) * num_steps + step[order]
     wanted = wanted_rank[waits].astype(np.int64) * num_steps + wanted_step[waits]
     last = order[np.searchsorted(place, wanted, side="right") - 1]  # if none is before: the last of all, another rank's
-    rows[waits] = np.where(rank[last] == wanted_rank[waits], last, NONE)
+    rows[waits] = np.where(rank[last] == wanted_rank[waits], last, NO_ROW)
     return rows

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ringsim.measurements.collective_times import SENDRECV
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
 from ringsim.measurements.logs.table import LogRow, LogTable
-from ringsim.measurements.operations import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip

@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass, field
 
+from ringsim.measurements.collective_times import PT2PT_BANDWIDTH, PT2PT_LATENCY
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
 from ringsim.measurements.logs.table import LogRow, LogTable
-from ringsim.measurements.operations import PT2PT_BANDWIDTH, PT2PT_LATENCY
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
 _TESTS = {

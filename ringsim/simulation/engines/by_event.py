@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NONE as NO_ROW
-from ringsim.schedule import Dependencies, Schedule, dependencies
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.slots import Links, Slots, ends_of_links, links_of
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import Timeline
@@ -40,13 +39,13 @@ class EventRun:
         self, rows: Dependencies, links: Links, topology: Topology, chunk_bytes: Ints, num_timers: int = 0
     ) -> None:
         self._rows, self._links, self._topology = rows, links, topology
-        self._starters = Followers(rows.ready)  # these first, since sorting needs room
+        self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
         self._bytes = chunk_bytes.astype(np.float64)
         self._jitter = _jitter(topology, rows)
-        self._start_waits = how_many(rows.ready, rows.before_on_link)
-        self._apply_waits = how_many(rows.before_at_dst, rows.free)
+        self._start_waits = how_many(rows.data_dependency, rows.before_on_link)
+        self._apply_waits = how_many(rows.before_at_dst, rows.buffer_dependency)
         self._apply_waits[:-1] += 1  # it must have arrived
         self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
         self._slots = Slots(links, topology, num_timers)
@@ -101,7 +100,7 @@ class EventRun:
         return Timeline(self._topology.num_ranks, len(self._bytes), *columns, *times)
 
     def _starts_at(self, row: Ints) -> Floats:
-        ready_s, link_s = self._applied_s[self._rows.ready[row]], self._left_s[self._rows.before_on_link[row]]
+        ready_s, link_s = self._applied_s[self._rows.data_dependency[row]], self._left_s[self._rows.before_on_link[row]]
         return np.maximum(ready_s, link_s)
 
     def _arrives_at(self, row: Ints) -> Floats:
@@ -111,7 +110,7 @@ class EventRun:
         return self._left_s[row] + latency_s
 
     def _is_applied_from(self, row: Ints) -> Floats:
-        free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(self._rows.free[row]))
+        free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(self._rows.buffer_dependency[row]))
         return np.maximum(free_s, self._applied_s[self._rows.before_at_dst[row]])
 
     def _later(self, action: Callable[[Ints], None], rows: Ints) -> None:

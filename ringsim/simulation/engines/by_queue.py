@@ -10,13 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.network import NONE, Floats, Paths, Processors, Resources, Topology
-from ringsim.schedule import NONE as NO_ROW
-from ringsim.schedule import Dependencies, Schedule, dependencies
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.by_event import EventRun
 from ringsim.simulation.engines.slots import links_of
 from ringsim.simulation.engines.waiting import Ints
 
 IDLE = -1  # in place of a collective: a worker has none
+
+
+# The columns of `Dependencies` that name a row before, and so change with the row that a collective begins with.
+ROWS_BEFORE = ("data_dependency", "before_on_link", "before_at_dst", "before_at_src", "buffer_dependency")
 
 
 class Queued(NamedTuple):
@@ -55,7 +58,7 @@ def _in_a_row(schedules: Sequence[Schedule]) -> tuple[Dependencies, Ints]:
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
     first_chunk = np.cumsum([0, *(schedule.num_chunks for schedule in schedules)])
     starts = {"step": first_step, "chunk": first_chunk}
-    starts |= dict.fromkeys(("ready", "before_on_link", "before_at_dst", "before_at_src", "free"), first_row)
+    starts |= dict.fromkeys(ROWS_BEFORE, first_row)
     columns = {name: _joined(parts, name, starts.get(name)) for name in Dependencies.__dataclass_fields__}
     return Dependencies(**columns), first_row
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NONE as NO_ROW
-from ringsim.schedule import Dependencies, Rows
+from ringsim.schedule import NO_ROW, Dependencies, Rows
 from ringsim.simulation.engines.activities import Activities
 from ringsim.simulation.engines.waiting import Bools, Ints
 

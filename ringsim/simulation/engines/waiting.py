@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.network import Floats
-from ringsim.schedule import NONE as NO_ROW
-from ringsim.schedule import Dependencies, Rows, stable_order
+from ringsim.schedule import NO_ROW, Dependencies, Rows, stable_order
 
 Ints = npt.NDArray[np.signedinteger]  # row numbers take 32 bits, indices of arrays 64
 Bools = npt.NDArray[np.bool_]
@@ -39,9 +38,9 @@ class Leaving:
     """For rule 4: until when all that a rank has sent up to some row have left."""
 
     def __init__(self, rows: Dependencies) -> None:
-        self.needed = bool((rows.free != NO_ROW).any())
+        self.needed = bool((rows.buffer_dependency != NO_ROW).any())
         if self.needed:
-            self._freed = Followers(rows.free)
+            self._freed = Followers(rows.buffer_dependency)
             self._before = rows.before_at_src
             self._until_s = unknown(len(rows))
             self._waits = how_many(rows.before_at_src)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Network, Schedule, ring_all_reduce
-from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, NONE, Dependencies, dependencies
+from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, NO_ROW, Dependencies, dependencies
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import built_in_schedules, networks, schedules
 
@@ -28,8 +28,8 @@ class Followed:
         return [(self.start(row), self.left(row), self._apply(row), self.applied(row)) for row in rows]
 
     def _start(self, row: int) -> float:
-        ready, before = self._arrows.ready[row], self._arrows.before_on_link[row]
-        return max(0.0 if ready == NONE else self.applied(ready), 0.0 if before == NONE else self.left(before))
+        ready, before = self._arrows.data_dependency[row], self._arrows.before_on_link[row]
+        return max(0.0 if ready == NO_ROW else self.applied(ready), 0.0 if before == NO_ROW else self.left(before))
 
     def _left(self, row: int) -> float:
         network = self._network
@@ -37,13 +37,13 @@ class Followed:
 
     def _all_left(self, row: int) -> float:
         before = self._arrows.before_at_src[row]
-        return max(self.left(row), 0.0 if before == NONE else self.all_left(before))
+        return max(self.left(row), 0.0 if before == NO_ROW else self.all_left(before))
 
     def _apply(self, row: int) -> float:
-        free, before = self._arrows.free[row], self._arrows.before_at_dst[row]
+        free, before = self._arrows.buffer_dependency[row], self._arrows.before_at_dst[row]
         arrived = self.left(row) + self._network.latency_s
-        free_at = 0.0 if free == NONE else self.all_left(free)
-        return max(arrived, free_at, 0.0 if before == NONE else self.applied(before))
+        free_at = 0.0 if free == NO_ROW else self.all_left(free)
+        return max(arrived, free_at, 0.0 if before == NO_ROW else self.applied(before))
 
     def _applied(self, row: int) -> float:
         network = self._network
@@ -77,11 +77,11 @@ def arrows_of(arrows: Dependencies, name: str) -> list[int]:
 def test_the_arrows_of_a_ring_of_two() -> None:
     """Row by row: ranks 0 and 1 exchange a chunk to add, then the sums."""
     arrows = dependencies(ring_all_reduce(2))
-    assert arrows_of(arrows, "ready") == [NONE, NONE, 1, 0]
-    assert arrows_of(arrows, "before_on_link") == [NONE, NONE, 0, 1]
-    assert arrows_of(arrows, "before_at_dst") == [NONE, NONE, 0, 1]
-    assert arrows_of(arrows, "before_at_src") == [NONE, NONE, 0, 1]
-    assert arrows_of(arrows, "free") == [NONE] * 4
+    assert arrows_of(arrows, "data_dependency") == [NO_ROW, NO_ROW, 1, 0]
+    assert arrows_of(arrows, "before_on_link") == [NO_ROW, NO_ROW, 0, 1]
+    assert arrows_of(arrows, "before_at_dst") == [NO_ROW, NO_ROW, 0, 1]
+    assert arrows_of(arrows, "before_at_src") == [NO_ROW, NO_ROW, 0, 1]
+    assert arrows_of(arrows, "buffer_dependency") == [NO_ROW] * 4
 
 
 def test_the_size_of_a_row_is_as_stated() -> None:

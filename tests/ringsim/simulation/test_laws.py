@@ -22,7 +22,7 @@ from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, pred
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
-from ringsim.schedule.dependencies import NONE, dependencies
+from ringsim.schedule.dependencies import NO_ROW, dependencies
 from ringsim.simulation import simulate
 from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules
 
@@ -117,8 +117,8 @@ def test_never_faster_than_its_hops(schedule: Schedule, size: int, network: Netw
 def hops(schedule: Schedule) -> int:
     """The longest chain of transfers each of which waits for the one before it to be applied."""
     depth: list[int] = []
-    for ready in dependencies(schedule).ready.tolist():
-        depth.append(1 if ready == NONE else depth[ready] + 1)
+    for ready in dependencies(schedule).data_dependency.tolist():
+        depth.append(1 if ready == NO_ROW else depth[ready] + 1)
     return max(depth, default=0)
 
 

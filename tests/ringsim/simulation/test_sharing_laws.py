@@ -13,8 +13,7 @@ from ringsim import Collective, Schedule, Timeline, permute_ranks
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Jitter, Resources
 from ringsim.registry import build
-from ringsim.schedule.dependencies import NONE as NO_ROW
-from ringsim.schedule.dependencies import dependencies
+from ringsim.schedule.dependencies import NO_ROW, dependencies
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
@@ -182,11 +181,11 @@ def assert_only_what_depends_is_lost(schedule: Schedule, run: Timeline, may_be_s
     rows = dependencies(schedule)
     lost_start, lost, lost_applied = (np.isinf(column) for column in (run.start_s, run.left_s, run.applied_s))
     for row in range(len(run)):
-        no_start = [lost_applied[rows.ready[row]]] if rows.ready[row] != NO_ROW else []
+        no_start = [lost_applied[rows.data_dependency[row]]] if rows.data_dependency[row] != NO_ROW else []
         no_start += [lost[rows.before_on_link[row]]] if rows.before_on_link[row] != NO_ROW else []
         assert lost_start[row] == any(no_start)
         assert lost[row] == lost_start[row] or may_be_stuck[row]
-        sends = (rows.src == rows.dst[row]) & (np.arange(len(run)) <= rows.free[row])
+        sends = (rows.src == rows.dst[row]) & (np.arange(len(run)) <= rows.buffer_dependency[row])
         turn = [lost_applied[rows.before_at_dst[row]]] if rows.before_at_dst[row] != NO_ROW else []
         assert lost_applied[row] == (lost[row] or lost[sends].any() or any(turn))
 
