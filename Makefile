@@ -6,7 +6,7 @@ RANKS ?= 4
 SECONDS ?= 600
 SEED ?=
 
-.PHONY: demo test test-all fuzz lint bench fidelity picture clean help
+.PHONY: demo test test-all fuzz lint docs bench fidelity picture clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, and that imports point one way"
+	@echo "make docs      this documentation as a site: leaves site/index.html"
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
@@ -28,8 +29,12 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 demo: $(VENV)/installed
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report site
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow"
@@ -45,6 +50,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/installed-docs
+	PYTHONPATH=scripts $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
@@ -62,4 +70,4 @@ picture: $(VENV)/installed
 	  --scaling 2:32 -o docs/ddp.png
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report site

@@ -1,0 +1,52 @@
+"""What MkDocs does with pages of docs/ and with docstrings beside what its extensions do; mkdocs.yml names this file.
+
+The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
+outside docs/, and Mermaid diagrams, for which Material would load a program from another site.
+"""
+
+import posixpath
+import re
+from typing import Any
+
+from flow_chart import flow_chart_svg
+
+LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
+FIELD = re.compile(r"^([a-z_][\w., ]*): ")
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """The text of a page with its diagrams drawn and its links to source files resolved."""
+    folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
+    markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
+    return LINK.sub(lambda match: resolved_link(match, folder, repo_url), markdown)
+
+
+def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:
+    """A link that leads out of docs/ as one to the repository, or as its text if there is no address; others as is."""
+    target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+    if target.startswith("docs/"):
+        return link[0]
+    return f"[{link[1]}]({repo_url.rstrip('/')}/blob/main/{target})" if repo_url else link[1]
+
+
+def with_field_lists(docstring: str) -> str:
+    r"""The text with lines such as `size_bytes: of the whole tensor` as a list, in paragraphs that begin with one.
+
+    In a terminal such lines are read as they stand; Markdown would run them together.
+
+        >>> print(with_field_lists("A link.\n\nlatency_s: of one message,\nat each end.\ngap_s: between two."))
+        A link.
+        <BLANKLINE>
+        - `latency_s`: of one message,
+          at each end.
+        - `gap_s`: between two.
+    """
+    return "\n\n".join(map(_as_list, docstring.split("\n\n")))
+
+
+def _as_list(paragraph: str) -> str:
+    if not FIELD.match(paragraph):
+        return paragraph
+    lines = paragraph.split("\n")
+    return "\n".join(FIELD.sub(r"- `\1`: ", line) if FIELD.match(line) else f"  {line}" for line in lines)

@@ -1,0 +1,77 @@
+"""The parts of the documentation site that are code of ours."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import flow_chart
+import site_hooks
+from flow_chart import flow_chart_svg, layers_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("module", [flow_chart, site_hooks])
+def test_the_examples_are_right(module: object) -> None:
+    """Those in the docstrings."""
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert (result.failed, result.attempted > 0) == (0, True)
+
+
+def test_each_node_lies_below_all_that_point_to_it() -> None:
+    """By the longest way, also where there is a shorter one."""
+    assert layers_of([("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")]) == [["a", "d"], ["b"], ["c"]]
+
+
+def test_every_node_is_drawn_once_and_every_arrow_has_one_tip() -> None:
+    """The arrow that skips a layer is drawn in two parts."""
+    svg = flow_chart_svg("flowchart TD\n    a --> b\n    b --> c\n    a --> c\n")
+    assert re.findall(r">(\w)</text>", svg) == ["a", "b", "c"]
+    assert svg.count("marker-end") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sequenceDiagram\n", "only 'flowchart TD' can be drawn"),
+        ("flowchart TD\n a -.-> b\n", "Mermaid line 'a -.-> b': only arrows can be drawn, such as 'a --> b'"),
+        ("flowchart TD\n a --> b\n b --> a\n", "go round in a circle"),
+    ],
+)
+def test_what_cannot_be_drawn_is_an_error(text: str, message: str) -> None:
+    """So that a strict build fails, rather than a diagram being missing."""
+    with pytest.raises(ValueError, match=message):
+        flow_chart_svg(text)
+
+
+def resolved(text: str, repo_url: str | None) -> str:
+    """The links of a page docs/tutorials/ring.md."""
+    return site_hooks.LINK.sub(lambda match: site_hooks.resolved_link(match, "tutorials", repo_url), text)
+
+
+def test_links_that_leave_docs_lead_to_the_repository_or_nowhere() -> None:
+    """Those within docs/ stay."""
+    text = "[code](../../ringsim/units.py) and [rule](../rule.md#order)"
+    assert resolved(text, None) == "code and [rule](../rule.md#order)"
+    assert resolved(text, "https://host/x/") == (
+        "[code](https://host/x/blob/main/ringsim/units.py) and [rule](../rule.md#order)"
+    )
+
+
+@pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])
+def test_the_reference_has_every_public_name(package: str) -> None:
+    """Once."""
+    section = (ROOT / "docs/reference/api.md").read_text().partition(f"\n## {package}\n")[2].partition("\n## ")[0]
+    documented = [path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", section, re.MULTILINE)]
+    assert sorted(documented) == sorted(importlib.import_module(package).__all__)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """And every file in the navigation exists; `make docs` says so too, but this needs no MkDocs."""
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    named = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(pages)
