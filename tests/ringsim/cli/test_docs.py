@@ -1,5 +1,6 @@
 """The examples in the docs, run as they stand there."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ringsim import algorithm, load_network, predict_time
 from ringsim.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -25,18 +27,40 @@ def printed(command: str) -> str:
     return result.stdout
 
 
+def examples(page: str) -> list[tuple[str, str]]:
+    """Each block of commands that a block of output follows, and that output."""
+    pairs = itertools.pairwise(blocks(page))
+    return [(text, output) for (language, text), (after, output) in pairs if (language, after) == ("console", "text")]
+
+
 @pytest.mark.parametrize("page", ["docs/simulator.md", "docs/networks.md", "docs/ddp.md"])
-def test_what_follows_a_prompt_is_what_is_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their order, since one may read what another wrote; in a directory where docs/ and `failing.toml` are."""
+def test_the_output_below_a_command_is_what_it_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, since one may read what another wrote; in a directory in which docs/ is."""
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    failing = [text for language, text in blocks(page) if language == "toml" and "[[failure]]" in text]
-    (tmp_path / "failing.toml").write_text("".join(failing))
     monkeypatch.chdir(tmp_path)
-    examples = [part for _, text in blocks(page) for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
-    assert examples
-    for example in examples:
-        command, _, output = example.partition("\n")
-        assert printed(command).rstrip() == output.rstrip(), command
+    assert examples(page)
+    for commands, output in examples(page):
+        assert "".join(printed(command) for command in commands.splitlines()).rstrip() == output.rstrip(), commands
+
+
+def test_the_page_shows_the_file_that_its_command_takes() -> None:
+    """But for the lines that name it."""
+    shown = next(text for language, text in blocks("docs/simulator.md") if language == "toml")
+    assert (ROOT / "docs/networks/failing.toml").read_text().endswith(f"\n\n{shown}")
+
+
+@pytest.mark.parametrize("log", ["all_gather-2nodes", "all_reduce-8nodes"])
+def test_the_logs_in_examples_are_what_the_simulator_predicts(log: str) -> None:
+    """As their first lines say."""
+    collective, _, nodes = log.removesuffix("nodes").partition("-")
+    ring = algorithm("ring", 8 * int(nodes), collective)
+    rows = [line.split() for line in (ROOT / f"examples/logs/{log}.log").read_text().splitlines() if line[0] != "#"]
+    assert len(rows) == 11
+    for row in rows:
+        predicted_us = predict_time(ring, load_network("dgx-a100"), int(row[0])) * 1e6
+        assert float(row[5]) == float(row[9]) == pytest.approx(predicted_us, abs=0.006)
 
 
 def test_the_readme_shows_what_its_second_command_prints() -> None:
