@@ -45,6 +45,16 @@ def test_the_output_below_a_command_is_what_it_prints(
         assert "".join(printed(command) for command in commands.splitlines()).rstrip() == output.rstrip(), commands
 
 
+@pytest.mark.parametrize("page", ["docs/rule.md", "docs/cost-model.md"])
+def test_the_output_below_a_program_is_what_it_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the two there may be text."""
+    programs = [(text, index) for index, (language, text) in enumerate(blocks(page)) if language == "python"]
+    assert programs
+    for program, index in programs:
+        exec(compile(program, page, "exec"), {})
+        assert ("text", capsys.readouterr().out) == blocks(page)[index + 1]
+
+
 def test_the_page_shows_the_file_that_its_command_takes() -> None:
     """But for the lines that name it."""
     shown = next(text for language, text in blocks("docs/simulator.md") if language == "toml")
