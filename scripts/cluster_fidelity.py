@@ -53,7 +53,7 @@ def _pairs() -> Iterator[Pair]:
     yield from _chosen_pairs()
 
 
-_ADDING = "a reduce_scatter takes 10 % longer there than an all_gather, because it adds; a log of one of them cannot show that"
+_ADDING = "reduce_scatter takes 10 % longer there than all_gather, because it adds; one of the logs cannot show that"
 _CONGESTED = (
     "this run on 8 hosts took longer than the run on 16, twice as long at 32 MiB: it had other hosts and other traffic"
 )
