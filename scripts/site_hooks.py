@@ -6,6 +6,7 @@ outside docs/, and Mermaid diagrams, for which Material would load a program fro
 
 import posixpath
 import re
+import textwrap
 from typing import Any
 
 from flow_chart import flow_chart_svg
@@ -30,22 +31,24 @@ def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str
     return f"[{link[1]}]({repo_url.rstrip('/')}/blob/main/{target})" if repo_url else link[1]
 
 
-def with_field_lists(docstring: str) -> str:
-    r"""The text with lines such as `size_bytes: of the whole tensor` as a list, in paragraphs that begin with one.
+def docstring_markdown(docstring: str) -> str:
+    r"""A docstring as Markdown: lines such as `size_bytes: of the whole tensor` are a list, and examples are code.
 
     In a terminal such lines are read as they stand; Markdown would run them together.
 
-        >>> print(with_field_lists("A link.\n\nlatency_s: of one message,\nat each end.\ngap_s: between two."))
+        >>> print(docstring_markdown("A link.\n\nlatency_s: of a message,\nat each end.\ngap_s: between two."))
         A link.
         <BLANKLINE>
-        - `latency_s`: of one message,
+        - `latency_s`: of a message,
           at each end.
         - `gap_s`: between two.
     """
-    return "\n\n".join(map(_as_list, docstring.split("\n\n")))
+    return "\n\n".join(map(_paragraph_markdown, docstring.split("\n\n")))
 
 
-def _as_list(paragraph: str) -> str:
+def _paragraph_markdown(paragraph: str) -> str:
+    if paragraph.startswith("    >>> "):
+        return f"```pycon\n{textwrap.dedent(paragraph)}\n```"
     if not FIELD.match(paragraph):
         return paragraph
     lines = paragraph.split("\n")

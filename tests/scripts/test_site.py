@@ -47,6 +47,12 @@ def test_what_cannot_be_drawn_is_an_error(text: str, message: str) -> None:
         flow_chart_svg(text)
 
 
+def test_examples_in_docstrings_become_code() -> None:
+    """Also after a list, of whose last item Markdown would take them for a part."""
+    markdown = site_hooks.docstring_markdown("rank: of a process.\n\n    >>> 1 + 1\n    2")
+    assert markdown == "- `rank`: of a process.\n\n```pycon\n>>> 1 + 1\n2\n```"
+
+
 def resolved(text: str, repo_url: str | None) -> str:
     """The links of a page docs/tutorials/ring.md."""
     return site_hooks.LINK.sub(lambda match: site_hooks.resolved_link(match, "tutorials", repo_url), text)
