@@ -1,7 +1,9 @@
 """What MkDocs does with pages of docs/ and with docstrings beside what its extensions do; mkdocs.yml names this file.
 
 The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
-outside docs/, and Mermaid diagrams, for which Material would load a program from another site.
+outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
+on the site only: the options of a command, in place of a comment `<!-- options: ringsim.cli:main as ringsim -->`, and
+the signature and docstring of a name, in place of its item in the list of public names.
 """
 
 import posixpath
@@ -12,14 +14,19 @@ from typing import Any
 from flow_chart import flow_chart_svg
 
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
+OPTIONS = re.compile(r"^<!-- options: ([\w.]+):(\w+) as (.+) -->$", re.MULTILINE)
+PUBLIC_NAME = re.compile(r"^- \[`\w+\.(\w+)`\]\(\.\./\.\./([\w/]+)\.py\): .*\n", re.MULTILINE)
 FIELD = re.compile(r"^([a-z_][\w., ]*): ")
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """The text of a page with its diagrams drawn and its links to source files resolved."""
+    """The text of a page with its diagrams drawn, its references filled in and its links to source files resolved."""
     folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
     markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
+    markdown = OPTIONS.sub(options_directive, markdown)
+    if folder == "reference":
+        markdown = PUBLIC_NAME.sub(docstring_directive, markdown)
     return LINK.sub(lambda match: resolved_link(match, folder, repo_url), markdown)
 
 
@@ -29,6 +36,18 @@ def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str
     if target.startswith("docs/"):
         return link[0]
     return f"[{link[1]}]({repo_url.rstrip('/')}/blob/main/{target})" if repo_url else link[1]
+
+
+def options_directive(comment: re.Match[str]) -> str:
+    """What mkdocs-click replaces by the options of a command and of its subcommands."""
+    options = {"module": comment[1], "command": comment[2], "prog_name": comment[3], "depth": 1, "style": "plain"}
+    return "\n".join(["::: mkdocs-click", *(f"    :{name}: {value}" for name, value in options.items())])
+
+
+def docstring_directive(item: re.Match[str]) -> str:
+    """What mkdocstrings replaces by the signature and docstring of a name, found in the file that the item links."""
+    module = item[2].removesuffix("/__init__").replace("/", ".")
+    return f"::: {module}.{item[1]}\n\n"
 
 
 def docstring_markdown(docstring: str) -> str:

@@ -5,13 +5,16 @@ import importlib
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import flow_chart
 import site_hooks
 from flow_chart import flow_chart_svg, layers_of
+from ringsim.cli import main
 
 ROOT = Path(__file__).parents[2]
+API, CLI = ROOT / "docs/reference/api.md", ROOT / "docs/reference/cli.md"
 
 
 @pytest.mark.parametrize("module", [flow_chart, site_hooks])
@@ -69,10 +72,32 @@ def test_links_that_leave_docs_lead_to_the_repository_or_nowhere() -> None:
 
 @pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])
 def test_the_reference_has_every_public_name(package: str) -> None:
-    """Once."""
-    section = (ROOT / "docs/reference/api.md").read_text().partition(f"\n## {package}\n")[2].partition("\n## ")[0]
-    documented = [path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", section, re.MULTILINE)]
-    assert sorted(documented) == sorted(importlib.import_module(package).__all__)
+    """Once, with a link to the file that defines it."""
+    section = API.read_text().partition(f"\n## {package}\n")[2].partition("\n## ")[0]
+    items = site_hooks.PUBLIC_NAME.findall(section)
+    assert sorted(name for name, _ in items) == sorted(importlib.import_module(package).__all__)
+    for name, path in items:
+        defined = re.search(rf"^(class |def )?{name}\b", (ROOT / f"{path}.py").read_text(), re.MULTILINE)
+        assert defined, f"{path}.py does not define {name}"
+
+
+def test_a_public_name_becomes_its_docstring() -> None:
+    """By the module that the link leads to."""
+    item = "- [`trainers.STRATEGIES`](../../trainers/strategies/__init__.py): All strategies, by name.\n"
+    assert site_hooks.PUBLIC_NAME.sub(site_hooks.docstring_directive, item) == "::: trainers.strategies.STRATEGIES\n\n"
+
+
+def test_the_reference_has_every_command_of_ringsim() -> None:
+    """In its table; their options are filled in on the site."""
+    assert set(re.findall(r"`ringsim (\w+)`", CLI.read_text())) == set(main.commands)
+
+
+def test_the_comments_name_commands() -> None:
+    """Of click, which mkdocs-click finds by them."""
+    comments = site_hooks.OPTIONS.findall(CLI.read_text())
+    assert len(comments) == 5
+    for module, command, _ in comments:
+        assert isinstance(getattr(importlib.import_module(module), command), click.Command)
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -1,6 +1,5 @@
 """The examples in the docs, run as they stand there."""
 
-import itertools
 import re
 import shlex
 from pathlib import Path
@@ -27,22 +26,28 @@ def printed(command: str) -> str:
     return result.stdout
 
 
-def examples(page: str) -> list[tuple[str, str]]:
-    """Each block of commands that a block of output follows, and that output."""
-    pairs = itertools.pairwise(blocks(page))
-    return [(text, output) for (language, text), (after, output) in pairs if (language, after) == ("console", "text")]
+def examples(page: str) -> list[tuple[list[str], str | None]]:
+    """The commands of each block that has only commands of ringsim, and the output below it, if it is shown."""
+    following = [*blocks(page)[1:], ("", "")]
+    return [
+        (text.splitlines(), output if after == "text" else None)
+        for (language, text), (after, output) in zip(blocks(page), following, strict=True)
+        if language == "console" and all(line.startswith("ringsim ") for line in text.splitlines())
+    ]
 
 
 @pytest.mark.parametrize("page", ["docs/simulator.md", "docs/networks.md", "docs/ddp.md"])
-def test_the_output_below_a_command_is_what_it_prints(
+def test_the_output_below_commands_is_what_they_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In their order, since one may read what another wrote; in a directory in which docs/ is."""
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    """In their order, since one may read what another wrote; in a directory in which docs/ and examples/ are."""
+    for folder in ("docs", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
-    assert examples(page)
+    assert any(output for _, output in examples(page))
     for commands, output in examples(page):
-        assert "".join(printed(command) for command in commands.splitlines()).rstrip() == output.rstrip(), commands
+        text = "".join(map(printed, commands))
+        assert output is None or text.rstrip() == output.rstrip(), commands
 
 
 @pytest.mark.parametrize("page", ["docs/rule.md", "docs/cost-model.md"])
