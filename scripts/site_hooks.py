@@ -16,6 +16,7 @@ from flow_chart import flow_chart_svg
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
 OPTIONS = re.compile(r"^<!-- options: ([\w.]+):(\w+) as (.+) -->$", re.MULTILINE)
 PUBLIC_NAME = re.compile(r"^- \[`\w+\.(\w+)`\]\(\.\./\.\./([\w/]+)\.py\): .*\n", re.MULTILINE)
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
 FIELD = re.compile(r"^([a-z_][\w., ]*): ")
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -28,6 +29,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if folder == "reference":
         markdown = PUBLIC_NAME.sub(docstring_directive, markdown)
     return LINK.sub(lambda match: resolved_link(match, folder, repo_url), markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The page as it is. Raises ValueError for one that would load something from another site."""
+    loaded = LOADED.search(output)
+    if loaded:
+        raise ValueError(f"{page.file.src_uri}: loads {loaded[1]}; the site must be complete without a network")
+    return output
 
 
 def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -68,6 +69,29 @@ def test_links_that_leave_docs_lead_to_the_repository_or_nowhere() -> None:
     assert resolved(text, "https://host/x/") == (
         "[code](https://host/x/blob/main/ringsim/units.py) and [rule](../rule.md#order)"
     )
+
+
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="ring.md"))
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script src="https://cdn.example/mermaid.js">',
+        '<link rel="stylesheet" href="//fonts.example/roboto.css">',
+        '<img alt="x" src=https://badge.example/x.svg>',
+    ],
+)
+def test_a_page_that_loads_from_another_site_fails_the_build(tag: str) -> None:
+    """Scripts, styles and pictures; the message names the page and the address."""
+    with pytest.raises(ValueError, match=r"^ring\.md: loads (https:)?//\w+\.example/"):
+        site_hooks.on_post_page(tag, page=PAGE)
+
+
+def test_links_to_other_sites_are_fine() -> None:
+    """They are followed only if a reader clicks on them."""
+    html = '<a href="https://ui.perfetto.dev">a viewer</a> <script src="assets/bundle.js"></script>'
+    assert site_hooks.on_post_page(html, page=PAGE) == html
 
 
 @pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])
