@@ -52,7 +52,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/installed-docs
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=scripts $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large

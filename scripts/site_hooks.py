@@ -8,7 +8,9 @@ the signature and docstring of a name, in place of its item in the list of publi
 
 import posixpath
 import re
+import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 from flow_chart import flow_chart_svg
@@ -19,6 +21,11 @@ PUBLIC_NAME = re.compile(r"^- \[`\w+\.(\w+)`\]\(\.\./\.\./([\w/]+)\.py\): .*\n",
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
 FIELD = re.compile(r"^([a-z_][\w., ]*): ")
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_startup(**_: Any) -> None:
+    """Programs of this folder can be imported from here on: the extension of griffe, and the testbed for its options."""
+    sys.path.append(str(Path(__file__).parent))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
