@@ -24,7 +24,7 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_startup(**_: Any) -> None:
-    """Programs of this folder can be imported from here on: the extension of griffe, and the testbed for its options."""
+    """Makes the programs of this folder importable: the extension of griffe, and the testbed for its options."""
     sys.path.append(str(Path(__file__).parent))
 
 
