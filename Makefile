@@ -21,7 +21,7 @@ help:
 # What is installed is recorded in files, so that nothing is installed twice.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[torch]'
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
