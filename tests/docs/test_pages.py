@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.docs.pages import NAMES, ROOT, Block, as_pattern, blocks, with_output
 # What a reader has who stands in a checkout; what the commands write stays out of ours.
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
 COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "sudo ", "mkdocs ")
+MARKS = ("", "slow", "varies", "file", "not run")
+GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
 TIMEOUT_S = 600
 
 
@@ -108,7 +111,5 @@ def test_links_lead_somewhere() -> None:
 
 def links(page: str) -> list[str]:
     """The files that a page links to, without their anchors."""
-    import re
-
     targets = re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#", "mailto"))]

@@ -85,7 +85,7 @@ def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) 
     file = str(tmp_path / "own.py")
     (before, after, sums, refusal), *others = ranks.run(own_candidate, file, num_ranks=3)
     assert (before, after, sums) == ("two_shot", f"{file}:right", [3.0, 3.0])
-    assert refusal.startswith("rank 0, chunk 0:")
+    assert "own.py:wrong over 3 ranks: at the start, rank 0: chunk 0 ends with rank 1 counted 0 times" in refusal
     assert others == [(before, after, sums, refusal)] * 2
 
 
