@@ -37,16 +37,3 @@ def test_what_follows_a_prompt_is_what_is_printed(page: str, tmp_path: Path, mon
     for example in examples:
         command, _, output = example.partition("\n")
         assert printed(command).rstrip() == output.rstrip(), command
-
-
-def test_the_readme_shows_what_its_second_command_prints() -> None:
-    """As it says."""
-    commands = next(text for _, text in blocks("README.md") if text.startswith("ringsim plot")).splitlines()
-    assert ("", printed(commands[1])) in blocks("README.md")
-
-
-def test_the_readme_shows_what_its_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first thing that a reader tries."""
-    program = next(text for language, text in blocks("README.md") if language == "python")
-    exec(compile(program, "README.md", "exec"), {})
-    assert ("", capsys.readouterr().out) in blocks("README.md")
