@@ -3,7 +3,7 @@
 A page is written so that it can be run from top to bottom:
 
 - a block of language `bash` holds commands, `python` a program; a block of language `text` right below one is what it
-  prints, in which a line of `...` stands for any lines;
+  prints, in which a line of `...` stands for any lines, and ` ...` at the end of a line for the rest of it;
 - `<!-- file: NAME -->` above a block: the reader saves it under that name;
 - `<!-- not run: REASON -->`: it cannot run on one ordinary machine, or is a fragment;
 - `<!-- slow -->`: it takes more than a few seconds, and runs with `make test-all`;
@@ -64,9 +64,15 @@ def with_outputs(page: str) -> Iterator[tuple[Block, Block | None]]:
 
 
 def as_pattern(output: str) -> re.Pattern[str]:
-    """What must be printed: the output, in which a line of `...` stands for any lines."""
-    parts = re.split(r"^\.\.\.$\n?", output.rstrip() + "\n", flags=re.M)
-    return re.compile("(?:.*\n)*?".join(map(re.escape, parts)))
+    """What must be printed: in the output, `...` stands for any lines, and ` ...` for the rest of one."""
+    return re.compile("".join(map(_line_pattern, output.rstrip().split("\n"))))
+
+
+def _line_pattern(line: str) -> str:
+    if line == "...":
+        return "(?:.*\n)*?"
+    start = line.removesuffix(" ...")
+    return re.escape(start) + ("\n" if start == line else ".*\n")
 
 
 def words_of(text: str) -> list[str]:
