@@ -63,6 +63,7 @@ def run_page(page: str, checkout: Path, *, slow: bool) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     for block, expected in with_outputs(page):
         if block.file is not None:
+            assert "/" not in block.file, f"{block.place}: it would be written into the repository, through a link"
             (checkout / block.file).write_text(block.text)
         if not block.is_run or (block.mark == "slow" and not slow):
             continue
