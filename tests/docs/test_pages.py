@@ -91,6 +91,22 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
     run_page(page, checkout, slow=True)
 
 
+def inline_commands() -> list[str]:
+    """The commands within the README's sentences and tables that can be typed as they are."""
+    code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
+    return [command for command in code if " --" in command and "FILE" not in command]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()],
+)
+def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
+    """The first ones that a reader types."""
+    assert checkout.is_dir()
+    run_commands(Block("README.md", 0, "bash", command, ""))
+
+
 @pytest.mark.parametrize("page", NAMES)
 def test_commands_are_in_blocks_that_are_run(page: str) -> None:
     """A command in a block of another language would never be tried; a mark that nobody knows would do nothing."""
