@@ -6,7 +6,7 @@ RANKS ?= 4
 SECONDS ?= 600
 SEED ?=
 
-.PHONY: demo test test-all fuzz lint docs bench fidelity picture clean help
+.PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
@@ -18,11 +18,12 @@ help:
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
+	@echo "make wheel     builds the distributions, and tries the wheel in an environment of its own, without torch"
 
 # What is installed is recorded in files, so that nothing is installed twice.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[torch]'
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
@@ -61,13 +62,21 @@ bench: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
 
 fidelity: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md --write README.md
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md --write docs/results.md
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network ib-100g --ranks 8 --bucket-cap-mb 1:128 \
 	  --scaling 2:32 -o docs/ddp.png
+
+wheel: $(VENV)/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build -o dist
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd dist && venv/bin/ringsim verify --ranks 8 && venv/bin/ringsim plot --ranks 4 -o ring.png
+	cd dist && venv/bin/ringsim animate --ranks 4 -o ring.html && venv/bin/python -m ringsim networks
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report site

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from collectives.calls import (
+    add_candidate,
     all_gather,
     all_gather_into_tensor,
     all_reduce,
@@ -43,6 +44,7 @@ __all__ = [
     "HookState",
     "MismatchError",
     "Work",
+    "add_candidate",
     "all_gather",
     "all_gather_into_tensor",
     "all_reduce",

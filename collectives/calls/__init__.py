@@ -1,6 +1,6 @@
 """The collectives, with torch.distributed's signatures: what they check, and which algorithm they take."""
 
-from collectives.calls.algorithm_choice import chooser_of, use_network
+from collectives.calls.algorithm_choice import add_candidate, chooser_of, use_network
 from collectives.calls.call import AUTO, CollectiveCall
 from collectives.calls.functions import (
     Op,
@@ -17,6 +17,7 @@ __all__ = [
     "AUTO",
     "CollectiveCall",
     "Op",
+    "add_candidate",
     "all_gather",
     "all_gather_into_tensor",
     "all_reduce",

@@ -5,11 +5,12 @@ import os
 import torch.distributed as dist
 
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, ObjectAllGather, Tag, has_backend, resolve, state_of
+from collectives.runtime import CPU, TEXT_BYTES, ObjectAllGather, Tag, has_backend, resolve, state_of
 from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
+from ringsim.files import quoted
 from ringsim.network import AnyNetwork
-from ringsim.registry import build
-from ringsim.schedule import Collective
+from ringsim.registry import build, is_built_in
+from ringsim.schedule import Collective, Schedule, verify
 from ringsim.simulation import predict_time
 
 # What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
@@ -29,19 +30,37 @@ PROBED_SIZES = (64, 32 * 2**10, 512 * 2**10)  # and half of the above
 class Chooser:
     """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
 
-    def __init__(self, group: dist.ProcessGroup, network: AnyNetwork | None = None) -> None:
-        self._network = network
+    def __init__(self, _: dist.ProcessGroup) -> None:
+        self._network: AnyNetwork | None = None
+        self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
-        self._names = ObjectAllGather(group, Tag.ALGORITHM_CHOICE)
+        self._names: ObjectAllGather | None = None
+
+    @property
+    def knows_network(self) -> bool:
+        """Whether it simulates on a network that was given or probed."""
+        return self._network is not None
+
+    def use(self, network: AnyNetwork) -> None:
+        """Choose by simulating on `network` from now on."""
+        self._network = network
+        self._chosen.clear()
+
+    def add(self, collective: Collective, algorithm: str) -> None:
+        """Choose among the others and `algorithm` from now on."""
+        if algorithm not in self._candidates[collective]:
+            self._candidates[collective].append(algorithm)
+        self._chosen.clear()
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
         """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
         key = collective, (size_bytes.bit_length() + 1) // 2
         if group.size() == 1:
-            return CANDIDATES[collective][0]
+            return self._candidates[collective][0]
         if key not in self._chosen:
             network = self._network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
+            self._names = self._names or ObjectAllGather(group, Tag.ALGORITHM_CHOICE)
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
@@ -54,7 +73,7 @@ class Chooser:
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         return min(
-            CANDIDATES[collective],
+            self._candidates[collective],
             key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes),
         )
 
@@ -66,7 +85,7 @@ def chooser_of(group: dist.ProcessGroup) -> Chooser:
 
 def require_network(group: dist.ProcessGroup) -> None:
     """Raise ValueError if `group` can neither be probed nor was told its network."""
-    if group.size() > 1 and not has_backend(group, CPU) and not state_of(group).has(Chooser):
+    if group.size() > 1 and not has_backend(group, CPU) and not chooser_of(group).knows_network:
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
             "algorithm, or calibrate and call collectives.use_network(network, group) first"
@@ -85,5 +104,36 @@ def use_network(network: AnyNetwork, group: dist.ProcessGroup | None = None) -> 
         >>> tensor
         tensor([2., 2., 2.])
     """
-    group = resolve(group)
-    state_of(group).put(Chooser(group, network))
+    chooser_of(resolve(group)).use(network)
+
+
+def add_candidate(
+    algorithm: str, collective: Collective | str = Collective.ALL_REDUCE, group: dist.ProcessGroup | None = None
+) -> None:
+    """Let the algorithm "auto" choose among `algorithm`, too, from now on, wherever the simulator finds it fastest.
+
+    algorithm: one of a user's own, FILE.py:FUNCTION or MSCCL's FILE.xml, or a built-in one that "auto" does not look
+    at. It is proved here. To be called on every rank of the group, with the same arguments.
+    group: the default group if None.
+
+    Raises ValueError for an algorithm that there is not for this collective and number of ranks, for a name of more
+    than 256 bytes, and if there is no such group; ScheduleError for an algorithm that is wrong.
+
+        >>> collectives.add_candidate("double_binary_tree")
+    """
+    group, collective = resolve(group), Collective(collective)
+    if len(algorithm.encode()) > TEXT_BYTES:  # as rank 0 tells it to the others
+        raise ValueError(f"algorithm {quoted(algorithm)}: its name must have at most {TEXT_BYTES} bytes")
+    build_proved(collective, algorithm, group.size())
+    chooser_of(group).add(collective, algorithm)
+
+
+def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
+    """Returns the schedule, proved if it is a user's own: the result of a wrong one would be wrong in silence.
+
+    Raises ValueError as `build` does, and ScheduleError, with the grid that shows the fault, for one that is wrong.
+    """
+    schedule = build(collective, algorithm, num_ranks, size_bytes)
+    if not is_built_in(collective, algorithm):
+        verify(schedule)
+    return schedule

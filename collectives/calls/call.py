@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
-from collectives.calls.algorithm_choice import Chooser, require_network
+from collectives.calls.algorithm_choice import Chooser, build_proved, require_network
 from collectives.calls.reduction import Reduction
 from collectives.runtime import (
     CPU,
@@ -27,7 +27,7 @@ from collectives.runtime import (
     resolve,
     state_of,
 )
-from ringsim.registry import build, size_variant
+from ringsim.registry import size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"
@@ -116,7 +116,8 @@ class CollectiveCall:
         key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
         executors = self._state.part(Executors).by_key
         if key not in executors:
-            executors[key] = Executor(build(collective, algorithm, self.num_ranks, size_bytes), self.group, root)
+            schedule = build_proved(collective, algorithm, self.num_ranks, size_bytes)
+            executors[key] = Executor(schedule, self.group, root)
         return executors[key]
 
     def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:

@@ -21,7 +21,7 @@ from collectives.runtime.gloo_threads import (
     set_gloo_thread_policy,
 )
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.object_gather import ObjectAllGather
+from collectives.runtime.object_gather import TEXT_BYTES, ObjectAllGather
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue
 from collectives.runtime.schedule_run import Event, ScheduleRun, Source
@@ -33,6 +33,7 @@ __all__ = [
     "CPU",
     "GLOO_THREAD_POLICIES",
     "STAGED",
+    "TEXT_BYTES",
     "UNNUMBERED",
     "CallCheck",
     "CollectiveError",

@@ -38,14 +38,6 @@ class GroupState:
         part: Part | None = self._parts.get(kind)
         return self._make(kind) if part is None else part
 
-    def has(self, kind: type) -> bool:
-        """Whether the group has an object of the class `kind` already."""
-        return kind in self._parts
-
-    def put(self, part: object) -> None:
-        """Let `part` take the place of the object of its class."""
-        self._parts[type(part)] = part
-
     def pop(self, kind: type[Part]) -> Part | None:
         """Take the object of the class `kind` out; None if there is none."""
         part: Part | None = self._parts.pop(kind, None)

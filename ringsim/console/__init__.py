@@ -6,7 +6,7 @@ from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, mes
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import progress_bar
 from ringsim.console.signals import ended_once
-from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks
+from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch
 
 __all__ = [
     "FILE",
@@ -29,5 +29,6 @@ __all__ = [
     "parse_numbers",
     "parse_share",
     "progress_bar",
+    "require_torch",
     "run_local_ranks",
 ]

@@ -34,6 +34,10 @@ class OneLineCommand(click.Command):
             sys.exit(1)
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}", self.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != "torch":
+                raise
+            self.refuse(needs_torch("this command"), self.name)
         except MISTAKES as error:
             self.refuse(message_of(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)
@@ -42,6 +46,11 @@ class OneLineCommand(click.Command):
         """Say what is wrong and exit with code 2."""
         click.echo(f"{command}: {message}", err=True)
         sys.exit(2)
+
+
+def needs_torch(command: str) -> str:
+    """What is said to a user who installed only what simulates."""
+    return f"{command} needs torch, which is not installed: pip install 'ringsim[torch]'"
 
 
 def message_of(error: Exception) -> str:

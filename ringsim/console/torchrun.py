@@ -1,5 +1,6 @@
 """Commands that torchrun or srun starts on several ranks: who speaks of a mistake, and what torchrun must set."""
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from ringsim.console.one_line import OneLineCommand
+from ringsim.console.one_line import OneLineCommand, needs_torch
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
@@ -26,6 +27,12 @@ class TorchrunCommand(OneLineCommand):
             time.sleep(GRACE_S)
             sys.exit(2)
         super().refuse(message, command)
+
+
+def require_torch(command: str) -> None:
+    """Raises ValueError, which names `command` and says how to install torch, if it is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError(needs_torch(command))
 
 
 def num_ranks(how_to_start: str) -> int:

@@ -137,6 +137,11 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
     return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
 
 
+def is_built_in(collective: Collective, algorithm: str) -> bool:
+    """Whether the tests of this project prove the algorithm; a user's own, or one of a file, is yet to be proved."""
+    return (collective, algorithm.partition("/")[0]) in ALGORITHMS
+
+
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """All that a size matters to the schedule: sizes of the same variant have the same one.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import mutants
+from tests.fuzz import deaths, mutants
 from tests.fuzz.attacks import Attack, attacks
 from tests.fuzz.campaign import Campaign, case_seed
 from tests.fuzz.case import expression
@@ -223,3 +223,18 @@ def test_ten_minutes() -> None:
     line = [sys.executable, "-m", "tests.fuzz", "--seconds", "600"]
     result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_ranks_that_do_not_get_ready_are_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine does before the attack begins is no fault, unless it happens twice."""
+    tries = []
+
+    def refuse(*_: object) -> None:
+        tries.append(1)
+        raise deaths.NotReadyError("ranks do not get ready")
+
+    monkeypatch.setattr(deaths.Death, "_prepare", refuse)
+    death = next(deaths.cases(random.Random(SEED)))
+    with pytest.raises(deaths.NotReadyError):
+        death.run()
+    assert len(tries) == 2

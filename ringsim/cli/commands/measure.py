@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, check_local_rank, check_writable, run_local_ranks
+from ringsim.console import FILE, check_local_rank, check_writable, require_torch, run_local_ranks
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
 BENCHMARK = ("-m", "collectives.benchmark", "--probes", "--in-place")
@@ -22,6 +22,7 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes; on several hosts, start that
     yourself, on each of them.
     """
+    require_torch("measure")
     check_writable(f"--output {output}", output.parent)
     chosen = () if any(option.startswith("--collective") for option in options) else ALL
     arguments = [*chosen, *options, "-o", str(output)]

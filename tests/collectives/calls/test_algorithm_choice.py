@@ -1,5 +1,7 @@
 """`algorithm="auto"`: chosen by simulation, once, and the same on all ranks."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,7 +9,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, chooser_of, use_network
 from collectives.runtime import CollectiveQueue, state_of
-from ringsim import Collective, Network, predict_time
+from ringsim import Collective, Network, ScheduleError, predict_time
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
@@ -44,6 +46,64 @@ def test_the_simulator_chooses(ranks: RankPool, num_ranks: int) -> None:
             for other in CANDIDATES[Collective.ALL_REDUCE]
         }
         assert times[name] <= 1.3 * min(times.values())
+
+
+# Every rank sends all that it has to every other, in one step: faster than the candidates there are where bytes are
+# cheap. In the other, nothing comes back from rank 1, which `verify` says.
+OWN_FILE = """
+from ringsim import Collective, Schedule, Transfer
+
+def right(n):
+    pairs = [Transfer(a, b, 0, True) for a in range(n) for b in range(n) if a != b]
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "right", n, 1, [pairs])
+
+def wrong(n):
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "wrong", n, 1, [[Transfer(0, 1, 0, True)]])
+"""
+QUICK_BYTES = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
+
+
+def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[float], str]:
+    """What is chosen before and after there is a candidate more, a sum by it, and what is said of a wrong one."""
+    chooser = chooser_of(group)
+    use_network(QUICK_BYTES, group)
+    before = chooser.choose(Collective.ALL_REDUCE, 64, group)
+    collectives.add_candidate(f"{file}:right", group=group)
+    after = chooser.choose(Collective.ALL_REDUCE, 64, group)
+    tensor = torch.full((2,), float(group.rank()))
+    collectives.all_reduce(tensor, group=group, algorithm="auto")
+    with pytest.raises(ScheduleError) as error:
+        collectives.add_candidate(f"{file}:wrong", "all_reduce", group)
+    with pytest.raises(ScheduleError):
+        collectives.all_reduce(tensor, group=group, algorithm=f"{file}:wrong")
+    return before, after, tensor.tolist(), str(error.value).splitlines()[0]
+
+
+def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) -> None:
+    """Where it is the fastest; a wrong one is refused by `verify` before anything is sent."""
+    (tmp_path / "own.py").write_text(OWN_FILE)
+    file = str(tmp_path / "own.py")
+    (before, after, sums, refusal), *others = ranks.run(own_candidate, file, num_ranks=3)
+    assert (before, after, sums) == ("two_shot", f"{file}:right", [3.0, 3.0])
+    assert "own.py:wrong over 3 ranks: at the start, rank 0: chunk 0 ends with rank 1 counted 0 times" in refusal
+    assert others == [(before, after, sums, refusal)] * 2
+
+
+def refusals(group: dist.ProcessGroup) -> list[str]:
+    """What is said of candidates that cannot be."""
+    said = []
+    for name in ("no_such", "x" * 300 + ".py:f"):
+        with pytest.raises(ValueError, match="algorithm") as error:
+            collectives.add_candidate(name, group=group)
+        said.append(str(error.value))
+    return said
+
+
+def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
+    """In one line that says what there is, or how long a name may be."""
+    ((unknown, long),) = ranks.run(refusals, num_ranks=1)
+    assert unknown.startswith("algorithm 'no_such': all_reduce has ring,")
+    assert long.endswith("its name must have at most 256 bytes")
 
 
 def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:

@@ -165,7 +165,7 @@ def absent_peer(group: dist.ProcessGroup, way: str) -> str:
 @pytest.mark.parametrize("way", ["hook", "backend"])
 def test_a_failure_reaches_the_user(tmp_path: Path, way: str) -> None:
     """The backward pass raises, and says what failed, where, and with whom."""
-    with RankPool(2, tmp_path, peer_timeout_s=2, backends=("gloo", "ring")) as pool:
+    with RankPool(2, tmp_path, peer_timeout_s=4.0, backends=("gloo", "ring")) as pool:
         message, _ = pool.run(absent_peer, way, timeout_s=30)
     assert "rank 0: all_reduce ring over 2 ranks: step 0: " in message
     assert "rank 1 failed: " in message

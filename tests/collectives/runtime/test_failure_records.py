@@ -207,7 +207,7 @@ def stalled(group: dist.ProcessGroup, victim: int) -> str:
 
 def test_all_name_the_rank_that_is_stalled(tmp_path: Path) -> None:
     """The first timeout is that of the rank that waits for it; the others see that one's connections close."""
-    with RankPool(4, tmp_path, peer_timeout_s=1.0) as pool:
+    with RankPool(4, tmp_path, peer_timeout_s=4.0) as pool:
         pool.start(stalled, 2)
         try:
             answers = pool.answers([0, 1, 3], timeout_s=60)
@@ -237,7 +237,7 @@ def _no_room(*_: object) -> None:
 
 def test_all_name_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
     """And are told its error."""
-    with RankPool(3, tmp_path, peer_timeout_s=1.0) as pool:
+    with RankPool(3, tmp_path, peer_timeout_s=4.0) as pool:
         first, own, last = pool.run(failed_by_itself, timeout_s=60)
     assert own == "no room"
     assert first.endswith("; the first rank to fail was rank 1: MemoryError: no room")

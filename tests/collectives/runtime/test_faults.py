@@ -110,10 +110,10 @@ def strike(directory: Path, seed: int) -> None:
     algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
-    with RankPool(num_ranks, directory, peer_timeout_s=1.0) as pool:
+    with RankPool(num_ranks, directory, peer_timeout_s=4.0) as pool:
         survivors = [rank for rank in range(num_ranks) if rank != victim]
         pool.start(struck, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
-        answers = pool.answers(survivors, timeout_s=20)
+        answers = pool.answers(survivors, timeout_s=60)
         processes = list(pool.processes)
     assert sorted(answers) == survivors, "a rank hangs"
     for rank, (good, report) in answers.items():
@@ -174,9 +174,9 @@ def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple
 def test_killed_in_a_batched_run(tmp_path: Path, fuse: int) -> None:
     """The survivors are told rank, step and peers, and how far they had got."""
     schedule = build(Collective.ALL_REDUCE, "ring", 3)
-    with RankPool(3, tmp_path, peer_timeout_s=1.0) as pool:
+    with RankPool(3, tmp_path, peer_timeout_s=20.0) as pool:  # nobody waits for it: all see its connections close
         pool.start(struck_in_batches, 1, fuse)
-        answers = pool.answers([0, 2], timeout_s=20)
+        answers = pool.answers([0, 2], timeout_s=60)
     assert sorted(answers) == [0, 2], "a rank hangs"
     for rank, (good, report) in answers.items():
         assert good, report

@@ -1,7 +1,6 @@
 """Fingerprints: ranks that are about to do different things all say so, and no message is taken for another's."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -198,7 +197,7 @@ SWAPS: dict[str, Swap] = {
 
 def swapped(group: dist.ProcessGroup, swap: str, backend: str) -> str:
     """What is said when ranks disagree on calls that they all have made before; and afterwards."""
-    group = new_group(group, backend, timeout_s=2)
+    group = new_group(group, backend, timeout_s=4)
     first, second = SWAPS[swap]
     for call in (first, second, first):
         call(group=group)
@@ -297,8 +296,7 @@ def absent(group: dist.ProcessGroup) -> str:
     """What the others say if rank 1 never calls."""
     collectives.check_calls(group)
     if group.rank() == 1:
-        time.sleep(3)  # longer than the others wait
-        return ""
+        return ""  # its process lives on
     with pytest.raises(CollectiveError) as error:
         collectives.all_reduce(torch.ones(3), group=group)
     return str(error.value)
@@ -306,7 +304,7 @@ def absent(group: dist.ProcessGroup) -> str:
 
 def test_who_never_calls_is_named_by_all_others(tmp_path: Path) -> None:
     """After the timeout of the group, on every rank."""
-    with RankPool(4, tmp_path, peer_timeout_s=1.0) as pool:
+    with RankPool(4, tmp_path, peer_timeout_s=4.0) as pool:
         messages = pool.run(absent, num_ranks=4, timeout_s=20)
     for rank in (0, 2, 3):
         assert f"rank {rank}: all_gather direct over 4 ranks: step 0: receiving chunk 1 from rank 1" in messages[rank]

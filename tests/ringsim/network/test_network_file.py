@@ -239,3 +239,9 @@ def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     result = CliRunner().invoke(main, ["networks", str(path)])
     assert result.stderr == f"ringsim: {path}: is not UTF-8 text: invalid start byte at byte 0\n"
+
+
+def test_the_manual_shows_the_file_that_its_command_takes() -> None:
+    """Of the network that fails, but for the lines that name it."""
+    shown = re.findall(r"```toml\n(.*?)```", (DOCS / "simulator.md").read_text(), re.DOTALL)
+    assert [(DOCS / "networks/failing.toml").read_text().endswith(f"\n\n{text}") for text in shown] == [True]

@@ -1,0 +1,132 @@
+"""Every command and program of the manual runs as it is printed."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+
+# What a reader has who stands in a checkout; what the commands write stays out of ours.
+CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
+COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "sudo ", "mkdocs ")
+MARKS = ("", "slow", "varies", "file", "not run")
+GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
+TIMEOUT_S = 600
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files of this one, to which a page may write."""
+    for name in CHECKOUT:
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def run_commands(block: Block) -> str:
+    """What the commands print, as they are typed one after the other into a shell."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, f"{block.place}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def run_program(block: Block, names: dict[str, object]) -> str:
+    """What a program prints; the programs of a page share their names, as the cells of a notebook do."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * block.line + block.text, block.page, "exec"), names)
+    return printed.getvalue()
+
+
+def check_output(block: Block, expected: Block, printed: str) -> None:
+    """What is below a block is what it prints, or where that varies, has its words."""
+    if expected.mark == "varies":
+        missing = set(words_of(expected.text)) - set(words_of(printed))
+        assert not missing, f"{block.place}: {sorted(missing)} are not printed any more:\n{printed}"
+    else:
+        assert as_pattern(expected.text).fullmatch(printed.rstrip() + "\n"), f"{block.place} prints:\n{printed}"
+
+
+def run_page(page: str, checkout: Path, *, slow: bool) -> None:
+    """All blocks from top to bottom, but for the slow ones unless `slow`."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block, expected in with_outputs(page):
+        if block.file is not None:
+            assert "/" not in block.file, f"{block.place}: it would be written into the repository, through a link"
+            (checkout / block.file).write_text(block.text)
+        if not block.is_run or (block.mark == "slow" and not slow):
+            continue
+        printed = run_commands(block) if block.language == "bash" else run_program(block, names)
+        if expected is not None:
+            check_output(block, expected, printed)
+
+
+def has(page: str, mark: str) -> bool:
+    """Whether a block of the page that is run has the mark."""
+    return any(block.is_run and block.mark == mark for block in blocks(page))
+
+
+@pytest.mark.parametrize("page", [name for name in NAMES if any(block.is_run for block in blocks(name))])
+def test_a_page_runs_as_printed(page: str, checkout: Path) -> None:
+    """From top to bottom, in a directory of its own."""
+    run_page(page, checkout, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [name for name in NAMES if has(name, "slow")])
+def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) -> None:
+    """Likewise, with the commands that measure and train."""
+    run_page(page, checkout, slow=True)
+
+
+def inline_commands() -> list[str]:
+    """The commands within the README's sentences and tables that can be typed as they are."""
+    code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
+    return [command for command in code if " --" in command and "FILE" not in command]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()],
+)
+def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
+    """The first ones that a reader types."""
+    assert checkout.is_dir()
+    run_commands(Block("README.md", 0, "bash", command, ""))
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_commands_are_in_blocks_that_are_run(page: str) -> None:
+    """A command in a block of another language would never be tried; a mark that nobody knows would do nothing."""
+    for block in blocks(page):
+        kind = block.mark.partition(":")[0]
+        assert kind in ("", "slow", "varies", "file", "not run") or block.mark.startswith(
+            ("made by", "end of", "imports")
+        )
+        if block.language in ("", "text") and not block.mark.startswith("not run: "):
+            assert not block.text.startswith(COMMANDS), f"{block.place}: commands are in blocks of language bash"
+
+
+def test_links_lead_somewhere() -> None:
+    """Every file that a page links to is there."""
+    for page in NAMES:
+        for target in links(page):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}: there is no such file"
+
+
+def links(page: str) -> list[str]:
+    """The files that a page links to, without their anchors."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
+    return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#", "mailto"))]

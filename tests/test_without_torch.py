@@ -1,0 +1,68 @@
+"""What somebody finds who installed only what simulates: no torch."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Torch then is not found, as where it is not installed.
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.split(".")[0] == "torch" else find(name, *rest)
+sys.argv = sys.argv[1:]
+"""
+RINGSIM = WITHOUT_TORCH + "from ringsim.cli import main; main()"
+TRAINERS = WITHOUT_TORCH + "from trainers.cli.group import main; main(prog_name='trainers')"
+
+
+def start(program: str, command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command line, in a directory of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *command.split()], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ringsim simulate --ranks 4 --size 1MiB",
+        "ringsim plot --ranks 4 -o ring.png",
+        "ringsim sweep --ranks 2:4 --sizes 1MiB",
+        "ringsim verify --algorithm halving_doubling --ranks 7",
+        "ringsim networks",
+        "trainers train --help",
+    ],
+)
+def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
+    """Nor does any help."""
+    done = start(RINGSIM if command.startswith("ringsim") else TRAINERS, command, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "place"),
+    [
+        (RINGSIM, "ringsim measure --ranks 2", "ringsim: measure"),
+        (TRAINERS, "trainers --task mlp --steps 1", "trainers: this command"),
+        (TRAINERS, "trainers --task mlp --steps 1 --ranks 2", "trainers: this command"),
+    ],
+)
+def test_what_needs_torch_says_so_in_one_line(program: str, command: str, place: str, tmp_path: Path) -> None:
+    """With the command that installs it, and nothing is left behind."""
+    done = start(program, command, tmp_path)
+    assert done.stderr == f"{place} needs torch, which is not installed: pip install 'ringsim[torch]'\n"
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+
+
+def test_torch_is_an_extra_that_development_has() -> None:
+    """Both set-up commands install it; `pip install ringsim` does not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not any(name.startswith("torch") for name in project["dependencies"])
+    assert any(name.startswith("torch") for name in project["optional-dependencies"]["torch"])
+    assert any("torch" in name for name in project["optional-dependencies"]["dev"])
+    assert "-e '.[torch]'" in (ROOT / "Makefile").read_text()
