@@ -6,7 +6,7 @@ RANKS ?= 4
 SECONDS ?= 600
 SEED ?=
 
-.PHONY: demo test test-all fuzz lint bench fidelity picture wheel clean help
+.PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, and that imports point one way"
+	@echo "make docs      this documentation as a site: leaves site/index.html"
 	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
 	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
 	@echo "make picture   the pictures in docs/"
@@ -29,8 +30,12 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 demo: $(VENV)/installed
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report site
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow"
@@ -46,6 +51,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
@@ -71,4 +79,4 @@ wheel: $(VENV)/installed-dev
 	cd dist && venv/bin/ringsim animate --ranks 4 -o ring.html && venv/bin/python -m ringsim networks
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis report site

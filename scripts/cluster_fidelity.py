@@ -53,15 +53,17 @@ def _pairs() -> Iterator[Pair]:
     yield from _chosen_pairs()
 
 
-_ADDING = "reduce_scatter is 10 % slower than all_gather there, as it adds; one of them does not tell"
-_CONGESTED = "this run on 8 hosts took longer than the one on 16, twice as long at 32 MiB: other hosts, other traffic"
-_TCP = "TCP without NCCL's plug-in: both the rate and the waiting change with the number of hosts"
+_ADDING = "reduce_scatter takes 10 % longer there than all_gather, because it adds; one of the logs cannot show that"
+_CONGESTED = (
+    "this run on 8 hosts took longer than the run on 16, twice as long at 32 MiB: it had other hosts and other traffic"
+)
+_TCP = "TCP without NCCL's network plug-in: both bandwidth and latency change with the number of hosts"
 _PCIE_16 = (
-    "the 100 Gbit/s logs scatter by a factor of 2 from row to row, and a GPU on PCIe does not reach the NIC's rate"
+    "the 100 Gbit/s logs differ by a factor of 2 from row to row, and a GPU on PCIe does not reach the NIC's rate"
 )
 _FLAT = (
-    "up to 32 MiB the times on 8 hosts go in steps (the same from 1 to 4 and from 8 to 32 MiB): NCCL changes protocol "
-    "and chunk by the bytes of a rank, not as the fastest would be"
+    "up to 32 MiB the times on 8 hosts are steps (the same from 1 to 4 and from 8 to 32 MiB): NCCL chooses protocol "
+    "and chunk by the bytes of a rank, not by what is fastest"
 )
 
 
@@ -102,7 +104,7 @@ def _chosen_pairs() -> Iterator[Pair]:
         yield Pair((f"coreweave-a100-{test}-n2",), (f"coreweave-a100-{test}-n4",), False)
     yield Pair(
         ("coreweave-a100-sendrecv-n2",), ("coreweave-a100-all_reduce-n2",), False,
-        "NCCL sends single messages over fewer channels than a collective has, up to 25 MiB several times slower",
+        "NCCL sends single messages over fewer channels than a collective has, several times slower up to 25 MiB",
     )  # fmt: skip
 
 
@@ -137,7 +139,7 @@ def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
 def table(results: list[Result]) -> str:
     """Markdown."""
     lines = [
-        "| calibrated on | predicted | cells | median | 95th percentile | median from 64 MiB | target | |",
+        "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | target | |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:

@@ -202,7 +202,7 @@ def main(output: Path, write: tuple[Path, ...], again: bool, only: tuple[str, ..
     lines = [
         f"{where['machine']}, {where['cores']} cores, {where['system']}, ringsim {where['ringsim']}, {where['date']}.",
         "",
-        "| where | sizes | cells | median error | 95th percentile | spread of what was measured | target | |",
+        "| where | sizes | cells | median error | 95th percentile | measured spread | target | |",
         "|---|---|---|---|---|---|---|---|",
         *(row for each in chosen for row in rows(each, output, again)),
         *(training_row(each, output, again) for each in trained),

@@ -1,0 +1,90 @@
+"""What MkDocs does with pages of docs/ and with docstrings beside what its extensions do; mkdocs.yml names this file.
+
+The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
+outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
+on the site only: the options of a command, in place of a comment `<!-- options: ringsim.cli:main as ringsim -->`, and
+the signature and docstring of a name, in place of its item in the list of public names.
+"""
+
+import posixpath
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from flow_chart import flow_chart_svg
+
+LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
+OPTIONS = re.compile(r"^<!-- options: ([\w.]+):(\w+) as (.+) -->$", re.MULTILINE)
+PUBLIC_NAME = re.compile(r"^- \[`\w+\.(\w+)`\]\(\.\./\.\./([\w/]+)\.py\): .*\n", re.MULTILINE)
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
+FIELD = re.compile(r"^([a-z_][\w., ]*): ")
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_startup(**_: Any) -> None:
+    """Makes the programs of this folder importable: the extension of griffe, and the testbed for its options."""
+    sys.path.append(str(Path(__file__).parent))
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """The text of a page with its diagrams drawn, its references filled in and its links to source files resolved."""
+    folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
+    markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
+    markdown = OPTIONS.sub(options_directive, markdown)
+    if folder == "reference":
+        markdown = PUBLIC_NAME.sub(docstring_directive, markdown)
+    return LINK.sub(lambda match: resolved_link(match, folder, repo_url), markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The page as it is. Raises ValueError for one that would load something from another site."""
+    loaded = LOADED.search(output)
+    if loaded:
+        raise ValueError(f"{page.file.src_uri}: loads {loaded[1]}; the site must be complete without a network")
+    return output
+
+
+def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:
+    """A link that leads out of docs/ as one to the repository, or as its text if there is no address; others as is."""
+    target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+    if target.startswith("docs/"):
+        return link[0]
+    return f"[{link[1]}]({repo_url.rstrip('/')}/blob/main/{target})" if repo_url else link[1]
+
+
+def options_directive(comment: re.Match[str]) -> str:
+    """What mkdocs-click replaces by the options of a command and of its subcommands."""
+    options = {"module": comment[1], "command": comment[2], "prog_name": comment[3], "depth": 1, "style": "plain"}
+    return "\n".join(["::: mkdocs-click", *(f"    :{name}: {value}" for name, value in options.items())])
+
+
+def docstring_directive(item: re.Match[str]) -> str:
+    """What mkdocstrings replaces by the signature and docstring of a name, found in the file that the item links."""
+    module = item[2].removesuffix("/__init__").replace("/", ".")
+    return f"::: {module}.{item[1]}\n\n"
+
+
+def docstring_markdown(docstring: str) -> str:
+    r"""A docstring as Markdown: lines such as `size_bytes: of the whole tensor` are a list, and examples are code.
+
+    In a terminal such lines are read as they stand; Markdown would run them together.
+
+        >>> print(docstring_markdown("A link.\n\nlatency_s: of a message,\nat each end.\ngap_s: between two."))
+        A link.
+        <BLANKLINE>
+        - `latency_s`: of a message,
+          at each end.
+        - `gap_s`: between two.
+    """
+    return "\n\n".join(map(_paragraph_markdown, docstring.split("\n\n")))
+
+
+def _paragraph_markdown(paragraph: str) -> str:
+    if paragraph.startswith("    >>> "):
+        return f"```pycon\n{textwrap.dedent(paragraph)}\n```"
+    if not FIELD.match(paragraph):
+        return paragraph
+    lines = paragraph.split("\n")
+    return "\n".join(FIELD.sub(r"- `\1`: ", line) if FIELD.match(line) else f"  {line}" for line in lines)

@@ -1,0 +1,134 @@
+"""The parts of the documentation site that are code of ours."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+import flow_chart
+import site_hooks
+from flow_chart import flow_chart_svg, layers_of
+from ringsim.cli import main
+
+ROOT = Path(__file__).parents[2]
+API, CLI = ROOT / "docs/reference/api.md", ROOT / "docs/reference/cli.md"
+
+
+@pytest.mark.parametrize("module", [flow_chart, site_hooks])
+def test_the_examples_are_right(module: object) -> None:
+    """Those in the docstrings."""
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert (result.failed, result.attempted > 0) == (0, True)
+
+
+def test_each_node_lies_below_all_that_point_to_it() -> None:
+    """By the longest way, also where there is a shorter one."""
+    assert layers_of([("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")]) == [["a", "d"], ["b"], ["c"]]
+
+
+def test_every_node_is_drawn_once_and_every_arrow_has_one_tip() -> None:
+    """The arrow that skips a layer is drawn in two parts."""
+    svg = flow_chart_svg("flowchart TD\n    a --> b\n    b --> c\n    a --> c\n")
+    assert re.findall(r">(\w)</text>", svg) == ["a", "b", "c"]
+    assert svg.count("marker-end") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sequenceDiagram\n", "only 'flowchart TD' can be drawn"),
+        ("flowchart TD\n a -.-> b\n", "Mermaid line 'a -.-> b': only arrows can be drawn, such as 'a --> b'"),
+        ("flowchart TD\n a --> b\n b --> a\n", "go round in a circle"),
+    ],
+)
+def test_what_cannot_be_drawn_is_an_error(text: str, message: str) -> None:
+    """So that a strict build fails, rather than a diagram being missing."""
+    with pytest.raises(ValueError, match=message):
+        flow_chart_svg(text)
+
+
+def test_examples_in_docstrings_become_code() -> None:
+    """Also after a list, of whose last item Markdown would take them for a part."""
+    markdown = site_hooks.docstring_markdown("rank: of a process.\n\n    >>> 1 + 1\n    2")
+    assert markdown == "- `rank`: of a process.\n\n```pycon\n>>> 1 + 1\n2\n```"
+
+
+def resolved(text: str, repo_url: str | None) -> str:
+    """The links of a page docs/tutorials/ring.md."""
+    return site_hooks.LINK.sub(lambda match: site_hooks.resolved_link(match, "tutorials", repo_url), text)
+
+
+def test_links_that_leave_docs_lead_to_the_repository_or_nowhere() -> None:
+    """Those within docs/ stay."""
+    text = "[code](../../ringsim/units.py) and [rule](../rule.md#order)"
+    assert resolved(text, None) == "code and [rule](../rule.md#order)"
+    assert resolved(text, "https://host/x/") == (
+        "[code](https://host/x/blob/main/ringsim/units.py) and [rule](../rule.md#order)"
+    )
+
+
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="ring.md"))
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script src="https://cdn.example/mermaid.js">',
+        '<link rel="stylesheet" href="//fonts.example/roboto.css">',
+        '<img alt="x" src=https://badge.example/x.svg>',
+    ],
+)
+def test_a_page_that_loads_from_another_site_fails_the_build(tag: str) -> None:
+    """Scripts, styles and pictures; the message names the page and the address."""
+    with pytest.raises(ValueError, match=r"^ring\.md: loads (https:)?//\w+\.example/"):
+        site_hooks.on_post_page(tag, page=PAGE)
+
+
+def test_links_to_other_sites_are_fine() -> None:
+    """They are followed only if a reader clicks on them."""
+    html = '<a href="https://ui.perfetto.dev">a viewer</a> <script src="assets/bundle.js"></script>'
+    assert site_hooks.on_post_page(html, page=PAGE) == html
+
+
+@pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])
+def test_the_reference_has_every_public_name(package: str) -> None:
+    """Once, with a link to the file that defines it."""
+    section = API.read_text().partition(f"\n## {package}\n")[2].partition("\n## ")[0]
+    items = site_hooks.PUBLIC_NAME.findall(section)
+    assert sorted(name for name, _ in items) == sorted(importlib.import_module(package).__all__)
+    for name, path in items:
+        defined = re.search(rf"^(class |def )?{name}\b", (ROOT / f"{path}.py").read_text(), re.MULTILINE)
+        assert defined, f"{path}.py does not define {name}"
+
+
+def test_a_public_name_becomes_its_docstring() -> None:
+    """By the module that the link leads to."""
+    item = "- [`trainers.STRATEGIES`](../../trainers/strategies/__init__.py): All strategies, by name.\n"
+    assert site_hooks.PUBLIC_NAME.sub(site_hooks.docstring_directive, item) == "::: trainers.strategies.STRATEGIES\n\n"
+
+
+def test_the_reference_has_every_command_of_ringsim() -> None:
+    """In its table; their options are filled in on the site."""
+    assert set(re.findall(r"`ringsim (\w+)`", CLI.read_text())) == set(main.commands)
+
+
+def test_the_comments_name_commands() -> None:
+    """Of click, which mkdocs-click finds by them."""
+    comments = site_hooks.OPTIONS.findall(CLI.read_text())
+    assert len(comments) == 5
+    for module, command, _ in comments:
+        assert isinstance(getattr(importlib.import_module(module), command), click.Command)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Or, if it is a decision record, in their index; `make docs` says so too, but this needs no MkDocs."""
+    docs = ROOT / "docs"
+    records = {path.name for path in docs.glob("decisions/0*.md")}
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (docs / "decisions/index.md").read_text())) == records
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {f"decisions/{name}" for name in records}
+    named = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(pages)
