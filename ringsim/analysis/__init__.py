@@ -1,5 +1,6 @@
 """What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
 
+from ringsim.analysis.animation import Animation, make_animation
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
@@ -7,13 +8,16 @@ from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.overview import Overview, make_overview
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.sentences import COMPLETE, templates
 from ringsim.analysis.stall import format_stall
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most
 
 __all__ = [
     "BASELINE",
+    "COMPLETE",
     "MAX_TRANSFERS",
+    "Animation",
     "Congestion",
     "CriticalPath",
     "Explanation",
@@ -32,7 +36,9 @@ __all__ = [
     "find_placement",
     "format_costs",
     "format_stall",
+    "make_animation",
     "make_overview",
     "run_sweep",
+    "templates",
     "why_not_explained",
 ]

@@ -1,0 +1,44 @@
+"""`walk_holdings`: whose shares each rank holds of each chunk, transfer by transfer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.schedule import Bools, Ints, Schedule, Step, initial_counts, required
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldStep:
+    """One step of a schedule, and how many shares the receiver holds of each chunk that it is sent.
+
+    before, after: the number of contributors in the receiver's chunk, (num_transfers,).
+    finished: whether the chunk then is what the collective asks for, (num_transfers,).
+    """
+
+    index: int
+    step: Step
+    before: Ints
+    after: Ints
+    finished: Bools
+
+
+def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
+    """Yields every step, carried out one after the other as `replay` does."""
+    holds = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks) > 0
+    complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0] > 0
+    for index, step in enumerate(schedule.steps):
+        sent = holds[step.src, step.chunk]  # a copy: what is sent is what was held before the step
+        before, after = np.zeros((2, len(step)), dtype=np.int64)
+        finished = np.zeros(len(step), dtype=np.bool_)
+        for row, (_, dst, chunk, reduce) in enumerate(step):
+            before[row] = holds[dst, chunk].sum()
+            holds[dst, chunk] = (holds[dst, chunk] | sent[row]) if reduce else sent[row]
+            after[row] = holds[dst, chunk].sum()
+            finished[row] = (holds[dst, chunk] == complete[chunk]).all()
+        yield HeldStep(index, step, before, after, finished)
+
+
+def num_shares(schedule: Schedule) -> int:
+    """How many ranks' shares a finished chunk holds: all ranks', or one where nothing is summed."""
+    return schedule.num_ranks if schedule.collective.reduces else 1
