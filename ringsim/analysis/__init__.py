@@ -8,7 +8,7 @@ from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.overview import Overview, make_overview
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.analysis.sentences import COMPLETE, templates
+from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import format_stall
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most
@@ -36,6 +36,7 @@ __all__ = [
     "find_placement",
     "format_costs",
     "format_stall",
+    "goal_sentence",
     "make_animation",
     "make_overview",
     "run_sweep",

@@ -34,6 +34,7 @@ class Animation:
 
     name: str
     schedule: Schedule
+    network: AnyNetwork
     size_bytes: int
     timeline: Timeline
     action: Ints
@@ -79,6 +80,7 @@ def make_animation(
     return Animation(
         name=name or schedule.algorithm,
         schedule=schedule,
+        network=network,
         size_bytes=size_bytes,
         timeline=timeline,
         action=_joined([actions(held) for held in steps])[order],

@@ -11,7 +11,8 @@ import numpy as np
 from ringsim.network import Floats
 from ringsim.schedule import Collective, Ints, Schedule
 
-_MARGIN = 0.08  # of the unit square, around everything
+_MARGIN = 0.12  # of the unit square, around everything
+_GRID_MARGIN = 0.16  # there links go round the outside
 
 
 class GraphShape(Enum):
@@ -56,7 +57,7 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
     if host_of_rank is not None and 1 < len(np.unique(host_of_rank)) < num_ranks:
         return _in_hosts(host_names, host_of_rank)
     neighbours = _neighbours(schedule)
-    if (order := _way_round(neighbours)) is not None:
+    if (order := _way_round(neighbours, _root(schedule))) is not None:
         return GraphLayout(GraphShape.RING, _on_circle(np.array(order)))
     if sum(map(len, neighbours)) == 2 * (num_ranks - 1) and _is_connected(neighbours):
         return GraphLayout(GraphShape.TREE, _as_tree(neighbours, _root(schedule)))
@@ -75,12 +76,15 @@ def _neighbours(schedule: Schedule) -> list[set[int]]:
     return neighbours
 
 
-def _way_round(neighbours: Sequence[set[int]]) -> list[int] | None:
-    """The ranks in the order of the one ring or chain that the pairs form; None if they form another graph."""
+def _way_round(neighbours: Sequence[set[int]], root: int) -> list[int] | None:
+    """The ranks in the order of the one ring that the pairs form, or the one chain with the root at an end.
+
+    None if they form another graph, such as a chain that is a tree with two branches.
+    """
     ends = [rank for rank, others in enumerate(neighbours) if len(others) == 1]
-    if len(ends) not in (0, 2) or any(not 1 <= len(others) <= 2 for others in neighbours):
+    if (ends and (len(ends) != 2 or root not in ends)) or any(not 1 <= len(others) <= 2 for others in neighbours):
         return None
-    order, previous, rank = [], -1, min(ends, default=0)
+    order, previous, rank = [], -1, root if ends else 0
     while len(order) < len(neighbours):
         order.append(rank)
         # A ring goes the way in which the ranks are counted.
@@ -162,7 +166,8 @@ def _is_torus(neighbours: Sequence[set[int]], num_rows: int, num_columns: int) -
 
 def _on_grid(num_rows: int, num_columns: int) -> Floats:
     row, column = np.divmod(np.arange(num_rows * num_columns), num_columns)
-    return _within_margins(np.column_stack([column / max(num_columns - 1, 1), row / max(num_rows - 1, 1)]))
+    places = np.column_stack([column / max(num_columns - 1, 1), row / max(num_rows - 1, 1)])
+    return _within_margins(places, _GRID_MARGIN)
 
 
 def _on_circle(order: Ints) -> Floats:
@@ -199,5 +204,5 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
     return np.column_stack([box.left + across * (box.right - box.left), box.top + down * (box.bottom - box.top)])
 
 
-def _within_margins(places: Floats) -> Floats:
-    return _MARGIN + places * (1 - 2 * _MARGIN)
+def _within_margins(places: Floats, margin: float = _MARGIN) -> Floats:
+    return margin + places * (1 - 2 * margin)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.analysis.holdings import HeldStep, num_shares
-from ringsim.schedule import Ints, Schedule
+from ringsim.schedule import Collective, Ints, Schedule
 
 MAX_CLAUSES = 4  # in the sentence of a step that follows no rule
 
@@ -27,6 +27,23 @@ TRANSFER_TEMPLATES = (
 )
 COPY_TEMPLATE = "rank {dst} copies chunk {chunk} from rank {src}"  # where nothing is summed
 COMPLETE = ", complete"  # added where the chunk is finished
+
+
+_GOALS = {
+    Collective.ALL_REDUCE: "every rank has a share of its own of every chunk; in the end every rank must hold the sum "
+    "of all {ranks} shares of every chunk",
+    Collective.REDUCE_SCATTER: "every rank has a share of its own of every chunk; in the end each rank must hold the "
+    "sum of all {ranks} shares of its own part",
+    Collective.REDUCE: "every rank has a share of its own of every chunk; in the end rank 0 must hold the sum of all "
+    "{ranks} shares of every chunk",
+    Collective.ALL_GATHER: "every rank has a part of the data; in the end every rank must hold all parts",
+    Collective.BROADCAST: "rank 0 has all of the data; in the end every rank must hold it",
+}
+
+
+def goal_sentence(schedule: Schedule) -> str:
+    """Returns what the ranks have before the first step, and what they must hold after the last."""
+    return _GOALS[schedule.collective].format(ranks=schedule.num_ranks)
 
 
 def actions(held: HeldStep) -> Ints:

@@ -4,6 +4,7 @@ import click
 
 from ringsim import __version__
 from ringsim.cli.commands.algorithms import algorithms, verify
+from ringsim.cli.commands.animate import animate
 from ringsim.cli.commands.calibrate import calibrate
 from ringsim.cli.commands.compare import compare
 from ringsim.cli.commands.ddp import ddp
@@ -24,5 +25,5 @@ def main() -> None:
 
 
 MEASURED = (measure, calibrate, compare)
-for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
+for command in (simulate, animate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
     main.add_command(command)

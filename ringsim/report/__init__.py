@@ -9,6 +9,7 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
+from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
@@ -17,6 +18,7 @@ from ringsim.report.trace import write_trace
 from ringsim.report.training_step_table import format_prediction
 
 __all__ = [
+    "animation_page",
     "comparison_csv",
     "describe",
     "fit_dict",
