@@ -6,7 +6,7 @@ import numpy as np
 
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.holdings import HeldStep, num_shares, walk_holdings
-from ringsim.analysis.phases import Phase, find_phases
+from ringsim.analysis.phases import SchedulePhase, find_phases
 from ringsim.analysis.sentences import actions, step_sentence
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
@@ -24,6 +24,7 @@ class Animation:
     """One run of a schedule: its timeline, and what its steps mean.
 
     name: of the run, to tell it from another beside it. size_bytes: of the whole tensor.
+    sent, result: whose shares each transfer carries, and its receiver's chunk holds then, (num_transfers, num_ranks).
     action, held, finished: of each transfer in the order of the timeline: what its receiver does (see `Action`), how
     many shares are in the receiver's chunk then, and whether that is all; (num_transfers,).
     initial: whose share a rank holds of each chunk before the first step, -1 for none; (num_ranks, num_chunks).
@@ -37,12 +38,14 @@ class Animation:
     network: AnyNetwork
     size_bytes: int
     timeline: Timeline
+    sent: Bools
+    result: Bools
     action: Ints
     held: Ints
     finished: Bools
     initial: Ints
     wanted: Bools
-    phases: tuple[Phase, ...]
+    phases: tuple[SchedulePhase, ...]
     sentences: tuple[str, ...]
     step_end_s: Seconds
     graph: GraphLayout
@@ -83,6 +86,8 @@ def make_animation(
         network=network,
         size_bytes=size_bytes,
         timeline=timeline,
+        sent=_rows(schedule, [held.sent for held in steps])[order],
+        result=_rows(schedule, [held.result for held in steps])[order],
         action=_joined([actions(held) for held in steps])[order],
         held=_joined([held.after for held in steps])[order],
         finished=_joined([held.finished for held in steps])[order].astype(np.bool_),
@@ -122,6 +127,10 @@ def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ..
 
 def _joined(columns: list[Ints] | list[Bools]) -> Ints:
     return np.concatenate([np.empty(0, dtype=np.int64), *columns])
+
+
+def _rows(schedule: Schedule, tables: list[Bools]) -> Bools:
+    return np.concatenate([np.empty((0, schedule.num_ranks), dtype=np.bool_), *tables])
 
 
 def _rows_of_timeline(steps: list[HeldStep], timeline: Timeline) -> Ints:

@@ -84,7 +84,8 @@ def _way_round(neighbours: Sequence[set[int]], root: int) -> list[int] | None:
     ends = [rank for rank, others in enumerate(neighbours) if len(others) == 1]
     if (ends and (len(ends) != 2 or root not in ends)) or any(not 1 <= len(others) <= 2 for others in neighbours):
         return None
-    order, previous, rank = [], -1, root if ends else 0
+    order: list[int] = []
+    previous, rank = -1, root if ends else 0
     while len(order) < len(neighbours):
         order.append(rank)
         # A ring goes the way in which the ranks are counted.

@@ -12,12 +12,15 @@ from ringsim.schedule import Bools, Ints, Schedule, Step, initial_counts, requir
 class HeldStep:
     """One step of a schedule, and how many shares the receiver holds of each chunk that it is sent.
 
+    sent, result: whose shares are in what is sent, and in the receiver's chunk then, (num_transfers, num_ranks).
     before, after: the number of contributors in the receiver's chunk, (num_transfers,).
     finished: whether the chunk then is what the collective asks for, (num_transfers,).
     """
 
     index: int
     step: Step
+    sent: Bools
+    result: Bools
     before: Ints
     after: Ints
     finished: Bools
@@ -29,14 +32,14 @@ def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
     complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0] > 0
     for index, step in enumerate(schedule.steps):
         sent = holds[step.src, step.chunk]  # a copy: what is sent is what was held before the step
-        before, after = np.zeros((2, len(step)), dtype=np.int64)
-        finished = np.zeros(len(step), dtype=np.bool_)
+        result = np.empty_like(sent)
+        before = np.zeros(len(step), dtype=np.int64)
         for row, (_, dst, chunk, reduce) in enumerate(step):
             before[row] = holds[dst, chunk].sum()
             holds[dst, chunk] = (holds[dst, chunk] | sent[row]) if reduce else sent[row]
-            after[row] = holds[dst, chunk].sum()
-            finished[row] = (holds[dst, chunk] == complete[chunk]).all()
-        yield HeldStep(index, step, before, after, finished)
+            result[row] = holds[dst, chunk]
+        finished = (result == complete[step.chunk]).all(axis=1)
+        yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
 
 
 def num_shares(schedule: Schedule) -> int:

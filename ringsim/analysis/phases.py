@@ -9,7 +9,7 @@ from ringsim.analysis.holdings import HeldStep
 from ringsim.schedule import Bools, Collective, Ints, Schedule, Step
 
 
-class Phase(NamedTuple):
+class SchedulePhase(NamedTuple):
     """The steps `first` to `last`, which have one name."""
 
     name: str
@@ -17,13 +17,15 @@ class Phase(NamedTuple):
     last: int
 
 
-def find_phases(schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Ints | None = None) -> tuple[Phase, ...]:
+def find_phases(
+    schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Ints | None = None
+) -> tuple[SchedulePhase, ...]:
     """Returns the phases in their order: steps that add, that copy, or do both, side by side.
 
     steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
     that stay within hosts are a phase of their own.
     """
-    phases: list[Phase] = []
+    phases: list[SchedulePhase] = []
     adding, copying = _names(schedule, steps)
     for held in steps:
         reduce = held.step.reduce
@@ -32,7 +34,7 @@ def find_phases(schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Int
         if phases and phases[-1].name == name:
             phases[-1] = phases[-1]._replace(last=held.index)
         else:
-            phases.append(Phase(name, held.index, held.index))
+            phases.append(SchedulePhase(name, held.index, held.index))
     return tuple(phases)
 
 

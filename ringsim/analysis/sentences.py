@@ -29,7 +29,7 @@ COPY_TEMPLATE = "rank {dst} copies chunk {chunk} from rank {src}"  # where nothi
 COMPLETE = ", complete"  # added where the chunk is finished
 
 
-_GOALS = {
+_GOALS: dict[Collective, str] = {
     Collective.ALL_REDUCE: "every rank has a share of its own of every chunk; in the end every rank must hold the sum "
     "of all {ranks} shares of every chunk",
     Collective.REDUCE_SCATTER: "every rank has a share of its own of every chunk; in the end each rank must hold the "
@@ -60,7 +60,8 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
 def transfer_sentence(schedule: Schedule, held: HeldStep, row: int) -> str:
     """Returns such as "rank 2 adds its share to chunk 0 from rank 1: 3 of 4"."""
     step = held.step
-    sentence = templates(schedule)[actions(held)[row]].format(
+    template = templates(schedule)[int(actions(held)[row])]
+    sentence = template.format(
         src=step.src[row], dst=step.dst[row], chunk=step.chunk[row], held=held.after[row], needed=num_shares(schedule)
     )
     return sentence + (COMPLETE if held.finished[row] and schedule.collective.reduces else "")
@@ -126,7 +127,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-class _Hop(NamedTuple):
+class _Direction(NamedTuple):
     """By how much the receiver's number is above the sender's, modulo the ranks; or in which bits they differ."""
 
     ahead: int
@@ -134,24 +135,24 @@ class _Hop(NamedTuple):
     flipped: int = 0
 
 
-def _hop(pairs: Ints, num_ranks: int) -> _Hop | None:
+def _hop(pairs: Ints, num_ranks: int) -> _Direction | None:
     """The one from every rank to its receiver, where all ranks send and it is the same for all."""
     src, dst = pairs.T
     if not np.array_equal(src, np.arange(num_ranks)):
         return None
     hops, flips = np.unique((dst - src) % num_ranks), np.unique(dst ^ src)
     if len(flips) == 1 and num_ranks > 2:
-        return _Hop(0, num_ranks, int(flips[0]))
-    return _Hop(near(int(hops[0]), num_ranks), num_ranks) if len(hops) == 1 else None
+        return _Direction(0, num_ranks, int(flips[0]))
+    return _Direction(near(int(hops[0]), num_ranks), num_ranks) if len(hops) == 1 else None
 
 
-def _receiver(pairs: Ints, hop: _Hop) -> str:
+def _receiver(pairs: Ints, hop: _Direction) -> str:
     if hop.flipped:
         return f"rank r xor {hop.flipped}"
     return "the other" if len(pairs) == 2 else f"rank {modular(hop.ahead, hop.num_ranks)}"
 
 
-def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Hop) -> str:
+def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Direction) -> str:
     """The chunk as a formula of the sender r; else how many they are."""
     num_ranks, counts = schedule.num_ranks, {len(numbers) for numbers in chunks}
     if counts == {1} and schedule.num_chunks == num_ranks > 1:

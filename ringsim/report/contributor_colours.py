@@ -1,6 +1,6 @@
 """`contributor_colours`: a colour for each rank's share, in pictures that move."""
 
-# Told apart by the colour-blind (after Okabe and Ito), and readable on white and on black; vermillion is left to faults.
+# Told apart by the colour-blind (after Okabe and Ito), readable on white and on black; vermillion is left to faults.
 _FEW = ("#3b82c4", "#e69f00", "#1a9e77", "#c76aa5", "#62c3ee", "#d8c820", "#9a6a44", "#8a8a8a")
 # For more ranks than that a scale from purple to yellow (viridis), in which neighbours look alike.
 _SCALE = ((86, 48, 140), (62, 90, 150), (42, 125, 142), (36, 160, 135), (90, 195, 100), (170, 215, 60), (245, 228, 60))

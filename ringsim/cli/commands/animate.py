@@ -108,8 +108,8 @@ def _recorded_run(path: Path) -> RecordedRun:
     for run in runs:
         if wanted in (None, run.algorithm):
             return run
-    what = f"recorded run of {wanted}" if wanted else "recorded run"
-    raise ValueError(f"{path}: holds no {what}: ringsim measure makes a file that does")
+    missing = f"recorded run of {wanted}" if wanted else "recorded run"
+    raise ValueError(f"{path}: holds no {missing}: ringsim measure makes a file that does")
 
 
 def _default_path(animations: Sequence[Animation]) -> Path:

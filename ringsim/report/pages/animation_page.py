@@ -46,7 +46,9 @@ def animation_page(animations: Sequence[Animation]) -> str:
     }
     title = _title(animations)
     lines = [f"<p class='faint'>{escape(line)}</p>" for line in _subtitles(animations)]
-    lines += [f"<p class='wrong'>{escape(line)}</p>" for line in dict.fromkeys(map(_faults_in_words, animations)) if line]
+    lines += [
+        f"<p class='wrong'>{escape(line)}</p>" for line in dict.fromkeys(map(_faults_in_words, animations)) if line
+    ]
     body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
     return page(title, body, style=asset("animation.css"), script=script, data=data)
@@ -85,9 +87,7 @@ def _faults_in_words(run: Animation) -> str:
     for rank in run.troubles.ranks:
         if rank.slowdown > 1:
             parts.append(f"rank {rank.rank} is {rank.slowdown:g} times slower than the others")
-    failing = [
-        f"from rank {pair.src} to rank {pair.dst}" for pair in run.troubles.pairs if pair.fails_at_s is not None
-    ]
+    failing = [f"from rank {pair.src} to rank {pair.dst}" for pair in run.troubles.pairs if pair.fails_at_s is not None]
     first_s = min((pair.fails_at_s for pair in run.troubles.pairs if pair.fails_at_s is not None), default=0.0)
     parts += [f"after {format_time(first_s)} nothing gets {_and_more(failing)}"] if failing else []
     text = "; ".join(parts)

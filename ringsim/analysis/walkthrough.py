@@ -1,0 +1,151 @@
+"""`Walkthrough`: a schedule step by step in words, and what it costs beside what no algorithm can undercut."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ringsim.analysis.animation import hosts_of_network
+from ringsim.analysis.cost import cost_of
+from ringsim.analysis.holdings import HeldStep, walk_holdings
+from ringsim.analysis.phases import find_phases
+from ringsim.analysis.sentences import goal_sentence, near, step_sentence
+from ringsim.network import AnyNetwork
+from ringsim.schedule import Collective, Schedule, verify
+from ringsim.units import format_size
+
+MAX_COUNTS = 2**24  # chunks of all ranks, times ranks: 64 MiB, and a few seconds
+MAX_RANKS_LISTED = 8  # below a rule
+
+
+class ToldStep(NamedTuple):
+    """A step in words; `example` says what a rule comes to for each rank, and is empty elsewhere."""
+
+    number: int
+    sentence: str
+    example: str
+
+
+class ToldPhase(NamedTuple):
+    """A phase with its rule, empty if no formula holds for all of its steps."""
+
+    name: str
+    rule: str
+    steps: tuple[ToldStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Walkthrough:
+    """What a schedule does. phases: empty if `skipped` says why no step was looked at. costs: sentences."""
+
+    goal: str
+    phases: tuple[ToldPhase, ...]
+    costs: tuple[str, ...]
+    skipped: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        phases = [phase._asdict() | {"steps": [step._asdict() for step in phase.steps]} for phase in self.phases]
+        return {"goal": self.goal, "phases": phases, "costs": list(self.costs), "skipped": self.skipped or None}
+
+
+def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Walkthrough:
+    """Returns the schedule in words. Raises ScheduleError if it is not correct."""
+    counts = schedule.num_ranks**2 * schedule.num_chunks
+    if counts > MAX_COUNTS:
+        skipped = (
+            f"the steps of {schedule.num_ranks:,} ranks are too many shares to follow: take fewer ranks to see them"
+        )
+        return Walkthrough(goal_sentence(schedule), (), _costs(schedule, size_bytes, ()), skipped)
+    verify(schedule)
+    steps = list(walk_holdings(schedule))
+    host_of_rank = hosts_of_network(network, schedule.num_ranks)[1]
+    phases = tuple(
+        ToldPhase(
+            phase.name,
+            _rule(schedule, steps[phase.first : phase.last + 1]),
+            tuple(_told(schedule, held) for held in steps[phase.first : phase.last + 1]),
+        )
+        for phase in find_phases(schedule, steps, host_of_rank)
+    )
+    return Walkthrough(goal_sentence(schedule), phases, _costs(schedule, size_bytes, phases))
+
+
+def _told(schedule: Schedule, held: HeldStep) -> ToldStep:
+    follows_rule = _ring_offset(schedule, held) is not None and schedule.num_ranks <= MAX_RANKS_LISTED
+    order = np.argsort(held.step.src)
+    chunks = zip(held.step.src[order].tolist(), held.step.chunk[order].tolist(), strict=True)
+    parts = [f"rank {src} {'sends ' if src == 0 else ''}chunk {chunk}" for src, chunk in chunks] if follows_rule else []
+    return ToldStep(held.index, step_sentence(schedule, held), ", ".join(parts))
+
+
+def _ring_offset(schedule: Schedule, held: HeldStep) -> tuple[int, int] | None:
+    """By how much receiver and chunk are ahead of each sender, modulo the ranks; None if it is not the same for all."""
+    step, num_ranks = held.step, schedule.num_ranks
+    if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
+        return None
+    hops, offsets = np.unique((step.dst - step.src) % num_ranks), np.unique((step.chunk - step.src) % num_ranks)
+    return (int(hops[0]), int(offsets[0])) if len(hops) == len(offsets) == 1 else None
+
+
+def _rule(schedule: Schedule, steps: Sequence[HeldStep]) -> str:
+    """The one formula by which every rank goes round a ring in all of these steps, and why it is that."""
+    offsets = [_ring_offset(schedule, held) for held in steps]
+    first = offsets[0]
+    num_ranks = schedule.num_ranks
+    if first is None or first[0] not in (1, num_ranks - 1) or len(steps) < 2:
+        return ""
+    ahead = 1 if first[0] == 1 else -1
+    # One step later a rank passes on what came from the rank behind it: the chunk one further back.
+    if any(offset != (first[0], (first[1] - ahead * place) % num_ranks) for place, offset in enumerate(offsets)):
+        return ""
+    constant = near(first[1] + ahead * steps[0].index, num_ranks)
+    plus = f" {'-' if constant < 0 else '+'} {abs(constant)}" if constant else ""
+    signs = ("-", "+") if ahead > 0 else ("+", "-")
+    did = "received and added its share to" if steps[0].step.reduce.all() else "received"
+    always = (steps[0].step.data_dependency == steps[0].index - 1).all() and steps[0].index > 0
+    when = "" if always else "after the first step, "
+    return (
+        f"in step s rank r sends chunk (r {signs[0]} s{plus}) mod {num_ranks} "
+        f"to rank (r {signs[1]} 1) mod {num_ranks}: {when}the chunk that it {did} in the step before"
+    )
+
+
+def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[ToldPhase]) -> tuple[str, ...]:
+    cost, num_ranks = cost_of(schedule), schedule.num_ranks
+    if num_ranks == 1:
+        return ("one rank has nothing to send",)
+    parts = ", ".join(f"{len(phase.steps)} of {phase.name}" for phase in phases) if len(phases) > 1 else ""
+    sentences = [
+        f"{_count(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}; an algorithm in which a rank sends to "
+        f"one other in a step needs at least {cost.steps_bound}, since after each step at most twice as many ranks know "
+        f"of a share"
+    ]
+    if phases and all(phase.rule for phase in phases):
+        back = f", and {num_ranks - 1} more until it has come round to all others" if len(phases) > 1 else ""
+        kind = "a chunk is complete" if schedule.collective.reduces else "a chunk has come round to all"
+        sentences.append(
+            f"in a ring a chunk moves on by one rank a step: n - 1 = {num_ranks - 1} steps until {kind}{back}"
+        )
+    size = format_size(cost.sent * size_bytes)
+    beside = (
+        "which is that bound"
+        if cost.sent <= cost.sent_bound * (1 + 1e-9)
+        else f"so this is {cost.sent / cost.sent_bound:.3g} times the bound"
+    )
+    sentences.append(
+        f"the rank that sends most sends {size}, {cost.sent:.4g} times the data; no algorithm can do with less than "
+        f"{_bound(schedule)} = {cost.sent_bound:.4g} times (Patarasuk and Yuan 2009), {beside}"
+    )
+    return tuple(sentences)
+
+
+def _bound(schedule: Schedule) -> str:
+    return {Collective.ALL_REDUCE: "2(n - 1)/n", Collective.BROADCAST: "1", Collective.REDUCE: "1"}.get(
+        schedule.collective, "(n - 1)/n"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
