@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from ringsim.network import Floats
-from ringsim.schedule import Collective, Ints, Schedule
+from ringsim.schedule import Ints, Schedule
 
 _MARGIN = 0.12  # of the unit square, around everything
 _GRID_MARGIN = 0.16  # there links go round the outside
@@ -106,9 +106,7 @@ def _is_connected(neighbours: Sequence[set[int]]) -> bool:
 
 
 def _root(schedule: Schedule) -> int:
-    """The rank from which copies go out, or in which the sums end."""
-    if schedule.collective is Collective.REDUCE:
-        return int(schedule.steps[schedule.num_steps - 1].dst[-1])
+    """The rank from which the first copy goes out; rank 0, the root of a reduce, where nothing is copied."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])

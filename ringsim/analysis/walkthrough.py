@@ -117,10 +117,10 @@ def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[ToldPhase]) -> 
     if num_ranks == 1:
         return ("one rank has nothing to send",)
     parts = ", ".join(f"{len(phase.steps)} of {phase.name}" for phase in phases) if len(phases) > 1 else ""
+    steps = f"{_count(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}"
     sentences = [
-        f"{_count(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}; an algorithm in which a rank sends to "
-        f"one other in a step needs at least {cost.steps_bound}, since after each step at most twice as many ranks know "
-        f"of a share"
+        f"{steps}; an algorithm in which a rank sends to one other in a step needs at least {cost.steps_bound}, since "
+        f"after each step at most twice as many ranks know of a share"
     ]
     if phases and all(phase.rule for phase in phases):
         back = f", and {num_ranks - 1} more until it has come round to all others" if len(phases) > 1 else ""
