@@ -90,8 +90,10 @@ def _advice(advice: Advice, *, is_uniform: bool) -> Iterator[str]:
 def _alternatives(advice: Advice) -> Iterator[str]:
     timed = [other for other in advice.alternatives if other.time_s is not None and math.isfinite(other.time_s)]
     helping = [other for other in timed if not advice.time_s < math.inf or (advice.gain(other) or 0) >= _GAIN]
-    yield from align_columns([(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping])
-    if not helping:
+    if helping:
+        rows = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
+        yield from align_columns(rows)
+    else:
         yield "nothing of what was tried"
     others = [other for other in timed if other not in helping]
     if others:

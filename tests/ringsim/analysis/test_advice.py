@@ -55,7 +55,9 @@ def test_a_network_of_hosts_gets_better_in_all_its_parts() -> None:
     assert "no failures" not in better
     assert "twice the cores of each host" not in better
     loopback = load_network("loopback")
-    assert dict(better_networks(loopback))["twice the cores of each host"].spec.host.cores == 2 * loopback.spec.host.cores
+    assert (
+        dict(better_networks(loopback))["twice the cores of each host"].spec.host.cores == 2 * loopback.spec.host.cores
+    )
 
 
 def test_what_keeps_a_run_from_finishing_is_found() -> None:

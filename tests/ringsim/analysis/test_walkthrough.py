@@ -50,8 +50,8 @@ def test_only_a_ring_has_that_rule() -> None:
 def test_the_cost_of_a_ring_is_the_bound() -> None:
     """Steps and bytes, and what no algorithm can undercut."""
     assert walkthrough_of("ring", 4).costs == (
-        "6 steps, 3 of reduce-scatter, 3 of all-gather; an algorithm in which a rank sends to one other in a step needs "
-        "at least 2, since after each step at most twice as many ranks know of a share",
+        "6 steps, 3 of reduce-scatter, 3 of all-gather; an algorithm in which a rank sends to one other in a step "
+        "needs at least 2, since after each step at most twice as many ranks know of a share",
         "in a ring a chunk moves on by one rank a step: n - 1 = 3 steps until a chunk is complete, and 3 more until it "
         "has come round to all others",
         "the rank that sends most sends 1.5 MiB, 1.5 times the data; no algorithm can do with less than "
