@@ -13,6 +13,7 @@ from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import format_stall
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
+from ringsim.analysis.troubles import format_troubles
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
 
@@ -45,6 +46,7 @@ __all__ = [
     "find_placement",
     "format_costs",
     "format_stall",
+    "format_troubles",
     "goal_sentence",
     "make_animation",
     "make_overview",

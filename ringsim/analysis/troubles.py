@@ -1,13 +1,17 @@
 """`find_troubles`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
 from ringsim.schedule import Ints, Schedule
+from ringsim.units import format_time
 
 _ROUNDING = 1e-9
+_SLOW = 1.05  # times as long: less is not worth a word
+_NAMED = 3  # pairs of ranks in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,29 @@ def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...
         for rank in sorted(slowdowns.keys() | fails.keys())
         if rank < num_ranks
     )
+
+
+def format_troubles(troubles: Troubles) -> str:
+    """Returns what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
+    slow = [pair for pair in troubles.pairs if pair.slowdown > _SLOW]
+    slowest = max((pair.slowdown for pair in slow), default=1.0)
+    parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []
+    for rank in troubles.ranks:
+        if rank.slowdown > 1:
+            parts.append(f"rank {rank.rank} takes {rank.slowdown:g} times as long to compute as the others")
+        if rank.fails_at_s is not None:
+            parts.append(f"rank {rank.rank} fails at {format_time(rank.fails_at_s)}")
+    dead = {rank.rank for rank in troubles.ranks if rank.fails_at_s is not None}
+    # What a rank that fails takes with it need not be said again.
+    failing = [pair for pair in troubles.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
+    if failing:
+        first_s = min(pair.fails_at_s for pair in failing if pair.fails_at_s is not None)
+        parts.append(f"after {format_time(first_s)} nothing gets {_ways(failing)}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _ways(pairs: Sequence[TroubledPair]) -> str:
+    named = ", ".join(f"from rank {pair.src} to rank {pair.dst}" for pair in pairs[:_NAMED])
+    others = len(pairs) - _NAMED
+    return named + (f", and on {others} more ways" if others > 0 else "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ringsim.analysis import COMPLETE, Animation, format_stall, goal_sentence, templates
+from ringsim.analysis import COMPLETE, Animation, format_stall, format_troubles, goal_sentence, templates
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import describe_network
@@ -19,8 +19,6 @@ from ringsim.units import format_size, format_time
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
 MAX_SIDES = 2
-_NAMED = 3  # pairs of ranks in a sentence
-_SLOW = 1.05  # times as long: less is not worth a word
 
 
 def animation_page(animations: Sequence[Animation]) -> str:
@@ -46,9 +44,8 @@ def animation_page(animations: Sequence[Animation]) -> str:
     }
     title = _title(animations)
     lines = [f"<p class='faint'>{escape(line)}</p>" for line in _subtitles(animations)]
-    lines += [
-        f"<p class='wrong'>{escape(line)}</p>" for line in dict.fromkeys(map(_faults_in_words, animations)) if line
-    ]
+    troubles = dict.fromkeys(format_troubles(run.troubles) for run in animations)
+    lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
     body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
     return page(title, body, style=asset("animation.css"), script=script, data=data)
@@ -77,26 +74,6 @@ def _subtitles(animations: Sequence[Animation]) -> list[str]:
 def _network(network: AnyNetwork) -> str:
     named = f"network {network.name}" if isinstance(network, Cluster) else ""
     return "  ·  ".join(describe_network(network.as_dict())) or named
-
-
-def _faults_in_words(run: Animation) -> str:
-    """What is slow or fails, the first few of each kind; empty if all is well."""
-    pairs = [f"from rank {pair.src} to rank {pair.dst}" for pair in run.troubles.pairs if pair.slowdown > _SLOW]
-    slowest = max((pair.slowdown for pair in run.troubles.pairs), default=1.0)
-    parts = [f"chunks take up to {slowest:.3g} times as long {_and_more(pairs)}"] if pairs else []
-    for rank in run.troubles.ranks:
-        if rank.slowdown > 1:
-            parts.append(f"rank {rank.rank} is {rank.slowdown:g} times slower than the others")
-    failing = [f"from rank {pair.src} to rank {pair.dst}" for pair in run.troubles.pairs if pair.fails_at_s is not None]
-    first_s = min((pair.fails_at_s for pair in run.troubles.pairs if pair.fails_at_s is not None), default=0.0)
-    parts += [f"after {format_time(first_s)} nothing gets {_and_more(failing)}"] if failing else []
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _and_more(names: Sequence[str]) -> str:
-    others = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f", and on {others} more ways" if others > 0 else "")
 
 
 def _run(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:

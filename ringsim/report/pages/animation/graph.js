@@ -13,21 +13,22 @@ class GraphView {
 
   measure() {
     const wide = this.canvas.clientWidth || 500;
-    const few = this.run.numRanks <= FEW_RANKS;
+    const few = this.run.numRanks <= FEW_RANKS; // on a small canvas they may still be too close for boxes
     const height = Math.min(wide * this.aspect(), this.compact ? 380 : 460);
     const { context, width } = prepare(this.canvas, height);
-    this.few = few;
     this.context = context;
     // Rings are drawn as circles, the rest fills the canvas.
     const round = this.run.shape === "ring" || this.run.shape === "circle";
     const size = Math.min(few ? width - 90 : width, height); // words stand left and right of a circle
-    const [across, down] = round ? [size, size] : [width, height];
-    const [left, top] = [(width - across) / 2, (height - down) / 2];
+    const beside = this.run.shape === "tree" ? 60 : 0; // where the words of the last leaf stand
+    const [across, down] = round ? [size, size] : [width - beside, height];
+    const [left, top] = [(width - across - beside) / 2, (height - down) / 2];
     this.middle = [width / 2, height / 2];
     this.round = round;
     this.place = this.run.places.map(([x, y]) => [left + x * across, top + y * down]);
     this.boxes = this.run.hosts.map(([name, x0, y0, x1, y1]) => [name, left + x0 * across, top + y0 * down, left + x1 * across, top + y1 * down]);
     const closest = this.closest();
+    this.few = few && closest >= 38;
     this.radius = Math.max(4, Math.min(few ? 24 : 12, closest * (few ? 0.2 : 0.34)));
     this.chunkWidth = Math.max(18, Math.min(52, closest * (this.run.shape === "grid" ? 0.26 : 0.34)));
     this.spelled = few && closest > 75; // there is room for words beside a rank
@@ -54,21 +55,24 @@ class GraphView {
   bendOf(src, dst) {
     const [from, to] = [this.place[src], this.place[dst]];
     const length = distance(from, to) || 1;
-    if (this.run.shape === "ring") return this.onArc(from, to);
-    const crosses = this.place.some((place, rank) => rank !== src && rank !== dst && distanceToLine(place, from, to) < this.radius);
     const both = this.pairs.has(`${dst} ${src}`);
+    if (this.run.shape === "ring") return this.onArc(from, to, both);
+    const crosses = this.place.some((place, rank) => rank !== src && rank !== dst && distanceToLine(place, from, to) < this.radius);
     const out = (crosses ? 0.22 : both ? 0.07 : 0) * length * (crosses && length > 400 ? 0.7 : 1);
     return [(from[0] + to[0]) / 2 + ((to[1] - from[1]) / length) * out, (from[1] + to[1]) / 2 - ((to[0] - from[0]) / length) * out];
   }
 
   // Where a bend makes of a link about an arc of the circle.
-  onArc(from, to) {
+  onArc(from, to, both) {
     const half = distance(from, to) / 2, radius = distance(from, this.middle) || 1;
-    const out = half < radius * 0.99 ? radius - Math.sqrt(radius ** 2 - half ** 2) : radius * 0.4;
+    const arc = half < radius * 0.99 ? radius - Math.sqrt(radius ** 2 - half ** 2) : radius * 0.4;
     let [x, y] = [(from[0] + to[0]) / 2 - this.middle[0], (from[1] + to[1]) / 2 - this.middle[1]];
     // Of two ranks each link has a side of its own.
     if (Math.hypot(x, y) < 1) [x, y] = [to[1] - from[1], from[0] - to[0]];
     const length = Math.hypot(x, y);
+    // Where chunks go both ways round, they pass each other.
+    const turns = x * (to[1] - from[1]) - y * (to[0] - from[0]);
+    const out = !both || this.run.numRanks === 2 ? arc : turns > 0 ? arc + this.chunkWidth * 0.22 : arc - this.chunkWidth * 0.22;
     return [this.middle[0] + x + (x / length) * 2 * out, this.middle[1] + y + (y / length) * 2 * out].map((value, axis) => (length < 1 ? from[axis] : value));
   }
 
@@ -150,16 +154,20 @@ class GraphView {
     if (radius >= 7) write(context, String(rank), x, y, { size: Math.min(15, radius), colour: colours.ink, bold: true });
     else if (rank % 8 === 0) this.label(rank, String(rank), { size: 11, colour: colours.faint });
     if (failed) drawCross(context, x, y, radius * 1.5, colours.vermillion);
-    const slow = trouble && trouble[1] > 1 ? `${trouble[1]}× slower` : "";
-    const wrong = stuck && doing === "waits" ? `waits for ${peer}` : stuck ? "hangs" : slow;
+    const slow = failed ? "failed" : trouble && trouble[1] > 1 ? `${trouble[1]}× slower` : "";
+    const wrong = failed ? slow : stuck && doing === "waits" ? `waits for ${peer}` : stuck ? "hangs" : slow;
     if (wrong && this.spelled) this.label(rank, wrong, { size: 11, colour: colours.vermillion, bold: true });
     else if (doing === "waits" && this.spelled) this.label(rank, `waits for ${peer}`, { size: 11, colour: colours.faint });
     else if (doing === "done" && this.few) drawTick(context, x + radius * 0.9, y - radius * 0.9, 12, colours.green);
   }
 
-  // Beside a rank: outside of a circle, elsewhere below it.
+  // Beside a rank: outside of a circle, beside the branches of a tree, elsewhere below it.
   label(rank, text, style) {
     const [x, y] = this.place[rank];
+    if (this.run.shape === "tree") {
+      write(this.context, text, x + this.radius + 7, y, { ...style, align: "left" });
+      return;
+    }
     if (!this.round) {
       write(this.context, text, x, y + this.radius + 9, style);
       return;
@@ -170,21 +178,23 @@ class GraphView {
   }
 
   drawMessages(tick, chosen) {
-    const { run } = this;
+    const { run } = this, rows = [];
     for (let row = 0; row < run.numTransfers; row++) {
-      if (run.start[row] > tick || run.applied[row] <= tick) continue;
-      if (chosen !== null && run.chunk[row] !== chosen) continue;
+      if (run.start[row] <= tick && tick < run.applied[row] && (chosen === null || run.chunk[row] === chosen)) rows.push(row);
+    }
+    const crowded = rows.length > 3 * run.numRanks; // boxes would lie on each other
+    for (const row of rows) {
       const [src, dst] = [run.src[row], run.dst[row]];
       const never = run.arrived[row] === Infinity;
       const length = run.arrived[row] - run.start[row];
       const share = never ? 0.3 : tick >= run.arrived[row] || length <= 0 ? 1 : (tick - run.start[row]) / length;
       // Chunks are seen on the link, from the rim of one rank to that of the other.
       const rim = Math.min(0.32, (this.radius + (this.few ? this.chunkWidth / 3 : 0)) / (distance(this.place[src], this.place[dst]) || 1));
-      this.drawChunk(row, this.pointOn(src, dst, rim + share * (1 - 2 * rim)), never && tick >= run.end);
+      this.drawChunk(row, this.pointOn(src, dst, rim + share * (1 - 2 * rim)), never && tick >= run.end, crowded);
     }
   }
 
-  drawChunk(row, [x, y], stopped) {
+  drawChunk(row, [x, y], stopped, crowded) {
     const { context, colours, run } = this;
     const edge = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.ink;
     if (!this.few) {
@@ -194,11 +204,11 @@ class GraphView {
       context.fill();
       return;
     }
-    const width = this.chunkWidth, height = width * 0.64;
+    const width = this.chunkWidth * (crowded ? 0.55 : 1), height = width * 0.64;
     context.fillStyle = colours.paper;
     context.fillRect(x - width / 2, y - height / 2, width, height);
     drawContent(context, run, run.message[row], x - width / 2, y, width, height * 0.5);
-    write(context, String(run.chunk[row]), x, y - height * 0.22, { size: height * 0.46, colour: colours.ink, bold: true });
+    if (!crowded) write(context, String(run.chunk[row]), x, y - height * 0.22, { size: height * 0.46, colour: colours.ink, bold: true });
     context.strokeStyle = edge;
     context.lineWidth = stopped ? 2.5 : 1.5;
     context.strokeRect(x - width / 2, y - height / 2, width, height);

@@ -22,7 +22,7 @@ class LanesView {
     const { run } = this;
     this.lane = Math.min(Math.max(420 / run.numRanks, 9), 44);
     this.top = 20;
-    this.left = run.numRanks <= FEW_RANKS ? 150 : 62;
+    this.left = run.numRanks <= FEW_RANKS ? 160 : 62;
     this.height = this.top + this.lane * run.numRanks + 22;
     const { context, width } = prepare(this.canvas, this.height);
     this.context = context;

@@ -2,7 +2,7 @@
 
 const TICKS = 1e6; // the length of the axis of time
 const MAX_LINES = 8, MAX_LINES_BESIDE = 4; // of transfers in words; where two runs stand side by side
-const LONG = 115; // letters, beyond which a sentence has two lines
+const LONG = 112; // letters of a sentence in a line; half as many where two runs stand side by side
 const INTRODUCTION = "Before the first step.";
 
 class Section {
@@ -35,7 +35,8 @@ class Section {
   // So that nothing below moves while the page plays.
   keepHeights(several) {
     const sentences = pageData.runs.flatMap((run) => run.sentences);
-    this.sentence.classList.toggle("long", sentences.some((sentence) => sentence.length > (several ? LONG / 2 : LONG)));
+    const longest = Math.max(0, ...sentences.map((sentence) => sentence.length));
+    this.sentence.style.minHeight = `${1.5 * Math.ceil(longest / (several ? LONG / 2 : LONG))}em`;
     const most = Math.max(0, ...pageData.runs.flatMap(({ firstRow }) => firstRow.slice(1).map((row, step) => row - firstRow[step])));
     this.maxLines = several ? MAX_LINES_BESIDE : MAX_LINES;
     const lines = Math.ceil(Math.min(most, this.maxLines + 1) / (several ? 1 : 2));

@@ -67,8 +67,10 @@ def test_a_run_that_never_finishes_has_no_infinity() -> None:
 def test_troubles_are_told_in_words() -> None:
     """Above the picture."""
     text = page_of("ring", 4, made_network(f"{SLOW_LINK}\n{SLOW_RANK}"), 2**26)
-    assert "Chunks take up to 4 times as long from rank 2 to rank 3; rank 1 is 3 times slower than the others." in text
+    assert "Chunks take up to 4 times as long from rank 2 to rank 3; rank 1 takes 3 times as long to compute" in text
     assert "After 300 us nothing gets from rank 2 to rank 3." in page_of("ring", 4, made_network(DEAD_LINK))
+    dead_rank = made_network("[[failure]]\nrank = 1\nat = '300us'")
+    assert "Rank 1 fails at 300 us." in page_of("direct", 4, dead_rank)
     assert "class='wrong'" not in page_of("ring", 4)
 
 
