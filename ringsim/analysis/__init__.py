@@ -1,6 +1,6 @@
 """What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
 
-from ringsim.analysis.advice import Advice, Alternative, advise
+from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
 from ringsim.analysis.animation import Animation, make_animation
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import cost_of, format_costs
@@ -50,6 +50,7 @@ __all__ = [
     "goal_sentence",
     "make_animation",
     "make_overview",
+    "num_alternatives",
     "run_sweep",
     "templates",
     "walk_through",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Schedule, ScheduleError, estimated_transfers
+from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
 from ringsim.simulation import predict_time
 
 MAX_TRANSFERS = 2**18  # of a schedule on a network where ranks share things: a second or so
@@ -65,32 +65,50 @@ class Advice:
 
 
 def advise(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, build_other: Callable[[str], Schedule] | None = None
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    build_other: Callable[[str], Schedule] | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
 ) -> Advice:
     """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
 
     build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
-    ranks in their own places.
+    ranks in their own places. on_progress: is told after each simulation that there was one more.
     """
-    build_other = build_other or partial(_build, schedule, size_bytes)
-    alternatives = [
-        Alternative(name, *_timed(lambda: schedule, other, size_bytes)) for name, other in better_networks(network)
-    ]
-    for name in _other_algorithms(schedule):
-        estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-        if estimate > _limit(network):
-            alternatives.append(Alternative(name, None, f"about {estimate:,} transfers"))
-        else:
-            alternatives.append(Alternative(name, *_timed(partial(build_other, name), network, size_bytes)))
+    make = build_other or partial(_build, schedule, size_bytes)
+    alternatives = []
+    for name, other in better_networks(network):
+        alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes)))
+        on_progress(1)
+    for name in other_algorithms(schedule):
+        alternatives.append(_by(name, make, schedule, network, size_bytes))
+        on_progress(1)
     time_s = predict_time(schedule, network, size_bytes)
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
+
+
+def num_alternatives(schedule: Schedule, network: AnyNetwork) -> int:
+    """Returns how many there are to be simulated."""
+    return len(list(better_networks(network))) + len(list(other_algorithms(schedule)))
+
+
+def _by(
+    name: str, make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, size_bytes: int
+) -> Alternative:
+    """Another algorithm; not built if it would have too many transfers."""
+    estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
+    if estimate > _limit(network):
+        return Alternative(name, None, f"about {format_count(estimate)} transfers")
+    return Alternative(name, *_timed(partial(make, name), network, size_bytes))
 
 
 def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
     return build(schedule.collective, name, schedule.num_ranks, size_bytes)
 
 
-def _other_algorithms(schedule: Schedule) -> Iterator[str]:
+def other_algorithms(schedule: Schedule) -> Iterator[str]:
+    """Yields the names of all others for the same collective; the first is the same in segments."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         yield f"{own}/{SEGMENTS}"

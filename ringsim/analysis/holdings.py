@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule import Bools, Ints, Schedule, Step, initial_counts, required
+from ringsim.schedule import Bools, Collective, Ints, Schedule, Step, owners, required
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,20 +26,43 @@ class HeldStep:
     finished: Bools
 
 
-def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
-    """Yields every step, carried out one after the other as `replay` does."""
-    holds = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks) > 0
+def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[HeldStep]:
+    """Yields every step, or the first `num_steps`, carried out one after the other as `replay` does.
+
+    Only the chunks that are sent or received take memory: a number of ranks each.
+    """
+    holds: dict[tuple[int, int], Bools] = {}
+    initial = _Initial(schedule)
     complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0] > 0
-    for index, step in enumerate(schedule.steps):
-        sent = holds[step.src, step.chunk]  # a copy: what is sent is what was held before the step
-        result = np.empty_like(sent)
+    for index in range(schedule.num_steps if num_steps is None else min(num_steps, schedule.num_steps)):
+        step = schedule.steps[index]
+        sent, result = np.zeros((2, len(step), schedule.num_ranks), dtype=np.bool_)
         before = np.zeros(len(step), dtype=np.int64)
+        # Everything is read before anything is written.
+        for row, (src, _, chunk, _) in enumerate(step):
+            sent[row] = holds[src, chunk] if (src, chunk) in holds else initial.shares(src, chunk)
         for row, (_, dst, chunk, reduce) in enumerate(step):
-            before[row] = holds[dst, chunk].sum()
-            holds[dst, chunk] = (holds[dst, chunk] | sent[row]) if reduce else sent[row]
-            result[row] = holds[dst, chunk]
+            held = holds[dst, chunk] if (dst, chunk) in holds else initial.shares(dst, chunk)
+            before[row] = held.sum()
+            result[row] = (held | sent[row]) if reduce else sent[row]
+            holds[dst, chunk] = result[row]
         finished = (result == complete[step.chunk]).all(axis=1)
         yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
+
+
+class _Initial:
+    """What ranks hold before the first step, one chunk at a time."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._num_ranks, self._collective = schedule.num_ranks, schedule.collective
+        self._owners = owners(schedule.num_ranks, schedule.num_chunks)
+
+    def shares(self, rank: int, chunk: int) -> Bools:
+        """Whose shares they are: the rank's own, or nobody's."""
+        held = np.zeros(self._num_ranks, dtype=np.bool_)
+        root = int(self._owners[chunk]) if self._collective is Collective.ALL_GATHER else 0
+        held[rank] = self._collective.reduces or rank == root
+        return held
 
 
 def num_shares(schedule: Schedule) -> int:

@@ -51,8 +51,7 @@ def _heading(schedule: Schedule, size_bytes: int, told: Walkthrough) -> str:
 
 
 def _phase(phase: ToldPhase) -> str:
-    first, last = phase.steps[0].number, phase.steps[-1].number
-    span = f"step {first}" if first == last else f"steps {first} to {last}"
+    span = f"step {phase.first}" if phase.first == phase.last else f"steps {phase.first} to {phase.last}"
     return _block(f"{phase.name}, {span}", _steps(phase))
 
 
@@ -60,7 +59,7 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
     if phase.rule:
         yield _sentence(phase.rule)
     shown = phase.steps if len(phase.steps) <= MAX_STEPS else phase.steps[:_FEW_STEPS]
-    width = len(f"step {phase.steps[-1].number}")
+    width = len(f"step {phase.last}")
     for step in shown:
         yield f"{f'step {step.number}':<{width}}  {step.sentence}"
         if step.example:

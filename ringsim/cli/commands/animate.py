@@ -1,7 +1,7 @@
 """`ringsim animate`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,6 +19,10 @@ from ringsim.report import animation_page
 from ringsim.schedule import Schedule, permute_ranks
 
 FILMS = (".gif", ".mp4")
+RECORD = (
+    "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
+    "other, and a predicted one, too, begins when the transfer is issued."
+)
 ANIMATION = OutputFile((".html", *FILMS, ""))
 
 
@@ -57,7 +61,13 @@ def animate(
     else:
         animations = [make_animation(schedule, network, size)]
     path = output or _default_path(animations)
-    _writer(path)(animations, path)
+    if path.suffix.lower() in FILMS:
+        from ringsim.report.plots.film import save_film  # noqa: PLC0415  matplotlib takes most of a second to import
+
+        save_film(animations, path)
+    else:
+        with atomic_file(path) as file:
+            file.write(animation_page(animations, RECORD if measured else "").encode())
     click.echo(path)
 
 
@@ -117,16 +127,3 @@ def _default_path(animations: Sequence[Animation]) -> Path:
     names = "-".join(dict.fromkeys(animation.schedule.algorithm for animation in animations))
     name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
     return Path(re.sub(r"[^\w.-]+", "-", name) + ".html")
-
-
-def _writer(path: Path) -> Callable[[Sequence[Animation], Path], None]:
-    if path.suffix.lower() not in FILMS:
-        return _write_page
-    from ringsim.report.plots.film import save_film  # noqa: PLC0415  matplotlib takes most of a second to import
-
-    return save_film
-
-
-def _write_page(animations: Sequence[Animation], path: Path) -> None:
-    with atomic_file(path) as file:
-        file.write(animation_page(animations).encode())

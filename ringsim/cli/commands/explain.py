@@ -4,9 +4,10 @@ import json
 
 import click
 
-from ringsim.analysis import advise, walk_through, why_not_explained
+from ringsim.analysis import advise, num_alternatives, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.cli.options import json_option, network_options, schedule_options, size_option
+from ringsim.console import progress_bar
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.report import advice_dict, format_walkthrough, summarise
@@ -34,7 +35,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, as_json: bool) -
         other = build(schedule.collective, name, schedule.num_ranks, size)
         return other if placement is None else permute_ranks(other, placement)
 
-    advice = advise(schedule, network, size, build_other)
+    with progress_bar(num_alternatives(schedule, network), "simulating") as bar:
+        advice = advise(schedule, network, size, build_other, bar.update)
     if as_json:
         result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
         click.echo(json.dumps(result | {"alternatives": advice_dict(advice)}, allow_nan=False))

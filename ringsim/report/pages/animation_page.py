@@ -21,11 +21,13 @@ _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js
 MAX_SIDES = 2
 
 
-def animation_page(animations: Sequence[Animation]) -> str:
+def animation_page(animations: Sequence[Animation], note: str = "") -> str:
     """Returns the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
     The page takes `#step=3` (the end of that step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one) after
     its address.
+
+    note: a sentence that stands below the title.
 
     Raises ValueError for no run, or more than two.
 
@@ -43,7 +45,7 @@ def animation_page(animations: Sequence[Animation]) -> str:
         "runs": [_run(animation, first_s, last_s) for animation in animations],
     }
     title = _title(animations)
-    lines = [f"<p class='faint'>{escape(line)}</p>" for line in _subtitles(animations)]
+    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(animations), note] if line]
     troubles = dict.fromkeys(format_troubles(run.troubles) for run in animations)
     lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
     body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))

@@ -73,6 +73,20 @@ def test_one_rank_and_too_many() -> None:
     """Nothing to send; and too much to look at each share."""
     assert walkthrough_of("ring", 1).costs == ("one rank has nothing to send",)
     told = walkthrough_of("ring", 300)
-    assert told.phases == ()
-    assert told.skipped == "the steps of 300 ranks are too many shares to follow: take fewer ranks to see them"
+    assert [phase[:3] for phase in told.phases] == [("reduce-scatter", 0, 298), ("all-gather", 299, 597)]
+    assert [phase.rule for phase in told.phases] == [
+        phase.rule.replace("mod 4", "mod 300") for phase in walkthrough_of("ring", 4).phases
+    ]
+    sentences = [step.sentence for step in told.phases[0].steps]
+    assert len(sentences) == 3
+    assert (
+        sentences[2]
+        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its share: 4 of 300"
+    )
+    assert told.skipped == (
+        "only the first 3 steps are told, as the shares of 300 ranks in 300 chunks are too many to follow: take fewer "
+        "ranks to see all"
+    )
     assert told.costs[-1].endswith("which is that bound")
+    assert [phase.name for phase in walkthrough_of("two_shot", 300).phases] == ["the first steps"]
+    assert walkthrough_of("ring", 5000).phases == ()

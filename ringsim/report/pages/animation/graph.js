@@ -131,7 +131,7 @@ class GraphView {
     const [toX, toY] = [x - this.canvas.clientWidth / 2, y - this.canvas.clientHeight / 2];
     const length = Math.hypot(toX, toY) || 1; // the label stands on the inner side of the ring
     const text = `${slowdown >= 10 ? Math.round(slowdown) : slowdown.toFixed(1)}× slower`;
-    write(this.context, text, x - (toX / length) * 44, y - (toY / length) * 20, { size: 11, colour: this.colours.vermillion, bold: true });
+    write(this.context, text, x - (toX / length) * 62, y - (toY / length) * 20, { size: 11, colour: this.colours.vermillion, bold: true });
   }
 
   drawRank(rank, tick) {

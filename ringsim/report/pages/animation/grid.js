@@ -60,11 +60,11 @@ class GridView {
     const [width, height] = [this.cellWidth - 2 * gap, this.cellHeight - 2 * gap];
     const cell = run.cell(rank, chunk), row = run.lastWrite(cell, tick);
     const mask = row === NOTHING ? run.own[cell] : run.result[row];
-    const complete = mask && run.isComplete(cell, row);
+    const complete = mask && run.isComplete(cell, row), count = run.countOf(cell, row);
     context.fillStyle = colours.panel;
     context.fillRect(x, y, width, height);
-    if (this.striped) this.drawStriped(mask, complete, x, y, width, height);
-    else this.drawShaded(mask, complete, x, y, width, height);
+    if (this.striped) this.drawStriped(mask, count, complete, x, y, width, height);
+    else this.drawShaded(count, complete, x, y, width, height);
     const fresh = row !== NOTHING && run.step[row] === step;
     if (gap === 2) {
       context.strokeStyle = complete ? colours.green : fresh ? colours.ink : colours.rule;
@@ -73,22 +73,21 @@ class GridView {
     }
   }
 
-  drawStriped(mask, complete, x, y, width, height) {
+  drawStriped(mask, count, complete, x, y, width, height) {
     const { context, colours, run } = this;
     const above = this.counted ? Math.min(15, height * 0.45) : 0;
     drawStripes(context, mask, run.colours, x, y + above, width, height - above);
     if (!this.counted || !mask) return;
-    const count = countBits(mask);
     write(context, String(count), x + width / 2 - (complete ? 7 : 0), y + above / 2 + 0.5, { size: Math.min(12, above), colour: complete ? colours.green : colours.faint, bold: complete });
     if (complete) drawTick(context, x + width / 2 + 7, y + above / 2, 10, colours.green);
   }
 
   // The darker the more shares; complete ones are green.
-  drawShaded(mask, complete, x, y, width, height) {
+  drawShaded(count, complete, x, y, width, height) {
     const { context, colours, run } = this;
-    if (!mask) return;
+    if (!count) return;
     const alpha = context.globalAlpha;
-    context.globalAlpha = alpha * (complete ? 1 : 0.12 + 0.75 * (countBits(mask) / run.needed));
+    context.globalAlpha = alpha * (complete ? 1 : 0.12 + 0.75 * (count / run.needed));
     context.fillStyle = complete ? colours.green : colours.blue;
     context.fillRect(x, y, width, height);
     context.globalAlpha = alpha;

@@ -128,6 +128,8 @@ class Player {
     on("theme", () => this.switchTheme());
     document.getElementById("scrubber").addEventListener("input", (event) => this.seek((event.target.value / 1000) * TICKS));
     document.addEventListener("keydown", (event) => this.key(event));
+    // Or else the button that has the focus would be pressed as well.
+    document.addEventListener("keyup", (event) => event.key === " " && event.target.tagName === "BUTTON" && event.preventDefault());
     window.addEventListener("hashchange", () => this.readHash());
     window.addEventListener("resize", () => this.draw());
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());

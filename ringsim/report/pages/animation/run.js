@@ -66,11 +66,10 @@ class Run {
     return last;
   }
 
-  isComplete(cell, row) {
-    if (row !== NOTHING) return this.finished[row] === 1;
-    // Without any write it is what the rank began with.
-    return countBits(this.own[cell]) === this.needed;
-  }
+  // How many shares a cell holds, `row` being its last write; without any it is what the rank began with.
+  countOf(cell, row) { return row !== NOTHING ? this.held[row] : this.own[cell] ? 1 : 0; }
+
+  isComplete(cell, row) { return row !== NOTHING ? this.finished[row] === 1 : this.countOf(cell, row) === this.needed; }
 
   // The step that is under way: the first that is not over; at the end the last one.
   stepAt(tick) {
