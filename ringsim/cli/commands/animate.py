@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from ringsim.analysis import Animation, make_animation
 from ringsim.calibration import compare_run
 from ringsim.cli.options import network_options, schedule_options, size_option
-from ringsim.console import FILE, OutputFile
+from ringsim.console import FILE, OutputFile, progress_bar
 from ringsim.files import atomic_file
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, Cluster
@@ -62,13 +62,19 @@ def animate(
         animations = [make_animation(schedule, network, size)]
     path = output or _default_path(animations)
     if path.suffix.lower() in FILMS:
-        from ringsim.report.plots.film import save_film  # noqa: PLC0415  matplotlib takes most of a second to import
-
-        save_film(animations, path)
+        _save_film(animations, path)
     else:
         with atomic_file(path) as file:
             file.write(animation_page(animations, RECORD if measured else "").encode())
     click.echo(path)
+
+
+def _save_film(animations: Sequence[Animation], path: Path) -> None:
+    """With a progress bar on stderr, where that is a terminal: a film of many steps takes a minute."""
+    from ringsim.report.plots.film import num_frames, save_film  # noqa: PLC0415  matplotlib takes long to import
+
+    with progress_bar(num_frames(animations), "drawing") as bar:
+        save_film(animations, path, bar.update)
 
 
 def _given(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ringsim.report.plots.palette import BLUE
 from ringsim.units import format_size, format_time
 
 _FRAMES_PER_STEP = 13
-_MIN_FRAMES, _MAX_FRAMES = 40, 150
+_MIN_FRAMES, _MAX_FRAMES = 40, 120
 _FRAMES_PER_S = 12
 _HOLD = 24  # frames for which the last one stays
 _DPI = 96
@@ -29,16 +29,29 @@ _EVEN = "crop=trunc(iw/2)*2:trunc(ih/2)*2"  # as the codec of an MP4 asks for
 _SENTENCE = 96  # letters, that fit into a line beside one run
 
 
-def save_film(runs: Sequence[Animation], path: str | os.PathLike[str]) -> None:
+OnProgress = Callable[[int], object]
+
+
+def num_frames(runs: Sequence[Animation]) -> int:
+    """Returns how many frames a film of these runs has."""
+    steps = max(run.schedule.num_steps for run in runs)
+    return min(max(_FRAMES_PER_STEP * steps, _MIN_FRAMES), _MAX_FRAMES)
+
+
+def save_film(
+    runs: Sequence[Animation], path: str | os.PathLike[str], on_progress: OnProgress = lambda _: None
+) -> None:
     """Draws all frames and writes them to `path`, whole or not at all: GIF or MP4, by its suffix.
+
+    on_progress: is told after each frame that there was one more.
 
     Raises ValueError for an MP4 where ffmpeg is not installed, OSError if the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() == ".mp4":
-        _save_mp4(Film(runs), path)
+        _save_mp4(Film(runs), path, on_progress)
     else:
-        _save_gif(Film(runs), path)
+        _save_gif(Film(runs), path, on_progress)
 
 
 class Film:
@@ -51,27 +64,24 @@ class Film:
         self.figure = Figure(figsize=(_WIDTH * len(runs), _HEIGHT + _LANES + 1.15), dpi=_DPI)
         self._canvas: Any = FigureCanvasAgg(self.figure)  # matplotlib's own calls have no annotations
         grid = self.figure.add_gridspec(
-            2, 2 * len(runs), height_ratios=(_HEIGHT, _LANES), left=0.085 / len(runs), right=0.985, top=0.78,
-            bottom=0.085, wspace=0.12, hspace=0.2,
-        )  # fmt: skip
+            1, len(runs), left=0.085 / len(runs), right=0.985, top=0.78, bottom=0.085, wspace=0.14
+        )
         self._views: list[GraphView | ChunksView | TimeView] = []
         for number, run in enumerate(runs):
-            first = 2 * number
-            self._views.append(GraphView(self.figure.add_subplot(grid[0, first]), run))
-            self._views.append(ChunksView(self.figure.add_subplot(grid[0, first + 1]), run))
-            lanes = self.figure.add_subplot(grid[1, first : first + 2])
+            cells = grid[0, number].subgridspec(2, 2, height_ratios=(_HEIGHT, _LANES), wspace=0.12, hspace=0.2)
+            self._views.append(GraphView(self.figure.add_subplot(cells[0, 0]), run))
+            self._views.append(ChunksView(self.figure.add_subplot(cells[0, 1]), run))
+            lanes = self.figure.add_subplot(cells[1, :])
             self._views.append(TimeView(lanes, run, self._first_s, self._last_s))
         self._texts = [
-            [self.figure.text((number + 0.02) / len(runs), height, "", **style) for height, style in _LINES]
+            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in _LINES]
             for number in range(len(runs))
         ]
 
     @property
     def times_s(self) -> list[float]:
         """The times of the frames, evenly spaced."""
-        steps = max(run.schedule.num_steps for run in self._runs)
-        count = min(max(_FRAMES_PER_STEP * steps, _MIN_FRAMES), _MAX_FRAMES)
-        times: list[float] = np.linspace(self._first_s, self._last_s, count).tolist()
+        times: list[float] = np.linspace(self._first_s, self._last_s, num_frames(self._runs)).tolist()
         return times
 
     def draw(self, time_s: float) -> None:
@@ -84,12 +94,13 @@ class Film:
             phase.set_text(step)
             sentence.set_text(told if len(told) <= _SENTENCE else f"{told[: _SENTENCE - 4]} ...")
 
-    def frames(self) -> Iterator[Image.Image]:
+    def frames(self, on_progress: OnProgress) -> Iterator[Image.Image]:
         """All frames in their order."""
         for time_s in self.times_s:
             self.draw(time_s)
             self._canvas.draw()
             yield Image.fromarray(np.asarray(self._canvas.buffer_rgba())[..., :3].copy())
+            on_progress(1)
 
 
 _LINES: tuple[tuple[float, dict[str, Any]], ...] = (
@@ -118,8 +129,8 @@ def _moment(run: Animation, time_s: float) -> tuple[str, str]:
     return f"{phase.name}: step {step} of 0 to {len(run.sentences) - 1}", f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _save_gif(film: Film, path: Path) -> None:
-    frames = list(film.frames())
+def _save_gif(film: Film, path: Path, on_progress: OnProgress) -> None:
+    frames = list(film.frames(on_progress))
     # One palette for all frames, so that nothing flickers and unchanged parts are not stored again.
     sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
     for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
@@ -134,7 +145,7 @@ def _save_gif(film: Film, path: Path) -> None:
         )
 
 
-def _save_mp4(film: Film, path: Path) -> None:
+def _save_mp4(film: Film, path: Path, on_progress: OnProgress) -> None:
     if not FFMpegWriter.isAvailable():
         raise ValueError(
             f"{path}: an .mp4 is written by ffmpeg, which is not installed: install it, or take .gif or .html"
@@ -143,8 +154,11 @@ def _save_mp4(film: Film, path: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         made = Path(directory) / "film.mp4"
         with writer.saving(film.figure, str(made), _DPI):
-            for time_s in [*film.times_s, *[film.times_s[-1]] * _HOLD]:
+            for time_s in film.times_s:
                 film.draw(time_s)
+                writer.grab_frame()
+                on_progress(1)
+            for _ in range(_HOLD):
                 writer.grab_frame()
         with atomic_file(path) as file:
             file.write(made.read_bytes())

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
@@ -14,6 +15,8 @@ from ringsim.schedule import Bools, Ints
 
 _GREEN = "#009E73"
 _FEW_RANKS = 16  # up to so many have names, and chunks that travel have stripes
+_STRIPE = 8  # pixels
+_GAP = 0.009  # on either side of a cell, of the whole panel
 _POINTS = 12  # of a link that is an arc
 _MAX_STRIPES = 160  # across the chunks of a rank
 
@@ -27,7 +30,8 @@ class GraphView:
         self._few = run.schedule.num_ranks <= _FEW_RANKS
         places = run.graph.places
         gaps = np.linalg.norm(places[:, None] - places[None], axis=-1) + 2 * np.eye(len(places))
-        self._radius = min(0.06, 0.3 * float(gaps.min())) if len(places) > 1 else 0.06
+        closest = float(gaps.min())
+        self._radius, self._width = min(0.06, 0.3 * closest), min(0.15, 0.4 * closest)
 
     def draw(self, time_s: float) -> None:
         """Shows this moment."""
@@ -66,7 +70,7 @@ class GraphView:
         for row in np.flatnonzero((timeline.start_s <= time_s) & (time_s < timeline.applied_s)).tolist():
             src, dst = places[timeline.src[row]], places[timeline.dst[row]]
             length = float(np.linalg.norm(dst - src)) or 1.0
-            rim = min(0.3, 1.5 * self._radius / length)
+            rim = min(0.36, (self._radius + 0.45 * self._width) / length)
             x, y = self._point(src, dst, rim + (1 - 2 * rim) * self._share(row, time_s)).tolist()
             self._draw_chunk(row, x, y)
 
@@ -103,7 +107,7 @@ class GraphView:
                 Circle((x, y), 0.4 * self._radius, facecolor=BLUE if edge == DARK_GREY else edge, zorder=5)
             )
             return
-        width = min(0.15, 2.2 * self._radius)
+        width = self._width
         height, left = 0.62 * width, x - width / 2
         self._axes.add_patch(
             Rectangle((left, y - height / 2), width, height, facecolor=WHITE, edgecolor="none", zorder=5)
@@ -114,8 +118,9 @@ class GraphView:
         self._axes.add_patch(
             Rectangle((left, y - height / 2), width, height, facecolor="none", edgecolor=edge, linewidth=1.4, zorder=7)
         )
-        self._axes.text(x, y - height / 4, str(timeline.chunk[row]), fontsize=7.5, fontweight="bold", ha="center",
-                        va="center_baseline", zorder=8)  # fmt: skip
+        number, size = str(timeline.chunk[row]), 50 * width
+        self._axes.text(x, y - height / 4, number, fontsize=size, fontweight="bold", ha="center", va="center_baseline",
+                        zorder=8)  # fmt: skip
 
 
 def _draw_stripes(
@@ -172,16 +177,24 @@ class ChunksView:
         return held, finished
 
     def _draw_striped(self, held: Bools, finished: Bools) -> None:
-        for rank, chunk in np.ndindex(*finished.shape):
-            complete = finished[rank, chunk]
-            x, y = chunk + 0.04, rank + 0.05
-            self._axes.add_patch(Rectangle((x, y), 0.92, 0.9, facecolor=PALE_GREY, linewidth=0))
-            reduces = self._run.schedule.collective.reduces
-            _draw_stripes(self._axes, held[rank, chunk], self._colours, (x, y, 0.92, 0.9), reduces)
-            edge, width = (_GREEN, 2.6) if complete else (GREY, 0.6)
-            self._axes.add_patch(
-                Rectangle((x, y), 0.92, 0.9, facecolor="none", edgecolor=edge, linewidth=width, zorder=8)
-            )
+        """Stripes as one image, since a film has a hundred frames; and a frame around each cell."""
+        num_ranks, num_chunks = finished.shape
+        across, down = _GAP * num_chunks, _GAP * num_ranks  # of a cell
+        image = _with_gaps(self._stripes(held), across, down)
+        self._axes.imshow(image, extent=(0, num_chunks, num_ranks, 0), aspect="auto", interpolation="nearest")
+        rank, chunk = np.indices(finished.shape).reshape(2, -1)
+        cells = boxes(rank, chunk + across, chunk + 1 - across, (down, 1 - down))
+        for rows, colour, width in ((~finished.ravel(), GREY, 0.6), (finished.ravel(), _GREEN, 2.4)):
+            frames = PolyCollection(list(cells[rows]), facecolors="none", edgecolors=colour, linewidths=width)
+            self._axes.add_collection(frames, autolim=False)
+
+    def _stripes(self, held: Bools) -> Floats:
+        """(num_ranks, num_chunks, stripes, 3): a stripe for each contributor, or one where nothing is summed."""
+        colours, empty = np.array([to_rgb(colour) for colour in self._colours]), np.array(to_rgb(PALE_GREY))
+        if self._run.schedule.collective.reduces:
+            return np.where(held[..., None], colours, empty)
+        present = np.any(held, axis=-1, keepdims=True)
+        return np.where(present, colours[held.argmax(axis=-1)], empty)[:, :, None]
 
     def _draw_shaded(self, held: Bools, finished: Bools) -> None:
         share = held.sum(axis=-1) / self._run.needed
@@ -190,6 +203,16 @@ class ChunksView:
         image[share == 0] = 0.95
         num_ranks, num_chunks = finished.shape
         self._axes.imshow(image, extent=(0, num_chunks, num_ranks, 0), aspect="auto", interpolation="nearest")
+
+
+def _with_gaps(stripes: Floats, across: float, down: float) -> Floats:
+    """The image of all cells, with a white gap around each; across and down: its width, as a part of a cell."""
+    num_ranks, num_chunks, num_stripes, _ = stripes.shape
+    width, height = num_stripes * _STRIPE, 4 * _STRIPE
+    gaps = (round(height * down / (1 - 2 * down)), round(width * across / (1 - 2 * across)))
+    cells = np.broadcast_to(np.repeat(stripes, _STRIPE, axis=2)[:, None], (num_ranks, height, num_chunks, width, 3))
+    padded = np.pad(cells, ((0, 0), (gaps[0],) * 2, (0, 0), (gaps[1],) * 2, (0, 0)), constant_values=1.0)
+    return padded.reshape(num_ranks * padded.shape[1], num_chunks * padded.shape[3], 3)
 
 
 class TimeView:

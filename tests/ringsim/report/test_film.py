@@ -67,5 +67,5 @@ def test_an_mp4_needs_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_mp4(tmp_path: Path) -> None:
     """By matplotlib's own writer."""
     path = tmp_path / "ring.mp4"
-    save_film([made("ring", 3)], path)
+    save_film([made("ring", 2)], path)
     assert path.read_bytes()[4:8] == b"ftyp"
