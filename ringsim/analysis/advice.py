@@ -81,16 +81,16 @@ def advise(
     for name, other in better_networks(network):
         alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes)))
         on_progress(1)
-    for name in other_algorithms(schedule):
+    for name in other_algorithms(schedule, size_bytes):
         alternatives.append(_by(name, make, schedule, network, size_bytes))
         on_progress(1)
     time_s = predict_time(schedule, network, size_bytes)
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
 
 
-def num_alternatives(schedule: Schedule, network: AnyNetwork) -> int:
+def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
     """Returns how many there are to be simulated."""
-    return len(list(better_networks(network))) + len(list(other_algorithms(schedule)))
+    return len(list(better_networks(network))) + len(list(other_algorithms(schedule, size_bytes)))
 
 
 def _by(
@@ -107,13 +107,16 @@ def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
     return build(schedule.collective, name, schedule.num_ranks, size_bytes)
 
 
-def other_algorithms(schedule: Schedule) -> Iterator[str]:
-    """Yields the names of all others for the same collective; the first is the same in segments."""
+def other_algorithms(schedule: Schedule, size_bytes: int) -> Iterator[str]:
+    """Yields the names of all others for the same collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
-        yield f"{own}/{SEGMENTS}"
+        # Segments do not show in a schedule's name, but in its chunks.
+        plain = _build(schedule, size_bytes, own)
+        is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
+        yield f"{own}/{SEGMENTS}" if is_plain else own
     for collective, name in ALGORITHMS:
-        if collective is schedule.collective and name != own.partition("/")[0]:
+        if collective is schedule.collective and name != own:
             yield name
 
 

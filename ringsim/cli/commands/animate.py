@@ -57,7 +57,8 @@ def animate(
     if measured:
         animations = _predicted_and_measured(measured, network)
     elif compared:
-        animations = [make_animation(other, network, size) for other in _compared(compared, schedule, size)]
+        others = _compared(compared, schedule, size)
+        animations = [make_animation(other, network, size, name=name) for name, other in others.items()]
     else:
         animations = [make_animation(schedule, network, size)]
     path = output or _default_path(animations)
@@ -95,14 +96,16 @@ def _refuse_together(compared: str | None, measured: Path | None) -> None:
         raise click.UsageError("{} and {} exclude each other".format(*refused[0]), click.get_current_context())
 
 
-def _compared(names: str, schedule: Schedule, size: int) -> list[Schedule]:
-    """The schedules of the two algorithms, in the rank placement that was given."""
+def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
+    """The schedules of the two algorithms by their names, in the rank placement that was given."""
     algorithms = [name.strip() for name in names.split(",")]
-    if len(algorithms) != 2 or not all(algorithms):
+    if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
     placement = click.get_current_context().params.get("placement")
-    schedules = [build(schedule.collective, name, schedule.num_ranks, size) for name in algorithms]
-    return schedules if placement is None else [permute_ranks(other, placement) for other in schedules]
+    schedules = {name: build(schedule.collective, name, schedule.num_ranks, size) for name in algorithms}
+    if placement is None:
+        return schedules
+    return {name: permute_ranks(other, placement) for name, other in schedules.items()}
 
 
 def _predicted_and_measured(path: Path, network: AnyNetwork) -> list[Animation]:
@@ -130,6 +133,6 @@ def _recorded_run(path: Path) -> RecordedRun:
 
 def _default_path(animations: Sequence[Animation]) -> Path:
     schedule = animations[0].schedule
-    names = "-".join(dict.fromkeys(animation.schedule.algorithm for animation in animations))
+    names = "-".join(dict.fromkeys(animation.name.partition(",")[0] for animation in animations))
     name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
     return Path(re.sub(r"[^\w.-]+", "-", name) + ".html")

@@ -35,7 +35,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, as_json: bool) -
         other = build(schedule.collective, name, schedule.num_ranks, size)
         return other if placement is None else permute_ranks(other, placement)
 
-    with progress_bar(num_alternatives(schedule, network), "simulating") as bar:
+    with progress_bar(num_alternatives(schedule, network, size), "simulating") as bar:
         advice = advise(schedule, network, size, build_other, bar.update)
     if as_json:
         result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}

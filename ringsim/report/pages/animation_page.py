@@ -62,7 +62,7 @@ def _span(animations: Sequence[Animation]) -> tuple[float, float]:
 
 def _title(animations: Sequence[Animation]) -> str:
     schedule = animations[0].schedule
-    names = " beside ".join(dict.fromkeys(run.schedule.algorithm for run in animations))
+    names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in animations))
     ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
     return f"{schedule.collective.value}, {names}: {ranks}, {format_size(animations[0].size_bytes)}"
 

@@ -34,6 +34,13 @@ def test_each_time_is_that_of_a_simulation() -> None:
     assert "ring" not in times
 
 
+def test_the_plain_algorithm_is_an_alternative_to_its_segments() -> None:
+    """And the other way round."""
+    names = [other.name for other in advise(build(Collective.ALL_REDUCE, "ring/4", 4), UNIFORM, 1024).alternatives]
+    assert "ring" in names
+    assert "ring/4" not in names
+
+
 def test_the_fastest_comes_first() -> None:
     """And the gain is how many times as fast it is."""
     advice = advise(RING, UNIFORM, 1024)

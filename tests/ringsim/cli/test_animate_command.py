@@ -33,6 +33,13 @@ def test_a_path_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "ring beside gloo_ring" in (tmp_path / "ringsim-all_reduce-ring-gloo_ring-4.html").read_text()
 
 
+def test_segments_are_named(tmp_path: Path) -> None:
+    """The schedules of both have the same name."""
+    path = tmp_path / "ring.html"
+    run("--ranks", "4", "--compare", "ring,ring/4", "-o", str(path))
+    assert "<h1>all_reduce, ring beside ring/4: 4 ranks, 64 MiB</h1>" in path.read_text()
+
+
 def test_a_measured_run_beside_its_prediction(tmp_path: Path) -> None:
     """Of several recorded runs the one that is asked for, else the first."""
     measured, page = tmp_path / "measured.json", tmp_path / "run.html"

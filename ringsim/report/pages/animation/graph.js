@@ -197,7 +197,7 @@ class GraphView {
   drawChunk(row, [x, y], stopped, crowded) {
     const { context, colours, run } = this;
     const edge = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.ink;
-    if (!this.few) {
+    if (!this.few || (crowded && this.chunkWidth < 32)) {
       context.fillStyle = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.blue;
       context.beginPath();
       context.arc(x, y, Math.max(2.5, this.radius * 0.4), 0, 2 * Math.PI);
