@@ -4,9 +4,11 @@ import click
 
 from ringsim import __version__
 from ringsim.cli.commands.algorithms import algorithms, verify
+from ringsim.cli.commands.animate import animate
 from ringsim.cli.commands.calibrate import calibrate
 from ringsim.cli.commands.compare import compare
 from ringsim.cli.commands.ddp import ddp
+from ringsim.cli.commands.explain import explain
 from ringsim.cli.commands.formats import export, import_
 from ringsim.cli.commands.measure import measure
 from ringsim.cli.commands.networks import networks
@@ -24,5 +26,19 @@ def main() -> None:
 
 
 MEASURED = (measure, calibrate, compare)
-for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
+for command in (
+    simulate,
+    explain,
+    animate,
+    plot,
+    sweep,
+    ddp,
+    order,
+    algorithms,
+    verify,
+    networks,
+    export,
+    import_,
+    *MEASURED,
+):
     main.add_command(command)
