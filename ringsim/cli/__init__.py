@@ -12,6 +12,7 @@ from ringsim.cli.commands.measure import measure
 from ringsim.cli.commands.networks import networks
 from ringsim.cli.commands.order import order
 from ringsim.cli.commands.plot import plot
+from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
 from ringsim.console import OneLineGroup
@@ -23,6 +24,6 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-MEASURED = (measure, calibrate, compare)
+MEASURED = (measure, calibrate, compare, report)
 for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
     main.add_command(command)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ringsim.measurements import Measurements, p10_p90, save_json
 from ringsim.network import Cluster
+from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.checkpoints.output_lock import WRITING_S, locked
 from trainers.main_job.config import RESULTS, JobConfig
@@ -38,8 +39,9 @@ def make_report(
     predictions: Mapping[str, StepPrediction],
     notes: Mapping[str, Sequence[RankNotes]],
     num_parameters: int,
+    profile: StepProfile,
 ) -> Report:
-    """For JSON. notes: of every rank, by strategy."""
+    """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
     curves = [result["losses"] for result in results if result["strategy"] != "none"]
@@ -54,6 +56,7 @@ def make_report(
         "train": config.training(),
         "network": network.as_dict(),
         "measurements": measurements.as_dict(),
+        "profile": profile.as_dict(),
         "max_loss_difference": max(differences, default=0.0),
         "strategies": results,
     }
@@ -94,6 +97,8 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
         "steps_measured": len(sync_s),
         "sync_s": sync_s,
         "steps_s": step_s,
+        # Who comes last waits for nobody: the rank that spends least here is the one that the others wait for.
+        "rank_sync_s": [statistics.median(rank.sync_s[warm_up:]) for rank in ranks],
         "losses": losses,
     }
 
