@@ -7,6 +7,7 @@ from ringsim.cli.commands.algorithms import algorithms, verify
 from ringsim.cli.commands.calibrate import calibrate
 from ringsim.cli.commands.compare import compare
 from ringsim.cli.commands.ddp import ddp
+from ringsim.cli.commands.doctor import doctor
 from ringsim.cli.commands.formats import export, import_
 from ringsim.cli.commands.measure import measure
 from ringsim.cli.commands.networks import networks
@@ -24,6 +25,6 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-MEASURED = (measure, calibrate, compare, report)
+MEASURED = (measure, calibrate, compare, report, doctor)
 for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
     main.add_command(command)
