@@ -41,13 +41,20 @@ def _cpu() -> CpuReadings:
         cores=cores,
         usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
         quota=_quota(_text("/sys/fs/cgroup/cpu.max")),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load=_load(),
         steal=_steal(),
         governor=_text(folder / "scaling_governor"),
         mhz=_mhz(folder / "scaling_cur_freq"),
         max_mhz=_mhz(folder / "cpuinfo_max_freq"),
         omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
     )
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
 
 
 def _quota(text: str | None) -> float | None:
@@ -92,8 +99,15 @@ def _clock() -> ClockReadings:
 
 def _gloo() -> GlooReadings:
     name = socket.gethostname()
-    interfaces = tuple(interface for _, interface in socket.if_nameindex())
-    return GlooReadings(os.environ.get("GLOO_SOCKET_IFNAME", ""), interfaces, name, _address_of(name))
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    return GlooReadings(named, _interfaces(), name, _address_of(name))
+
+
+def _interfaces() -> tuple[str, ...]:
+    try:
+        return tuple(interface for _, interface in socket.if_nameindex())
+    except (AttributeError, OSError):
+        return ()
 
 
 def _address_of(name: str) -> str | None:
@@ -117,7 +131,7 @@ def _torch() -> TorchReadings:
         installed = version("torch")
     except PackageNotFoundError:
         return TorchReadings(None)
-    done = _run([sys.executable, "-c", ASK_TORCH], TORCH_TIMEOUT_S)
+    done = _run([sys.executable, "-P", "-c", ASK_TORCH], TORCH_TIMEOUT_S)  # not a torch.py of the current directory
     if done is None or done.returncode:
         said = (done.stderr.strip().splitlines() if done else []) or ["it did not answer in time"]
         return TorchReadings(installed, trouble=said[-1])

@@ -3,7 +3,7 @@
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
-from ringsim.verdict.training_files import JobReport, StrategyResult, TrainingLog
+from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import MEASURE, Verdict, judge
 
 __all__ = [
@@ -14,8 +14,6 @@ __all__ = [
     "Finding",
     "JobReport",
     "RunDirectory",
-    "StrategyResult",
-    "TrainingLog",
     "Verdict",
     "judge",
     "read_directory",

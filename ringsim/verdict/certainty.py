@@ -17,12 +17,10 @@ def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
     """Returns how far to trust the predictions, from the first subject's probes and all that was compared."""
     errors, reasons = [], []
     for subject in subjects:
-        if subject.comparison and (found := _compared(subject)):
-            errors.append(found[0])
-            reasons.append(found[1])
-        if subject.job and (found := _strategies(subject)):
-            errors.append(found[0])
-            reasons.append(found[1])
+        known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)
+        for error, reason in filter(None, known):
+            errors.append(error)
+            reasons.append(reason)
     for file, (network, cells) in contents.cells.items():
         held_out = [abs(cell.error) for cell in cells if cell.error is not None and not cell.used_in_calibration]
         if held_out:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from ringsim import machine
 from ringsim.cli.options import json_option
 from ringsim.console import in_one_line
-from ringsim.machine import Level, MachineFinding, examine
+from ringsim.machine import Level, MachineFinding, examine, read_machine
 from ringsim.text_table import align_columns
 
 IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
@@ -26,7 +25,7 @@ def doctor(as_json: bool) -> None:
 
     Example: ringsim doctor && ringsim measure --ranks 2 -o measured.json
     """
-    findings = examine(machine.read_machine())
+    findings = examine(read_machine())
     if as_json:
         click.echo(json.dumps({"findings": [finding.as_dict() for finding in findings]}))
     else:

@@ -91,7 +91,7 @@ def test_what_makes_measuring_impossible(part: str, values: dict[str, Any], subj
     entry = finding(readings, subject)
     assert entry.level is Level.PROBLEM
     assert words in entry.meaning
-    with patch("ringsim.machine.read_machine", return_value=readings):
+    with patch("ringsim.cli.commands.doctor.read_machine", return_value=readings):
         result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == f"Measuring is impossible here until this is mended: {subject}."
@@ -109,13 +109,13 @@ def test_gpus_need_a_torch_that_can_use_them() -> None:
 def test_the_command_has_a_line_for_each_finding() -> None:
     """The level first; as JSON one object with the same; nothing of the environment can control a terminal."""
     readings = with_readings("gloo", named="\x1b[31meth0")
-    with patch("ringsim.machine.read_machine", return_value=readings):
+    with patch("ringsim.cli.commands.doctor.read_machine", return_value=readings):
         text = CliRunner().invoke(main, ["doctor"]).stdout
         data = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
     assert len(text.splitlines()) == len(data["findings"]) + 2
     assert "\x1b" not in text
     for line, entry in zip(text.splitlines(), data["findings"], strict=False):
         assert line.split()[0] == entry["level"]
-    with patch("ringsim.machine.read_machine", return_value=with_readings("cpu", load=9.0)):
+    with patch("ringsim.cli.commands.doctor.read_machine", return_value=with_readings("cpu", load=9.0)):
         result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "Measuring is possible; mind load.")
