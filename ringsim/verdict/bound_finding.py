@@ -11,6 +11,10 @@ from ringsim.verdict.subject import Forecast, Subject
 from ringsim.verdict.training_files import StrategyResult
 
 HALF = 0.5  # of a step: what takes more than the rest together bounds it
+_SIMULATED = (
+    "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
+    "after another."
+)
 _MEANINGS = {
     Bound.STRAGGLER: "waiting for it",
     Bound.CORES: "waiting for a core",
@@ -21,13 +25,12 @@ _MEANINGS = {
 
 def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
     """Returns what bounds an all_reduce, from probes alone."""
-    words = [(a.size_bytes, a.bound.value) for a in forecast.attributions]
-    answer = f"{by_size(words)} bounds an all_reduce on {subject.num_ranks} ranks."
-    if len({name for _, name in words}) == 1:
-        answer = f"{words[0][1]} bounds an all_reduce on {subject.num_ranks} ranks at every size looked at."
-    shown = [forecast.attributions[0], forecast.at(subject.size_bytes)]
-    reasons = [_shares(attribution) for attribution in dict.fromkeys(shown)]
-    return Finding(Topic.BOUND, _capital(answer), (*reasons, *_what_ifs(subject.fit.cluster, shown)))
+    words = [(a.size_bytes, f"by {a.bound.value}") for a in forecast.attributions]
+    where = " at every size looked at" if len({name for _, name in words}) == 1 else ""
+    answer = f"An all_reduce on {subject.num_ranks} ranks is bound {by_size(words)}{where}."
+    shown = [forecast.attributions[0], forecast.at(subject.size_bytes)][-len(forecast.attributions) :]
+    reasons = [_shares(attribution) for attribution in shown]
+    return Finding(Topic.BOUND, answer, (_SIMULATED, *reasons, *_what_ifs(subject.fit.cluster, shown)))
 
 
 def bound_of_step(
@@ -50,7 +53,7 @@ def bound_of_step(
         reasons = [inside]
     if slowest:
         reasons.append(straggling_rank(slowest))
-    return Finding(Topic.BOUND, answer, (*reasons, *_what_ifs(subject.fit.cluster, [attribution])))
+    return Finding(Topic.BOUND, answer, (*reasons, _SIMULATED, *_what_ifs(subject.fit.cluster, [attribution])))
 
 
 def straggling_rank(slowest: SlowestRank) -> str:
@@ -83,10 +86,7 @@ def _shares(attribution: Attribution) -> str:
         for bound in sorted(Bound, key=attribution.share, reverse=True)
         if attribution.share(bound) >= 0.005
     ]
-    return (
-        f"By simulation of a {attribution.algorithm} on the network fitted to the probes, "
-        f"{format_size(attribution.size_bytes)} take {roughly(attribution.time_s)}: {listed(parts)}."
-    )
+    return f"{format_size(attribution.size_bytes)} take {roughly(attribution.time_s)}: {listed(parts)}."
 
 
 def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
@@ -110,7 +110,3 @@ def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
             f"of {roughly(worst.time_s)}."
         )
     return sentences
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -131,7 +131,7 @@ def ranks_finding(subject: Subject, forecast: Forecast) -> Finding:
 def _where(subject: Subject, scaled: ScaledTime) -> str:
     spec = subject.fit.cluster.spec
     if spec.ranks_per_host is not None:
-        return f" of {-(-scaled.num_ranks // spec.ranks_per_host)} such hosts"
+        return f" on {-(-scaled.num_ranks // spec.ranks_per_host)} such hosts"
     cores = spec.host.cores
     return f" sharing this host's {cores} core{'s' * (cores != 1)}" if cores else ""
 

@@ -30,8 +30,8 @@ class Finding:
 
 
 def percent(share: float) -> str:
-    """Returns such as 12 %; less than one per cent keeps a digit."""
-    return f"{100 * share:.0f} %" if abs(share) >= 0.01 or not share else f"{100 * share:.1g} %"
+    """Returns such as 12 %; less than one per cent keeps a digit, down to a tenth."""
+    return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """`Subject`: one set of probes with the network fitted to it, which the verdict's predictions are made from."""
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ringsim.calibration import (
     compare_measurements,
     num_hosts,
 )
-from ringsim.measurements import Measurements
+from ringsim.measurements import Measurements, p10_p90
 from ringsim.training_step import StepProfile
 from ringsim.verdict.bound import Attribution, attribute
 from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, choose_algorithms, choose_buckets, scatter
@@ -61,7 +62,7 @@ def make_forecast(subject: Subject) -> Forecast:
     ranks, fit = subject.num_ranks, subject.fit
     if ranks > MOST_ATTRIBUTED:
         raise ValueError(f"{subject.file}: {ranks} ranks: predictions in a report are made for up to {MOST_ATTRIBUTED}")
-    sizes, least_gain = _sizes(subject), scatter(_ratios(subject))
+    sizes, least_gain = _sizes(subject), max(scatter(_ratios(subject)), 1 + _half_spread(subject.measurements))
     algorithms = choose_algorithms(fit, ranks, sizes, least_gain)
     return Forecast(
         tuple(attribute(fit.cluster, ranks, size) for size in sizes),
@@ -79,6 +80,12 @@ def _sizes(subject: Subject) -> list[int]:
         sizes.add(size)
         size *= FACTOR
     return sorted(sizes)
+
+
+def _half_spread(measurements: Measurements) -> float:
+    """How far the blocks of a probe lie to either side of its median: who measured a smaller gain would not see it."""
+    ends = [(p10_p90(probe.times_s), probe.median_s) for probe in measurements.probes_of("shift")]
+    return statistics.median([(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends] or [0.0])
 
 
 def _ratios(subject: Subject) -> list[float]:
