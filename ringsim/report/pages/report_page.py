@@ -53,4 +53,4 @@ def _words(sentence: str) -> str:
 
 def _refused(verdict: Verdict) -> str:
     rows = sorted(verdict.contents.refused.items())
-    return table("refused", "Files that are not in this report", ("file", "why"), rows)
+    return table("refused", "Files that are not, or not wholly, in this report", ("file", "why"), rows)
