@@ -46,39 +46,43 @@ def _strategies(verdict: Verdict) -> str:
             measured, predicted = result.measured_sync_s, result.predicted_sync_s
             error = predicted / measured - 1 if measured > 0 and predicted > 0 else None
             rows.append((
-                file, result.strategy, time_cell(predicted), time_cell(measured), ends_cell(low, high),
+                result.strategy, time_cell(predicted), time_cell(measured), ends_cell(low, high),
                 share_cell(error, signed=True), time_cell(result.predicted_step_s), time_cell(result.step_s),
                 count_cell(result.tokens_per_s), count_cell(result.final_loss, 4),
-                "yes" if result.parameters_identical else "no",
+                "yes" if result.parameters_identical else "no", file,
             ))  # fmt: skip
-    headings = ("file", "strategy", "sync predicted", "sync measured", "10 % to 90 %", "error", "step predicted",
-                "step measured", "tokens/s", "final loss", "ranks identical")  # fmt: skip
+    headings = ("strategy", "sync predicted", "sync measured", "10 % to 90 %", "error", "step predicted",
+                "step measured", "tokens/s", "final loss", "ranks identical", "file")  # fmt: skip
     note = "Synchronisation from the last gradient's being ready, as the last rank to arrive sees it."
     return table("strategies", "Strategies of gradient synchronisation", headings, rows, note)
 
 
 def _collectives(verdict: Verdict) -> str:
     """Measured collectives, with predictions where there are any."""
-    rows: list[Row] = []
-    predictions = {
-        (subject.file, c.case.collective, c.case.algorithm, c.case.size_bytes, bool(c.case.in_place_s)): c.predicted_s
+    compared = {
+        (subject.file, c.case.collective, c.case.algorithm, c.case.size_bytes, bool(c.case.in_place_s)): c
         for subject in verdict.subjects
         for c in (subject.comparison.cases if subject.comparison else ())
     }
+    rows: list[Row] = []
     for file, measurements in verdict.contents.measurements.items():
         for entry in measurements.collectives:
             name = entry.collective.value
-            predicted = predictions.get((file, name, entry.algorithm, entry.size_bytes, entry.in_place))
+            case = compared.get((file, name, entry.algorithm, entry.size_bytes, entry.in_place))
             busbw = busbw_bytes_per_s(entry.collective, entry.num_ranks, entry.size_bytes, entry.median_s)
             rows.append((
-                file, name, entry.algorithm, size_cell(entry.size_bytes), count_cell(entry.num_ranks),
+                name, entry.algorithm, size_cell(entry.size_bytes), count_cell(entry.num_ranks),
                 "in place" if entry.in_place else "out of place", time_cell(entry.median_s),
-                ends_cell(*entry.p10_p90_s), rate_cell(busbw), time_cell(predicted),
-                share_cell(predicted / entry.median_s - 1 if predicted is not None else None, signed=True),
+                ends_cell(*entry.p10_p90_s), rate_cell(busbw), time_cell(case.predicted_s if case else None),
+                share_cell(case.error if case else None, signed=True), file,
             ))  # fmt: skip
-    headings = ("file", "collective", "algorithm", "size", "ranks", "memory", "measured", "10 % to 90 %", "busbw",
-                "predicted", "error")  # fmt: skip
-    return table("collectives", "Collectives", headings, rows, "Predicted from the probes of the same file alone.")
+    headings = ("collective", "algorithm", "size", "ranks", "memory", "measured", "10 % to 90 %", "busbw", "predicted",
+                "error", "file")  # fmt: skip
+    note = (
+        "Predicted from the probes of the same file alone; dist is torch.distributed's own. Errors leave out waiting "
+    )
+    note += "for ranks that began late, where that is known."
+    return table("collectives", "Collectives", headings, rows, note)
 
 
 def _bounds(verdict: Verdict) -> str:
@@ -124,8 +128,8 @@ def _parameters(verdict: Verdict) -> str:
             ends = f"{format_value(name, fit.low[name])} to {format_value(name, fit.high[name])}"
             width = (fit.high[name] - fit.low[name]) / value if value and fit.high[name] < float("inf") else 0.0
             shown = TableCell(format_value(name, value), value)
-            rows.append((subject.file, name, shown, TableCell(ends, width), fit.probes[name]))
-    headings = ("file", "parameter", "value", "95 % between", "from the probes")
+            rows.append((name, shown, TableCell(ends, width), fit.probes[name], subject.file))
+    headings = ("parameter", "value", "95 % between", "from the probes", "file")
     return table("parameters", "The fitted network", headings, rows, "Sorted by its width, an interval is relative.")
 
 
@@ -169,15 +173,15 @@ def _ranks(verdict: Verdict) -> str:
 def _cells(verdict: Verdict) -> str:
     rows: list[Row] = [
         (
-            file, network, cell.collective, cell.algorithm, size_cell(cell.size_bytes), count_cell(cell.num_ranks),
+            network, cell.collective, cell.algorithm, size_cell(cell.size_bytes), count_cell(cell.num_ranks),
             time_cell(cell.predicted_s), time_cell(cell.measured_s), share_cell(cell.error, signed=True),
-            share_cell(cell.spread), "used" if cell.used_in_calibration else "held out",
+            share_cell(cell.spread), "used" if cell.used_in_calibration else "held out", file,
         )
         for file, (network, cells) in verdict.contents.cells.items()
         for cell in cells
     ]  # fmt: skip
-    headings = ("file", "network", "collective", "algorithm", "size", "ranks", "predicted", "measured", "error",
-                "spread", "calibration")  # fmt: skip
+    headings = ("network", "collective", "algorithm", "size", "ranks", "predicted", "measured", "error", "spread",
+                "calibration", "file")  # fmt: skip
     return table("compared", "Comparisons of ringsim compare", headings, rows)
 
 
