@@ -19,7 +19,10 @@ from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
 from ringsim.verdict.bound import all_reduce_s
 
-NUM_DRAWS = 40  # of the bootstrap; 95 % of them are 38
+# Of the bootstrap: 40, of which 95 % are 38. Fewer where one prediction takes long, so that a page takes seconds.
+_MOST_DRAWS, _FEWEST_DRAWS = 40, 5
+_AFFORDED_PAIRS = 4000  # of ranks, which decide what an all_reduce takes to simulate
+_AFFORDED_PARAMETERS = 20_000  # likewise of a model, for a step
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
@@ -78,7 +81,7 @@ def _gain(fit: ProbeFit, name: str, num_ranks: int, size_bytes: int) -> Predicte
         times = [all_reduce_s(cluster, algorithm, num_ranks, size_bytes) for algorithm in (BASELINE, name)]
         return times[0] / times[1] if times[1] > 0 else 1.0
 
-    return PredictedTime(1.0, 1.0, 1.0) if name == BASELINE else with_interval(fit, gain, NUM_DRAWS)
+    return PredictedTime(1.0, 1.0, 1.0) if name == BASELINE else with_interval(fit, gain, num_draws(num_ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,18 @@ def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_ga
     def gain(cluster: Cluster) -> float:
         drawn = ddp_config(cluster, num_ranks)
         torch_s = predict_step(profile, cluster, num_ranks, drawn).step_s
-        return torch_s / predict_step(profile, cluster, num_ranks, replace(drawn, caps=best.config.caps)).step_s
+        best_s = predict_step(profile, cluster, num_ranks, replace(drawn, caps=best.config.caps)).step_s
+        return torch_s / best_s if best_s > 0 else 1.0
 
-    return BucketChoice(best, default, steps, with_interval(fit, gain, NUM_DRAWS), least_gain)
+    return BucketChoice(best, default, steps, with_interval(fit, gain, num_draws(num_ranks, profile)), least_gain)
+
+
+def num_draws(num_ranks: int, profile: StepProfile | None = None) -> int:
+    """Returns from how many networks of the bootstrap a prediction gets its interval."""
+    afforded = _AFFORDED_PAIRS // num_ranks**2
+    if profile:
+        afforded = min(afforded, _AFFORDED_PARAMETERS // len(profile.parameters))
+    return min(max(afforded, _FEWEST_DRAWS), _MOST_DRAWS)
 
 
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:

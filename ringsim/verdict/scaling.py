@@ -8,11 +8,10 @@ from ringsim.calibration import PredictedTime, ProbeFit, with_interval
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile, predict_step
 from ringsim.verdict.bound import all_reduce_s
-from ringsim.verdict.choices import NUM_DRAWS, ddp_config
+from ringsim.verdict.choices import ddp_config, num_draws
 
 FACTORS = (1, 2, 4, 8)
-_FEWEST_DRAWS = 5
-_AFFORDED = 10_000  # rank pairs simulated for an interval; more ranks get fewer draws, so that a page takes seconds
+MOST_RANKS = 64  # of a prediction beyond twice the ranks, which would take longer than it is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +29,20 @@ def scale_ranks(
     """Returns the times on `num_ranks` and its multiples, as far as the network has room."""
     scaled = []
     for count in (factor * num_ranks for factor in FACTORS):
+        if count > max(MOST_RANKS, 2 * num_ranks):
+            break
         try:
             fit.cluster.topology(count)
         except ValueError:
             break
-        all_reduce = _interval(fit, count, partial(_all_reduce_s, algorithm, count, size_bytes))
-        step = _interval(fit, count, partial(_step_s, profile, count)) if profile else None
+        all_reduce = _interval(fit, num_draws(count), partial(_all_reduce_s, algorithm, count, size_bytes))
+        draws = num_draws(count, profile)
+        step = _interval(fit, draws, partial(_step_s, profile, count)) if profile else None
         scaled.append(ScaledTime(count, all_reduce, step))
     return scaled
 
 
-def _interval(fit: ProbeFit, num_ranks: int, predict: Callable[[Cluster], float]) -> PredictedTime:
-    draws = min(NUM_DRAWS, max(_AFFORDED // num_ranks**2, _FEWEST_DRAWS))
+def _interval(fit: ProbeFit, draws: int, predict: Callable[[Cluster], float]) -> PredictedTime:
     return with_interval(fit, predict, draws)
 
 

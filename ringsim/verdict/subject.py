@@ -20,8 +20,9 @@ from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.scaling import ScaledTime, scale_ranks
 from ringsim.verdict.training_files import JobReport
 
-SMALLEST, FACTOR = 2**10, 4  # of the sizes in tables and pictures
-MOST_ATTRIBUTED = 64  # ranks; with more a page would take minutes
+SMALLEST = 2**10  # of the sizes in tables and pictures
+MOST_SIZES = 10
+MOST_ATTRIBUTED = 32  # ranks; with more a page would take minutes
 MAX_FITS = 16  # of a directory with many files; each takes a second
 
 
@@ -73,13 +74,12 @@ def make_forecast(subject: Subject) -> Forecast:
 
 
 def _sizes(subject: Subject) -> list[int]:
-    """Powers of four up to the size that the verdict is about, and that."""
-    sizes = {subject.size_bytes}
-    size = SMALLEST
-    while size < subject.size_bytes:
-        sizes.add(size)
-        size *= FACTOR
-    return sorted(sizes)
+    """Powers of four, or of more, from SMALLEST up to the size that the verdict is about, and that."""
+    last, factor = subject.size_bytes, 4
+    while SMALLEST * factor**MOST_SIZES < last:
+        factor *= 4
+    sizes = {SMALLEST * factor**power for power in range(MOST_SIZES)}
+    return sorted({size for size in sizes if size < last} | {last})
 
 
 def _half_spread(measurements: Measurements) -> float:
