@@ -42,7 +42,7 @@ def _gain(choice: AlgorithmChoice) -> str:
     ring_s, chosen_s = choice.times_s[BASELINE], choice.times_s[choice.chosen]
     return (
         f"At {format_size(choice.size_bytes)} `{choice.chosen}` is predicted to be {times(choice.gain)} as fast as the "
-        f"ring: {roughly(chosen_s)} instead of {roughly(ring_s)}, calls not counted."
+        f"ring: {roughly(chosen_s)} instead of {roughly(ring_s)}."
     )
 
 

@@ -116,7 +116,7 @@ def _algorithms(verdict: Verdict) -> str:
             mark = "chosen" if name == choice.chosen else "fastest" if name == choice.fastest else ""
             rows.append((size_cell(choice.size_bytes), name, time_cell(time_s), count_cell(gain, 2), mark))
     headings = ("size", "algorithm", "predicted", "times as fast as the ring", "")
-    note = "Simulated on the network fitted to the probes, without what a call costs."
+    note = "Simulated on the network fitted to the probes, with what a call costs."
     return table("algorithms", "Algorithms of all_reduce", headings, rows, note)
 
 
@@ -130,7 +130,9 @@ def _parameters(verdict: Verdict) -> str:
             shown = TableCell(format_value(name, value), value)
             rows.append((name, shown, TableCell(ends, width), fit.probes[name], subject.file))
     headings = ("parameter", "value", "95 % between", "from the probes", "file")
-    return table("parameters", "The fitted network", headings, rows, "Sorted by its width, an interval is relative.")
+    return table(
+        "parameters", "The fitted network", headings, rows, "Intervals sort by their width relative to the value."
+    )
 
 
 def _buckets(verdict: Verdict) -> str:

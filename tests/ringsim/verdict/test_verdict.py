@@ -93,6 +93,8 @@ def test_the_fastest_algorithm_is_chosen_where_it_is_sure() -> None:
     for choice in verdict.forecast.algorithms:
         times = {name: all_reduce_s(hosts(), name, 4, choice.size_bytes) for name in names}
         assert times[choice.chosen] < 1.1 * min(times.values())
+        assert choice.times_s[choice.fastest] <= choice.times_s["ring"]
+        assert choice.gain.time_s == pytest.approx(choice.times_s["ring"] / choice.times_s[choice.fastest])
     assert verdict.forecast.algorithms[0].chosen != "ring"  # which sends six messages one after the other
     assert f"all-reduce with `{verdict.forecast.algorithms[0].chosen}` " in verdict.finding(Topic.ALGORITHM).answer
     gain = PredictedTime(1.2, 0.9, 1.4)
