@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ringsim.analysis import Sweep
+from ringsim.console import in_one_line
 from ringsim.files import parse_json, read_text
 from ringsim.measurements import Measurements
 from ringsim.network import Cluster, load_network
@@ -160,4 +161,4 @@ def _reason(error: Exception, path: Path) -> str:
     """What is wrong with a file, in one line and without its name."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror}"
-    return " ".join(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ").split())
+    return in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))

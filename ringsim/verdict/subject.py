@@ -12,6 +12,7 @@ from ringsim.calibration import (
     compare_measurements,
     num_hosts,
 )
+from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.training_step import StepProfile
 from ringsim.verdict.bound import Attribution, attribute
@@ -62,7 +63,7 @@ def make_forecast(subject: Subject) -> Forecast:
     """Returns the predictions for a subject. Raises ValueError for what its network cannot hold."""
     ranks, fit = subject.num_ranks, subject.fit
     if ranks > MOST_ATTRIBUTED:
-        raise ValueError(f"{subject.file}: {ranks} ranks: predictions in a report are made for up to {MOST_ATTRIBUTED}")
+        raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_ATTRIBUTED}")
     sizes, least_gain = _sizes(subject), max(scatter(_ratios(subject)), 1 + _half_spread(subject.measurements))
     algorithms = choose_algorithms(fit, ranks, sizes, least_gain)
     return Forecast(
@@ -116,7 +117,7 @@ def find_subjects(contents: RunDirectory) -> list[Subject]:
         try:
             subjects.append(_subject(file, measurements, job, contents))
         except ValueError as error:
-            contents.refused[file] = f"no network can be fitted to it: {error}"
+            contents.refused[file] = in_one_line(f"no network can be fitted to it: {error}")
     return subjects
 
 

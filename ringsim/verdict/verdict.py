@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ringsim.console import in_one_line
 from ringsim.units import format_size
 from ringsim.verdict.bound_finding import HALF, bound_of_sizes, bound_of_step
 from ringsim.verdict.certainty import certainty
@@ -45,7 +46,7 @@ def judge(contents: RunDirectory) -> Verdict:
         try:
             forecast = make_forecast(subjects[0])
         except ValueError as error:
-            contents.refused[subjects[0].file] = str(error)
+            contents.refused[subjects[0].file] = in_one_line(str(error))
             del subjects[0]
             continue
         return _of_probes(contents, tuple(subjects), forecast)

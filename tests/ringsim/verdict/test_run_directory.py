@@ -105,6 +105,17 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, conten
     assert list(contents.measurements) == ["measured.json"]
 
 
+def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
+    """Whatever is in a file: here a collective with a name of thousands of letters."""
+    data = made_measurements(2).as_dict()
+    data["collectives"][0]["collective"] = "\n" + "0" * 5000
+    (tmp_path / "measured.json").write_text(json.dumps(data))
+    reason = read_directory(tmp_path).refused["measured.json"]
+    assert reason.startswith("collectives[0]: ")
+    assert len(reason) < 1100
+    assert "\n" not in reason
+
+
 def test_damaged_lines_of_a_log_are_counted(tmp_path: Path) -> None:
     """The good ones are used."""
     (tmp_path / "log.jsonl").write_text(LOG + '{"step": 3, "lo')
