@@ -10,6 +10,7 @@ from ringsim.report.network_table import (
     network_summary,
 )
 from ringsim.report.pages.animation_page import animation_page
+from ringsim.report.pages.report_page import report_page
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
@@ -39,6 +40,7 @@ __all__ = [
     "probe_fit_dict",
     "ranks_as_dicts",
     "ranks_table",
+    "report_page",
     "summarise",
     "write_run_trace",
     "write_trace",
