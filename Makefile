@@ -66,6 +66,7 @@ fidelity: $(VENV)/installed-dev
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
+	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network ib-100g --ranks 8 --bucket-cap-mb 1:128 \
 	  --scaling 2:32 -o docs/ddp.png

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.analysis import (
+    Animation,
     Explanation,
     Overview,
     RankPlacement,
     Sweep,
     explain,
     find_placement,
+    make_animation,
     make_overview,
     run_sweep,
 )
@@ -28,7 +30,7 @@ from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, Network, load_network
 from ringsim.registry import ALGORITHMS, algorithm
-from ringsim.report import write_trace
+from ringsim.report import animation_page, write_trace
 from ringsim.schedule import (
     NEVER,
     Collective,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "NEVER",
+    "Animation",
     "Cluster",
     "Collective",
     "Comparison",
@@ -72,6 +75,7 @@ __all__ = [
     "Timeline",
     "Transfer",
     "algorithm",
+    "animation_page",
     "calibrate",
     "calibrate_logs",
     "cases_of_tables",
@@ -81,6 +85,7 @@ __all__ = [
     "find_placement",
     "goal_lines",
     "load_network",
+    "make_animation",
     "make_overview",
     "merge",
     "msccl_lines",

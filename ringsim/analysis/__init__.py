@@ -1,28 +1,42 @@
 """What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
 
+from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
+from ringsim.analysis.animation import Animation, make_animation
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
+from ringsim.analysis.graph_layout import GraphShape
 from ringsim.analysis.overview import Overview, make_overview
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import format_stall
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
+from ringsim.analysis.troubles import format_troubles
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most
+from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
 
 __all__ = [
     "BASELINE",
+    "COMPLETE",
     "MAX_TRANSFERS",
+    "Advice",
+    "Alternative",
+    "Animation",
     "Congestion",
     "CriticalPath",
     "Explanation",
+    "GraphShape",
     "LinkUsage",
     "Overview",
     "RankPlacement",
     "RankUsage",
     "Sweep",
+    "ToldPhase",
+    "Walkthrough",
     "Winner",
+    "advise",
     "algbw_bytes_per_s",
     "among_most",
     "busbw_bytes_per_s",
@@ -32,7 +46,13 @@ __all__ = [
     "find_placement",
     "format_costs",
     "format_stall",
+    "format_troubles",
+    "goal_sentence",
+    "make_animation",
     "make_overview",
+    "num_alternatives",
     "run_sweep",
+    "templates",
+    "walk_through",
     "why_not_explained",
 ]

@@ -12,6 +12,7 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
+from ringsim.calibration.noise import PredictedTime, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.uniform import calibrate_uniform
 
@@ -22,9 +23,11 @@ __all__ = [
     "Comparison",
     "FittedParameter",
     "LogFit",
+    "PredictedTime",
     "ProbeFit",
     "ProbeModel",
     "TimedCase",
+    "busy_line",
     "calibrate",
     "calibrate_host",
     "calibrate_logs",
@@ -39,4 +42,6 @@ __all__ = [
     "fitting_model",
     "num_hosts",
     "picture_names",
+    "probe_noise",
+    "with_interval",
 ]

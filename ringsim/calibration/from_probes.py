@@ -40,7 +40,8 @@ class ProbeFit:
     values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
 
     probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
-    predicted over measured less 1.
+    predicted over measured less 1. draws: the networks of the bootstrap, from which anything predicted gets its
+    interval.
     """
 
     cluster: Cluster
@@ -49,6 +50,7 @@ class ProbeFit:
     high: Mapping[str, float]
     probes: Mapping[str, str]
     residuals: tuple[tuple[Probe, float], ...]
+    draws: tuple[Cluster, ...] = ()
 
 
 _PROBES = {
@@ -92,7 +94,8 @@ def calibrate(
     cluster = fitted_cluster(measurements, model, name)
     values = _values(cluster, model)
     random = np.random.default_rng(_SEED)
-    drawn = [_values(fitted_cluster(_redrawn(measurements, random), model, name), model) for _ in range(_RESAMPLED)]
+    draws = tuple(fitted_cluster(_redrawn(measurements, random), model, name) for _ in range(_RESAMPLED))
+    drawn = [_values(draw, model) for draw in draws]
     ends = {key: np.quantile([fitted[key] for fitted in drawn], [0.025, 0.975], method="nearest") for key in values}
     single = measurements.probes_of("shift", in_flight=1)
     residuals = tuple(
@@ -105,6 +108,7 @@ def calibrate(
         {key: float(high) for key, (_, high) in ends.items()},
         _PROBES[model],
         residuals if measurements.num_ranks > 1 else (),
+        draws,
     )
 
 

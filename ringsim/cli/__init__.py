@@ -4,14 +4,18 @@ import click
 
 from ringsim import __version__
 from ringsim.cli.commands.algorithms import algorithms, verify
+from ringsim.cli.commands.animate import animate
 from ringsim.cli.commands.calibrate import calibrate
 from ringsim.cli.commands.compare import compare
 from ringsim.cli.commands.ddp import ddp
+from ringsim.cli.commands.doctor import doctor
+from ringsim.cli.commands.explain import explain
 from ringsim.cli.commands.formats import export, import_
 from ringsim.cli.commands.measure import measure
 from ringsim.cli.commands.networks import networks
 from ringsim.cli.commands.order import order
 from ringsim.cli.commands.plot import plot
+from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
 from ringsim.console import OneLineGroup
@@ -23,6 +27,20 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
-MEASURED = (measure, calibrate, compare)
-for command in (simulate, plot, sweep, ddp, order, algorithms, verify, networks, export, import_, *MEASURED):
+MEASURED = (measure, calibrate, compare, report, doctor)
+for command in (
+    simulate,
+    explain,
+    animate,
+    plot,
+    sweep,
+    ddp,
+    order,
+    algorithms,
+    verify,
+    networks,
+    export,
+    import_,
+    *MEASURED,
+):
     main.add_command(command)

@@ -2,7 +2,7 @@
 
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.numbers import parse_numbers, parse_share
-from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, message_of
+from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, in_one_line, message_of
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import progress_bar
 from ringsim.console.signals import ended_once
@@ -24,6 +24,7 @@ __all__ = [
     "check_local_rank",
     "check_writable",
     "ended_once",
+    "in_one_line",
     "message_of",
     "num_ranks",
     "parse_numbers",

@@ -4,6 +4,7 @@ from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
+from ringsim.network.layout import lay_out
 from ringsim.network.loading import load_network, preset_names
 from ringsim.network.network import Network
 from ringsim.network.spec import Host, Library, Link, Nics, Processor, Protocol, SlowLink, Spec
@@ -42,6 +43,7 @@ __all__ = [
     "SlowLink",
     "Spec",
     "Topology",
+    "lay_out",
     "load_network",
     "network_text",
     "preset_names",

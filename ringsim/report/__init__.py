@@ -9,14 +9,19 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
+from ringsim.report.pages.animation_page import animation_page
+from ringsim.report.pages.report_page import report_page
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
 from ringsim.report.sweep_table import format_sweep
 from ringsim.report.trace import write_trace
 from ringsim.report.training_step_table import format_prediction
+from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
 
 __all__ = [
+    "advice_dict",
+    "animation_page",
     "comparison_csv",
     "describe",
     "fit_dict",
@@ -28,12 +33,14 @@ __all__ = [
     "format_prediction",
     "format_probe_fit",
     "format_sweep",
+    "format_walkthrough",
     "network_details",
     "network_summary",
     "placement_dict",
     "probe_fit_dict",
     "ranks_as_dicts",
     "ranks_table",
+    "report_page",
     "summarise",
     "write_run_trace",
     "write_trace",

@@ -71,8 +71,8 @@ def format_probe_fit(fit: ProbeFit) -> str:
     """Returns the table of parameters of a fit to probes, and how well it reproduces them."""
     rows = [("parameter", "value", "95 % between", "probes")]
     for name, value in fit.values.items():
-        between = f"{_shown_or_none(name, fit.low[name])} .. {_shown_or_none(name, fit.high[name])}"
-        rows.append((name, _shown_or_none(name, value), between, fit.probes[name]))
+        between = f"{format_value(name, fit.low[name])} .. {format_value(name, fit.high[name])}"
+        rows.append((name, format_value(name, value), between, fit.probes[name]))
     lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
@@ -116,7 +116,8 @@ def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown_or_none(name: str, value: float) -> str:
+def format_value(name: str, value: float) -> str:
+    """Returns a parameter of a fit to probes with its unit."""
     if math.isinf(value):
         return "no limit"
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)

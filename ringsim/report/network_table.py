@@ -11,6 +11,8 @@ from ringsim.network import NONE, Cluster, Topology
 from ringsim.text_table import align_columns
 from ringsim.units import format_rate, format_time
 
+ROUNDING = 1e-9  # by which a rate may exceed that of a link without using two
+
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
     """Returns an entry of the list of networks, for JSON; without a limit None stands for any number."""
@@ -124,3 +126,24 @@ def describe_network(network: Mapping[str, Any]) -> list[str]:
         if ending and isinstance(value, int | float) and value > 0:
             parts.append(f"{name.removesuffix(ending).replace('_', ' ')} {formats[ending](value)}")
     return parts
+
+
+def own_links_note(network: Mapping[str, Any]) -> str:
+    """Returns what to know of results on a uniform network, of its `as_dict`; "" for one whose links are shared."""
+    if not _has_own_links(network):
+        return ""
+    return "every pair of ranks has a link of its own, which flatters sending to many at once; see --network"
+
+
+def above_a_link(network: Mapping[str, Any], busbw_bytes_per_s: float | None) -> str:
+    """Returns why a busbw exceeds the rate of every link of a uniform network; "" where it does not."""
+    rate = network.get("bandwidth_bytes_per_s")
+    if not _has_own_links(network) or not isinstance(rate, int | float) or busbw_bytes_per_s is None:
+        return ""
+    if busbw_bytes_per_s <= rate * (1 + ROUNDING):
+        return ""
+    return f"above the {format_rate(rate)} of a link, as a rank has several links at once"
+
+
+def _has_own_links(network: Mapping[str, Any]) -> bool:
+    return "latency_s" in network and "spec" not in network

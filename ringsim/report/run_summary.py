@@ -6,6 +6,7 @@ from typing import Any
 from ringsim.analysis import Explanation, algbw_bytes_per_s, busbw_bytes_per_s, format_stall
 from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
+from ringsim.report.network_table import above_a_link, own_links_note
 from ringsim.schedule import Schedule
 from ringsim.simulation import closed_form_of, predict_time
 from ringsim.text_table import align_columns
@@ -45,6 +46,8 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None) -> 
     rows = [("transfers", f"{result['num_transfers']} in {result['num_steps']} steps"), *_times(result)]
     if explanation:
         rows += lines(explanation)
+    if note := own_links_note(result["network"]):
+        rows.append(("network", note))
     if explanation and explanation.stall:
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
@@ -60,4 +63,6 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     for name in ("algbw", "busbw"):
         rate = result[f"{name}_bytes_per_s"]
         rows.append((name, "-" if rate is None else format_rate(rate)))
+    if why := above_a_link(result["network"], result["busbw_bytes_per_s"]):
+        rows[-1] = ("busbw", f"{rows[-1][1]}, {why}")
     return rows

@@ -1,13 +1,15 @@
 """A `Sweep` as text: who is fastest, how fast, and by how much."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
-from ringsim.report.network_table import describe_network
+from ringsim.report.network_table import above_a_link, describe_network, own_links_note
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
 
 _GAP = "   "
+_NARROWEST = 20  # characters of a line of notes, however narrow the terminal is said to be
 
 
 def format_sweep(sweep: Sweep, width: int = 100) -> str:
@@ -48,7 +50,20 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
-    return "\n\n".join([f"{title}\nnetwork {network}" + (f": {about}" if about else ""), *blocks])
+    heading = [title, f"network {network}" + (f": {about}" if about else "")]
+    notes = [line for note in _notes(sweep, network) for line in textwrap.wrap(note, max(width, _NARROWEST))]
+    return "\n\n".join(["\n".join([*heading, *notes]), *blocks])
+
+
+def _notes(sweep: Sweep, network: str) -> list[str]:
+    """What to know of a network whose links nobody shares, and which algorithms exceed a link's rate because of it."""
+    facts = sweep.networks[network]
+    reasons: dict[str, str] = {}
+    for cell in sweep.cells:
+        if cell.network == network and (why := above_a_link(facts, cell.busbw_bytes_per_s)):
+            reasons[cell.algorithm] = why
+    busbw = [f"busbw of {', '.join(reasons)}: {next(iter(reasons.values()))}"] if reasons else []
+    return [note for note in (own_links_note(facts), *busbw) if note]
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
-from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, required
+from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.permute_ranks import permute_ranks
@@ -59,6 +59,7 @@ __all__ = [
     "merge",
     "on_groups",
     "only_value",
+    "owners",
     "partition",
     "permute_ranks",
     "pipeline",

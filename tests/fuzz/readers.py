@@ -1,6 +1,7 @@
 """The readers of files: every command and function that reads one, each with a valid example."""
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,14 +23,21 @@ from ringsim.network.cluster import Cluster
 from ringsim.network.file_writer import network_text
 from ringsim.network.loading import load_network
 from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
 from ringsim.training_step.profile import Parameter, StepProfile
+from ringsim.verdict.run_directory import read_directory
+from ringsim.verdict.verdict import judge
 from tests.ringsim.made_logs import nccl_log
+from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.made_run import NETWORK, made_run
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
 
 ROOT = Path(__file__).parents[2]
 HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
 PART = GeneratedPart("<!-- begin -->", "<!-- end -->")
+_TAG = re.compile(r"<style>.*?</style>|<script>.*?</script>|<[^>]*>", re.DOTALL)
 _RESAMPLED = 3  # instead of some hundred times: what the bootstrap does is the same each time
 
 
@@ -80,6 +88,17 @@ def _function(function: Callable[[Path], object]) -> Callable[[Path], Outcome]:
     return read
 
 
+def _report(path: Path) -> Outcome:
+    """The page of the directory that holds the file; one in which nothing can be read is refused by its reasons."""
+    with patch("ringsim.calibration.from_probes._RESAMPLED", _RESAMPLED):
+        verdict = judge(read_directory(path.parent))
+        text = report_page(verdict, "attacked")
+    if verdict.contents.is_empty:
+        reasons = list(verdict.contents.refused.values()) or ["holds nothing"]
+        return Outcome(2, "", "".join(f"{reason}\n" for reason in reasons))
+    return Outcome(0, _TAG.sub("", text), "")
+
+
 @cache
 def _measurements(num_hosts: int = 1) -> bytes:
     """Of four ranks on one host or on two: probes, the times of a collective, a recorded run."""
@@ -103,6 +122,15 @@ def _compare_runs(path: Path) -> None:
     for run in Measurements.load(path).runs:
         if not run.algorithm.partition(":")[0].endswith((".py", ".xml")):  # which would be another file
             compare_run(run, NETWORK, "made up")
+
+
+@cache
+def _job() -> bytes:
+    return _json(made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)]))
+
+
+def _json(data: object) -> bytes:
+    return json.dumps(data).encode()
 
 
 @cache
@@ -158,6 +186,7 @@ ALGORITHM = (
 )
 PAGE = "# A page\n\n<!-- begin -->\n\nold\n\n<!-- end -->\n"
 LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
+CELLS = {"network": "gbe", "cells": [CELL], "summary": []}
 NETWORKS = ("cables", "calibrated", "interleaved", "racks", "three-hosts", "trouble")
 MSCCL = "tests/ringsim/formats/msccl"
 PROGRAMS = ("allpairs_4", "fused_ring_4", "hierarchical_all_gather_4")
@@ -201,6 +230,13 @@ READERS = (
     Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
            _command(*SIMULATE, "4", "--order", "FILE")),
     Reader("generated part", "lines", ".md", _text(PAGE), _function(lambda path: PART.write(path, "new"))),
+    *(
+        Reader(f"report {name}", "json", ".json", partial(_json, data), _report)
+        for name, data in (("session", SESSION), ("comparison", COMPARISON), ("cells", CELLS))
+    ),
+    Reader("report job", "json", ".json", _job, _report),
+    Reader("report measurements", "json", ".json", _measurements, _report),
+    Reader("report log", "lines", ".jsonl", _text(LOG), _report),
     Reader("step log", "lines", ".jsonl", _text(LOG), _function(_step_log)),
     Reader("task setting", "json", ".txt", _text("2.5"), _function(_task_setting)),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import ringsim
 # What needs no example of its own: constants, and what others' examples make.
 WITHOUT_EXAMPLE = {
     "ALGORITHMS",
+    "Animation",
     "NEVER",
     "Comparison",
     "Explanation",

@@ -93,7 +93,7 @@ def _run(config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float
     from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
     from trainers.loop.loss_sync import DivergedError  # noqa: PLC0415
     from trainers.main_job.job import run_job  # noqa: PLC0415
-    from trainers.main_job.report import save_results  # noqa: PLC0415
+    from trainers.main_job.report import busy_lines, judge_report, save_results  # noqa: PLC0415
     from trainers.main_job.report_table import format_report  # noqa: PLC0415
 
     say_failures_before_the_end()
@@ -111,7 +111,10 @@ def _run(config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     if group.rank() == 0:
         click.echo(format_report(report))
-        for path in save_results(report, checkpoint, output, lambda text: click.echo(text, err=True)):
+        verdict = judge_report(report)
+        for line in busy_lines(verdict):
+            click.echo(line)
+        for path in save_results(report, verdict, checkpoint, output, lambda text: click.echo(text, err=True)):
             click.echo(f"wrote {path}")
     results = report["strategies"]
     return 0 if all(result["parameters_identical"] or result["strategy"] == "none" for result in results) else 1

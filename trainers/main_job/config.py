@@ -9,7 +9,7 @@ from trainers.loop.config import StepConfig
 from trainers.tasks import LanguageModel
 from trainers.tasks.config import require_at_least
 
-RESULTS = ("checkpoint.pt", "report.png", "report.json")  # what the main job leaves in --output
+RESULTS = ("checkpoint.pt", "report.png", "report.html", "report.json")  # what the main job leaves in --output
 
 
 @dataclass(frozen=True, slots=True)

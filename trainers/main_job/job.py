@@ -68,7 +68,8 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Callable[[int
     predictions = {run.name: predict_strategy(run.name, profile, network, group.size()) for run in runs}
     train_in_turn(runs, config.steps, progress)
     notes = _gather_notes(runs, group)
-    report = make_report(config, measurements, network, predictions, notes, sum(p.numel() for p in parameters))
+    num_parameters = sum(p.numel() for p in parameters)
+    report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
     return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
 
 

@@ -6,8 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ringsim.calibration import busy_line
+from ringsim.files import atomic_file
 from ringsim.measurements import Measurements, p10_p90, save_json
 from ringsim.network import Cluster
+from ringsim.report import report_page
+from ringsim.training_step import StepProfile
+from ringsim.verdict import JobReport, RunDirectory, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.checkpoints.output_lock import WRITING_S, locked
 from trainers.main_job.config import RESULTS, JobConfig
@@ -38,8 +43,9 @@ def make_report(
     predictions: Mapping[str, StepPrediction],
     notes: Mapping[str, Sequence[RankNotes]],
     num_parameters: int,
+    profile: StepProfile,
 ) -> Report:
-    """For JSON. notes: of every rank, by strategy."""
+    """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
     curves = [result["losses"] for result in results if result["strategy"] != "none"]
@@ -54,6 +60,7 @@ def make_report(
         "train": config.training(),
         "network": network.as_dict(),
         "measurements": measurements.as_dict(),
+        "profile": profile.as_dict(),
         "max_loss_difference": max(differences, default=0.0),
         "strategies": results,
     }
@@ -94,12 +101,29 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
         "steps_measured": len(sync_s),
         "sync_s": sync_s,
         "steps_s": step_s,
+        # Who comes last waits for nobody: the rank that spends least here is the one that the others wait for.
+        "rank_sync_s": [statistics.median(rank.sync_s[warm_up:]) for rank in ranks],
         "losses": losses,
     }
 
 
+def judge_report(report: Report) -> Verdict:
+    """What the report says in plain words, as `ringsim report` finds it in report.json; takes some seconds."""
+    return judge(RunDirectory("", jobs={RESULTS[-1]: JobReport.from_dict(report)}))
+
+
+def busy_lines(verdict: Verdict) -> list[str]:
+    """A line if the probes lie too far apart for the predictions, none otherwise."""
+    return [line for subject in verdict.subjects if (line := busy_line(subject.measurements, subject.fit))]
+
+
 def save_results(
-    report: Report, checkpoint: Checkpoint, output: Path, say: Callable[[str], None], wait_s: float = WRITING_S
+    report: Report,
+    verdict: Verdict,
+    checkpoint: Checkpoint,
+    output: Path,
+    say: Callable[[str], None],
+    wait_s: float = WRITING_S,
 ) -> list[Path]:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
@@ -110,10 +134,13 @@ def save_results(
     """
     from trainers.main_job.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
 
+    page = report_page(verdict, f"The main job on {report['num_ranks']} ranks")
     output.mkdir(parents=True, exist_ok=True)
     paths = [output / name for name in RESULTS]
     with locked(output, say, wait_s):
         save_checkpoint(paths[0], checkpoint)
         save_report_plot(report, paths[1])
-        save_json(paths[2], report)
+        with atomic_file(paths[2]) as file:
+            file.write(page.encode())
+        save_json(paths[3], report)
     return paths

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ringsim import calibration
-from ringsim.calibration import ProbeFit, ProbeModel, calibrate_logs
+from ringsim.calibration import ProbeFit, ProbeModel, busy_line, calibrate_logs
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.cli.options import json_option
 from ringsim.console import OutputFile
@@ -35,12 +35,14 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, as_json: bool) -> None:
     """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
-    Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for `--network`.
+    Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for `--network`. If the
+    probes lie too far apart for predictions, the last line says so.
     """
     name = output.stem if output else "calibrated"
     if not timings.measurements:
         log_fit = calibrate_logs(timings.cases, name, nics)
         cluster, told, text = log_fit.cluster, fit_dict(log_fit), format_fit(log_fit)
+        busy = ""
     else:
         if len(timings.measurements) > 1:
             raise ValueError(
@@ -48,8 +50,11 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             )
         (measurements,) = timings.measurements
         fit = _fit(measurements, model, name, timings.files[0])
-        cluster, told, text = fit.cluster, probe_fit_dict(fit), format_probe_fit(fit)
+        busy = busy_line(measurements, fit)
+        cluster, told, text = fit.cluster, probe_fit_dict(fit) | {"busy": busy or None}, format_probe_fit(fit)
     _write(cluster, told, text, output, as_json)
+    if busy:
+        click.echo(busy, err=as_json)  # one object alone may stand on stdout
 
 
 def _fit(measurements: Measurements, model: str, name: str, file: Path) -> ProbeFit:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
+from ringsim import calibration
 from ringsim.console import FILE, check_local_rank, check_writable, require_torch, run_local_ranks
+from ringsim.measurements import Measurements
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
 BENCHMARK = ("-m", "collectives.benchmark", "--probes", "--in-place")
@@ -20,7 +22,7 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
 
     OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring; see python -m collectives.benchmark
     --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes; on several hosts, start that
-    yourself, on each of them.
+    yourself, on each of them. If the probes lie too far apart for predictions, the last line says so.
     """
     require_torch("measure")
     check_writable(f"--output {output}", output.parent)
@@ -30,3 +32,14 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
         click.echo(said, nl=False)
         return
     run_local_ranks(ranks, [*BENCHMARK, *arguments])
+    if busy := _busy(Measurements.load(output)):
+        click.echo(busy)
+
+
+def _busy(measurements: Measurements) -> str:
+    """Whether the machine was too busy for predictions, in one line; "" too where the probes are too few for any."""
+    try:
+        fit = calibration.calibrate(measurements)
+    except ValueError:
+        return ""
+    return calibration.busy_line(measurements, fit)

@@ -26,6 +26,7 @@ SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 30 --learning-rate 0.01"
 )
 TIMEOUT_S = 240
+RESULT_NAMES = ["checkpoint.pt", "report.html", "report.json", "report.png"]
 
 
 def command(*arguments: str, ranks: int | None) -> list[str]:
@@ -58,11 +59,16 @@ def test_two_ranks(tmp_path: Path) -> None:
     done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), "--profile", str(profile), ranks=2)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "new" / "report"
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+    assert sorted(path.name for path in folder.iterdir()) == RESULT_NAMES
     report = json.loads((folder / "report.json").read_text())
+    assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
+    page = (folder / "report.html").read_text()
+    assert "What bounds you?" in page
+    assert 'data-name="strategies"' in page
     assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
     assert [result["strategy"] for result in report["strategies"]] == DEFAULT_STRATEGIES.split(",")
     for result in report["strategies"]:
+        assert len(result["rank_sync_s"]) == 2
         assert result["measured_sync_p10_s"] <= result["measured_sync_s"] <= result["measured_sync_p90_s"]
         assert result["step_error"] == pytest.approx(result["predicted_step_s"] / result["step_s"] - 1)
         assert result["parameters_identical"] == (result["strategy"] != "none")
@@ -88,7 +94,7 @@ def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(tmp_path / "checkpoint.pt")
     num_parameters = sum(value.numel() for value in checkpoint.model_state.values())
     assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (num_parameters,)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "report.json", "report.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == RESULT_NAMES
 
 
 def test_one_rank(tmp_path: Path) -> None:

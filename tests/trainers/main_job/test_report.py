@@ -1,8 +1,13 @@
 """What the report makes of the ranks' notes; made up, so that every figure is known."""
 
+from unittest.mock import patch
+
 import pytest
 
-from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, summarise
+from ringsim.verdict.finding import Topic
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, busy_lines, judge_report, summarise
 from trainers.main_job.report_table import format_report
 from trainers.predictions.prediction import StepPrediction
 
@@ -64,3 +69,20 @@ def test_ranks_that_differ_are_reported() -> None:
         "67",
         "2.900",
     ]
+
+
+def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
+    """By the probes in it, as `ringsim calibrate` would; of a quiet machine nothing."""
+    report = made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)])
+    with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
+        verdict = judge_report(report)
+    assert verdict.finding(Topic.BOUND).answer.startswith("Computing bounds a training step")
+    assert busy_lines(verdict) == []
+    with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
+        (line,) = busy_lines(verdict)
+    assert line.startswith("this machine was busy: a message of ")
+
+
+def test_what_each_rank_spends_synchronising_is_kept() -> None:
+    """The median of each, without the first steps: who spends least is the rank that the others wait for."""
+    assert summarise("ring", PREDICTION, [FIRST, SECOND], TOKENS)["rank_sync_s"] == [0.3, 0.6]

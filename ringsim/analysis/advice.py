@@ -1,0 +1,167 @@
+"""`advise`: how long a collective would take if something were better, or on another algorithm: by simulation."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+from ringsim.network import AnyNetwork, Cluster, Network
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
+from ringsim.simulation import predict_time
+
+MAX_TRANSFERS = 2**18  # of a schedule on a network where ranks share things: a second or so
+MAX_TRANSFERS_UNSHARED = 2**21
+SEGMENTS = 4
+
+# What would be better, the fields of Network and of Spec that say it, and by what they are multiplied.
+_CHANGES: tuple[tuple[str, frozenset[str], float], ...] = (
+    ("twice the bandwidth of all links", frozenset({"bandwidth_bytes_per_s", "uplink_bytes_per_s"}), 2),
+    ("half the latency of all links", frozenset({"latency_s", "uplink_latency_s"}), 0.5),
+    ("twice the rate at which ranks add", frozenset({"reduce_bytes_per_s"}), 2),
+    ("half the overhead of each message", frozenset({"gap_s", "send_overhead_s", "receive_overhead_s"}), 0.5),
+    ("twice the bandwidth of the hosts' memory", frozenset({"memory_bytes_per_s"}), 2),
+    ("twice the rate at which a core copies", frozenset({"copy_bytes_per_s"}), 2),
+    ("twice the cores of each host", frozenset({"cores"}), 2),
+)
+_FAULTS: tuple[tuple[str, str, Any], ...] = (
+    ("no slow links", "slow_links", ()),
+    ("no slow ranks", "slow_ranks", ()),
+    ("no failures", "failures", ()),
+    ("no jitter", "jitter", None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One thing that could be otherwise. time_s: simulated, infinite if it never finishes, None if it was skipped.
+
+    skipped: the reason, empty if it was simulated.
+    """
+
+    name: str
+    time_s: float | None
+    skipped: str = ""
+
+    @property
+    def sorting_s(self) -> float:
+        """What was skipped comes last."""
+        return math.inf if self.time_s is None else self.time_s
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The simulated time as it is, and the alternatives with the fastest first."""
+
+    time_s: float
+    alternatives: tuple[Alternative, ...]
+
+    def gain(self, alternative: Alternative) -> float | None:
+        """How many times as fast it is; None if it was skipped, or either never finishes or takes no time."""
+        if alternative.time_s is None or not (0 < alternative.time_s < math.inf and self.time_s < math.inf):
+            return None
+        return self.time_s / alternative.time_s
+
+
+def advise(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    build_other: Callable[[str], Schedule] | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Advice:
+    """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
+
+    build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
+    ranks in their own places. on_progress: is told after each simulation that there was one more.
+    """
+    make = build_other or partial(_build, schedule, size_bytes)
+    alternatives = []
+    for name, other in better_networks(network):
+        alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes)))
+        on_progress(1)
+    for name in other_algorithms(schedule, size_bytes):
+        alternatives.append(_by(name, make, schedule, network, size_bytes))
+        on_progress(1)
+    time_s = predict_time(schedule, network, size_bytes)
+    return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
+
+
+def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
+    """Returns how many there are to be simulated."""
+    return len(list(better_networks(network))) + len(list(other_algorithms(schedule, size_bytes)))
+
+
+def _by(
+    name: str, make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, size_bytes: int
+) -> Alternative:
+    """Another algorithm; not built if it would have too many transfers."""
+    estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
+    if estimate > _limit(network):
+        return Alternative(name, None, f"about {format_count(estimate)} transfers")
+    return Alternative(name, *_timed(partial(make, name), network, size_bytes))
+
+
+def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
+    return build(schedule.collective, name, schedule.num_ranks, size_bytes)
+
+
+def other_algorithms(schedule: Schedule, size_bytes: int) -> Iterator[str]:
+    """Yields the names of all others for the same collective; the first is the same one in segments, or without."""
+    own = schedule.algorithm
+    if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
+        # Segments do not show in a schedule's name, but in its chunks.
+        plain = _build(schedule, size_bytes, own)
+        is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
+        yield f"{own}/{SEGMENTS}" if is_plain else own
+    for collective, name in ALGORITHMS:
+        if collective is schedule.collective and name != own:
+            yield name
+
+
+def _limit(network: AnyNetwork) -> int:
+    return MAX_TRANSFERS_UNSHARED if isinstance(network, Network) else MAX_TRANSFERS
+
+
+def _timed(make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int) -> tuple[float | None, str]:
+    """The time, or why there is none."""
+    try:
+        schedule = make()
+    except (ValueError, ScheduleError) as error:
+        return None, " ".join(str(error).split())
+    if schedule.num_transfers > _limit(network):
+        return None, f"{schedule.num_transfers:,} transfers"
+    return predict_time(schedule, network, size_bytes), ""
+
+
+def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
+    """Yields what would be better with the network in which it is; nothing that would change no number."""
+    if isinstance(network, Cluster):
+        for name, field, value in _FAULTS:
+            if getattr(network.spec, field) != value:
+                yield name, replace(network, spec=replace(network.spec, **{field: value}))
+    for name, names, factor in _CHANGES:
+        if isinstance(network, Cluster):
+            other: AnyNetwork = replace(network, spec=_scaled(network.spec, names, factor))
+        else:
+            other = _scaled(network, names, factor)
+        if other != network:
+            yield name, other
+
+
+def _scaled(value: Any, names: frozenset[str], factor: float) -> Any:
+    """The same with all fields of these names multiplied, at any depth."""
+    if isinstance(value, tuple):
+        return tuple(_scaled(inner, names, factor) for inner in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changed = {}
+    for field in fields(value):
+        inner = getattr(value, field.name)
+        is_number = isinstance(inner, int | float) and not isinstance(inner, bool)
+        if field.name in names and is_number:
+            changed[field.name] = type(inner)(inner * factor)
+        elif not is_number:
+            changed[field.name] = _scaled(inner, names, factor)
+    return replace(value, **changed)

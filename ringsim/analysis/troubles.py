@@ -1,0 +1,136 @@
+"""`find_troubles`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
+from ringsim.schedule import Ints, Schedule
+from ringsim.units import format_time
+
+_ROUNDING = 1e-9
+_SLOW = 1.05  # times as long: less is not worth a word
+_NAMED = 3  # pairs of ranks in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledPair:
+    """A pair of ranks whose path is slower than it would be on the sound network, or fails.
+
+    slowdown: the time of one of the schedule's chunks over that on the sound network. fails_at_s: None: never.
+    """
+
+    src: int
+    dst: int
+    slowdown: float
+    fails_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledRank:
+    """A straggler, or a rank that fails; the fields are as above, the slowdown that of its computing."""
+
+    rank: int
+    slowdown: float
+    fails_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """All that is wrong with a network, as far as a schedule meets it."""
+
+    pairs: tuple[TroubledPair, ...] = ()
+    ranks: tuple[TroubledRank, ...] = ()
+
+
+def sound_network(network: AnyNetwork) -> AnyNetwork:
+    """Returns the same network without slow links, slow ranks and failures."""
+    if not isinstance(network, Cluster):
+        return network
+    return replace(network, spec=replace(network.spec, slow_links=(), slow_ranks=(), failures=()))
+
+
+def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
+    """Returns what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
+    sound = sound_network(network)
+    if not isinstance(network, Cluster) or network == sound:
+        return Troubles()
+    topology = network.topology(schedule.num_ranks)
+    return Troubles(
+        _troubled_pairs(schedule, topology, sound.topology(schedule.num_ranks), size_bytes),
+        _troubled_ranks(network, schedule.num_ranks),
+    )
+
+
+def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, size: int) -> tuple[TroubledPair, ...]:
+    src, dst = pairs_of(schedule).T
+    if not len(src):
+        return ()
+    chunk_bytes = size / schedule.num_chunks
+    slowdown = _message_s(topology, src, dst, chunk_bytes) / _message_s(sound, src, dst, chunk_bytes)
+    fails_at_s = _fails_at_s(topology, src, dst)
+    return tuple(
+        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), _finite(fails_at_s[row]))
+        for row in np.flatnonzero((slowdown > 1 + _ROUNDING) | np.isfinite(fails_at_s)).tolist()
+    )
+
+
+def pairs_of(schedule: Schedule) -> Ints:
+    """Returns who sends to whom at all, (num_pairs, 2), each pair once."""
+    rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
+    return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
+
+
+def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Floats:
+    paths = topology.paths(src, dst)
+    seconds: Floats = paths.latency_s + num_bytes / paths.alone_bytes_per_s(topology.resources)
+    return np.maximum(seconds, 1e-15)  # on a network where nothing takes time nothing is slow
+
+
+def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
+    """When the first failure on each path is; infinite if there is none."""
+    resource = topology.paths(src, dst).resource
+    fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
+    earliest: Floats = fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf)
+    return earliest
+
+
+def _finite(time_s: float) -> float | None:
+    return float(time_s) if np.isfinite(time_s) else None
+
+
+def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...]:
+    slowdowns = {slow.rank: slow.slowdown for slow in cluster.spec.slow_ranks}
+    fails = {failure.rank: failure.at_s for failure in cluster.spec.failures if failure.rank is not None}
+    return tuple(
+        TroubledRank(rank, slowdowns.get(rank, 1.0), fails.get(rank))
+        for rank in sorted(slowdowns.keys() | fails.keys())
+        if rank < num_ranks
+    )
+
+
+def format_troubles(troubles: Troubles) -> str:
+    """Returns what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
+    slow = [pair for pair in troubles.pairs if pair.slowdown > _SLOW]
+    slowest = max((pair.slowdown for pair in slow), default=1.0)
+    parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []
+    for rank in troubles.ranks:
+        if rank.slowdown > 1:
+            parts.append(f"rank {rank.rank} takes {rank.slowdown:g} times as long to compute as the others")
+        if rank.fails_at_s is not None:
+            parts.append(f"rank {rank.rank} fails at {format_time(rank.fails_at_s)}")
+    dead = {rank.rank for rank in troubles.ranks if rank.fails_at_s is not None}
+    # What a rank that fails takes with it need not be said again.
+    failing = [pair for pair in troubles.pairs if pair.fails_at_s is not None and not dead & {pair.src, pair.dst}]
+    if failing:
+        first_s = min(pair.fails_at_s for pair in failing if pair.fails_at_s is not None)
+        parts.append(f"after {format_time(first_s)} nothing gets {_ways(failing)}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _ways(pairs: Sequence[TroubledPair]) -> str:
+    named = ", ".join(f"from rank {pair.src} to rank {pair.dst}" for pair in pairs[:_NAMED])
+    others = len(pairs) - _NAMED
+    return named + (f", and on {others} more ways" if others > 0 else "")

@@ -1,0 +1,138 @@
+"""`ringsim animate`."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from ringsim.analysis import Animation, make_animation
+from ringsim.calibration import compare_run
+from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.console import FILE, OutputFile, progress_bar
+from ringsim.files import atomic_file
+from ringsim.measurements import Measurements, RecordedRun
+from ringsim.network import AnyNetwork, Cluster
+from ringsim.registry import build
+from ringsim.report import animation_page
+from ringsim.schedule import Schedule, permute_ranks
+
+FILMS = (".gif", ".mp4")
+RECORD = (
+    "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
+    "other, and a predicted one, too, begins when the transfer is issued."
+)
+ANIMATION = OutputFile((".html", *FILMS, ""))
+
+
+@click.command()
+@schedule_options
+@network_options
+@size_option
+@click.option("--compare", "compared", help="Two algorithms, ring,halving_doubling, side by side on one axis of time.")
+@click.option(
+    "--measured",
+    type=FILE,
+    help="A file of ringsim measure: its recorded run beside the prediction for --network; of several, the one of "
+    "--algorithm, else the first.",
+)
+@click.option("-o", "--output", type=ANIMATION, help="A page, .html; or .gif or .mp4, for slides.")
+def animate(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size: int,
+    compared: str | None,
+    measured: Path | None,
+    output: Path | None,
+) -> None:
+    """Show a collective as it happens: who sends what to whom, what each rank holds, and when.
+
+    The page is one file that needs no network: play it, step through it, or link to a moment with #step=3 or #t=0.5.
+    If something fails and the run never finishes, it shows who hangs and who waits for whom.
+
+    Example: ringsim animate --ranks 4 --size 1MiB -o ring.html
+    """
+    _refuse_together(compared, measured)
+    if measured:
+        animations = _predicted_and_measured(measured, network)
+    elif compared:
+        others = _compared(compared, schedule, size)
+        animations = [make_animation(other, network, size, name=name) for name, other in others.items()]
+    else:
+        animations = [make_animation(schedule, network, size)]
+    path = output or _default_path(animations)
+    if path.suffix.lower() in FILMS:
+        _save_film(animations, path)
+    else:
+        with atomic_file(path) as file:
+            file.write(animation_page(animations, RECORD if measured else "").encode())
+    click.echo(path)
+
+
+def _save_film(animations: Sequence[Animation], path: Path) -> None:
+    """With a progress bar on stderr, where that is a terminal: a film of many steps takes a minute."""
+    from ringsim.report.plots.film import num_frames, save_film  # noqa: PLC0415  matplotlib takes long to import
+
+    with progress_bar(num_frames(animations), "drawing") as bar:
+        save_film(animations, path, bar.update)
+
+
+def _given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _refuse_together(compared: str | None, measured: Path | None) -> None:
+    """Usage error for options of which one says what another would."""
+    refused = []
+    if compared and measured:
+        refused.append(("--compare", "--measured"))
+    if compared and _given("algorithm"):
+        refused.append(("--compare", "--algorithm"))
+    if measured:
+        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if _given(name)]
+        refused += [("--measured", "--order")] if _given("placement") else []
+    if refused:
+        raise click.UsageError("{} and {} exclude each other".format(*refused[0]), click.get_current_context())
+
+
+def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
+    """The schedules of the two algorithms by their names, in the rank placement that was given."""
+    algorithms = [name.strip() for name in names.split(",")]
+    if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
+        raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
+    placement = click.get_current_context().params.get("placement")
+    schedules = {name: build(schedule.collective, name, schedule.num_ranks, size) for name in algorithms}
+    if placement is None:
+        return schedules
+    return {name: permute_ranks(other, placement) for name, other in schedules.items()}
+
+
+def _predicted_and_measured(path: Path, network: AnyNetwork) -> list[Animation]:
+    """The recorded run as it is predicted for `network`, and as it was."""
+    run = _recorded_run(path)
+    name = network.name if isinstance(network, Cluster) else "uniform"
+    compared = compare_run(run, network, name)
+    schedule = build(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
+    return [
+        make_animation(schedule, network, run.size_bytes, name=f"{run.algorithm}, {side}", timeline=timeline)
+        for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))
+    ]
+
+
+def _recorded_run(path: Path) -> RecordedRun:
+    """The run of --algorithm if that was given, else the first one of the file."""
+    runs = Measurements.load(path).runs
+    wanted = click.get_current_context().params["algorithm"] if _given("algorithm") else None
+    for run in runs:
+        if wanted in (None, run.algorithm):
+            return run
+    missing = f"recorded run of {wanted}" if wanted else "recorded run"
+    raise ValueError(f"{path}: holds no {missing}: ringsim measure makes a file that does")
+
+
+def _default_path(animations: Sequence[Animation]) -> Path:
+    schedule = animations[0].schedule
+    names = "-".join(dict.fromkeys(animation.name.partition(",")[0] for animation in animations))
+    name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
+    return Path(re.sub(r"[^\w.-]+", "-", name) + ".html")

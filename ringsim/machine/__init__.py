@@ -1,0 +1,6 @@
+"""The machine as measurements will find it: what is read of it, and what that means for them."""
+
+from ringsim.machine.examination import Level, MachineFinding, examine
+from ringsim.machine.reading import read_machine
+
+__all__ = ["Level", "MachineFinding", "examine", "read_machine"]

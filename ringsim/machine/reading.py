@@ -1,0 +1,187 @@
+"""`read_machine`: the readings of this machine, from Python, /proc, /sys and a few programs; torch is not imported."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ringsim.machine.readings import (
+    ClockReadings,
+    CpuReadings,
+    GlooReadings,
+    Readings,
+    SharingReadings,
+    TorchReadings,
+)
+
+SAMPLE_S = 0.5  # over which steal is counted: fifty ticks of the kernel's accounting
+TORCH_TIMEOUT_S = 120.0  # importing torch takes seconds, on a busy machine with a cold disk many
+GPU_TIMEOUT_S = 20.0
+CLOCK_READS = 10_000
+ASK_TORCH = (
+    "import torch.distributed as d\n"
+    "names = ('gloo', 'nccl', 'mpi', 'ucc')\n"
+    "print(*(n for n in names if d.is_available() and getattr(d, f'is_{n}_available', lambda: False)()))"
+)
+
+
+def read_machine() -> Readings:
+    """Returns what this machine says of itself; takes the time that importing torch takes, in another process."""
+    return Readings(_cpu(), _clock(), _gloo(), _torch(), _sharing(), _gpus())
+
+
+def _cpu() -> CpuReadings:
+    folder = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+    cores = os.cpu_count() or 1
+    return CpuReadings(
+        cores=cores,
+        usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
+        quota=_quota(_text("/sys/fs/cgroup/cpu.max")),
+        load=_load(),
+        steal=_steal(),
+        governor=_text(folder / "scaling_governor"),
+        mhz=_mhz(folder / "scaling_cur_freq"),
+        max_mhz=_mhz(folder / "cpuinfo_max_freq"),
+        omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+    )
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def _quota(text: str | None) -> float | None:
+    """Of "200000 100000" two cores; None of "max 100000"."""
+    try:
+        most, period = (text or "").split()
+        return int(most) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _steal() -> float | None:
+    """The share of the sample that the hypervisor gave to others while a core had something to do here."""
+    before = _ticks()
+    time.sleep(SAMPLE_S)
+    after = _ticks()
+    if before is None or after is None:
+        return None
+    spent = [late - early for early, late in zip(before, after, strict=False)]
+    return spent[7] / sum(spent[:8]) if len(spent) > 7 and sum(spent[:8]) > 0 else None
+
+
+def _ticks() -> list[int] | None:
+    """Of all cores together: user, nice, system, idle, iowait, irq, softirq, steal, ... (proc(5))."""
+    first = (_text("/proc/stat") or "").partition("\n")[0].split()
+    return [int(number) for number in first[1:]] if first[:1] == ["cpu"] else None
+
+
+def _mhz(path: Path) -> float | None:
+    text = _text(path)
+    return int(text) / 1000 if text and text.isdecimal() else None
+
+
+def _clock() -> ClockReadings:
+    begin = time.perf_counter()
+    for _ in range(CLOCK_READS):
+        time.perf_counter()
+    read_s = (time.perf_counter() - begin) / CLOCK_READS
+    source = _text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    return ClockReadings(time.get_clock_info("perf_counter").resolution, read_s, source)
+
+
+def _gloo() -> GlooReadings:
+    name = socket.gethostname()
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    return GlooReadings(named, _interfaces(), name, _address_of(name))
+
+
+def _interfaces() -> tuple[str, ...]:
+    try:
+        return tuple(interface for _, interface in socket.if_nameindex())
+    except (AttributeError, OSError):
+        return ()
+
+
+def _address_of(name: str) -> str | None:
+    """The first address of the name to which a socket can be bound here: Gloo's choice."""
+    try:
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, place in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(place)
+        except OSError:
+            continue
+        return str(place[0])
+    return None
+
+
+def _torch() -> TorchReadings:
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        return TorchReadings(None)
+    done = _run([sys.executable, "-P", "-c", ASK_TORCH], TORCH_TIMEOUT_S)  # not a torch.py of the current directory
+    if done is None or done.returncode:
+        said = (done.stderr.strip().splitlines() if done else []) or ["it did not answer in time"]
+        return TorchReadings(installed, trouble=said[-1])
+    return TorchReadings(installed, tuple(done.stdout.split()))
+
+
+def _sharing() -> SharingReadings:
+    try:
+        size = shutil.disk_usage("/dev/shm")
+    except OSError:
+        size = None
+    return SharingReadings(
+        shm_bytes=size.total if size else None,
+        shm_free_bytes=size.free if size else None,
+        memfd=_has_memfd(),
+        is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
+        tools=tuple(tool for tool in ("ip", "tc") if shutil.which(tool)),
+    )
+
+
+def _has_memfd() -> bool:
+    try:
+        os.close(os.memfd_create("ringsim-doctor"))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def _gpus() -> tuple[str, ...] | None:
+    program = shutil.which("nvidia-smi")
+    done = _run([program, "--query-gpu=name", "--format=csv,noheader"], GPU_TIMEOUT_S) if program else None
+    if done is None:
+        return None
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if not done.returncode else ()
+
+
+def _run(command: list[str], timeout_s: float) -> "subprocess.CompletedProcess[str] | None":
+    """None if it cannot be started or does not end in time."""
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _text(path: str | Path) -> str | None:
+    """Of a file of the kernel; None where it is not there."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,225 @@
+// The ranks and hosts, the links between them, and the chunks that travel along these.
+
+const FEW_RANKS = 16; // up to so many, ranks and chunks have labels of their own
+
+class GraphView {
+  constructor(run, parent, compact) {
+    this.run = run;
+    this.compact = compact;
+    this.canvas = makeCanvas(parent, "The ranks, and the chunks that travel between them");
+    this.pairs = new Map();
+    run.src.forEach((src, row) => this.pairs.set(`${src} ${run.dst[row]}`, [src, run.dst[row]]));
+  }
+
+  measure() {
+    const wide = this.canvas.clientWidth || 500;
+    const few = this.run.numRanks <= FEW_RANKS; // on a small canvas they may still be too close for boxes
+    const height = Math.min(wide * this.aspect(), this.compact ? 380 : 460);
+    const { context, width } = prepare(this.canvas, height);
+    this.context = context;
+    // Rings are drawn as circles, the rest fills the canvas.
+    const round = this.run.shape === "ring" || this.run.shape === "circle";
+    const size = Math.min(few ? width - 90 : width, height); // words stand left and right of a circle
+    const beside = this.run.shape === "tree" ? 60 : 0; // where the words of the last leaf stand
+    const [across, down] = round ? [size, size] : [width - beside, height];
+    const [left, top] = [(width - across - beside) / 2, (height - down) / 2];
+    this.middle = [width / 2, height / 2];
+    this.round = round;
+    this.place = this.run.places.map(([x, y]) => [left + x * across, top + y * down]);
+    this.boxes = this.run.hosts.map(([name, x0, y0, x1, y1]) => [name, left + x0 * across, top + y0 * down, left + x1 * across, top + y1 * down]);
+    const closest = this.closest();
+    this.few = few && closest >= 38;
+    this.radius = Math.max(4, Math.min(few ? 24 : 12, closest * (few ? 0.2 : 0.34)));
+    this.chunkWidth = Math.max(18, Math.min(52, closest * (this.run.shape === "grid" ? 0.26 : 0.34)));
+    this.spelled = few && closest > 75; // there is room for words beside a rank
+    this.bend = new Map();
+    for (const [key, [src, dst]] of this.pairs) this.bend.set(key, this.bendOf(src, dst));
+  }
+
+  aspect() {
+    const { shape, hosts } = this.run;
+    if (shape !== "hosts") return shape === "tree" ? 0.75 : 0.9;
+    const rows = new Set(hosts.map((host) => host[2])).size, columns = new Set(hosts.map((host) => host[1])).size;
+    return (0.9 * rows) / columns;
+  }
+
+  closest() {
+    let least = Infinity;
+    for (let i = 0; i < this.place.length; i++) {
+      for (let j = 0; j < i; j++) least = Math.min(least, distance(this.place[i], this.place[j]));
+    }
+    return least === Infinity ? 80 : least;
+  }
+
+  // The point that a link is bent towards: links in both directions, and those that would cross a rank, bow out.
+  bendOf(src, dst) {
+    const [from, to] = [this.place[src], this.place[dst]];
+    const length = distance(from, to) || 1;
+    const both = this.pairs.has(`${dst} ${src}`);
+    if (this.run.shape === "ring") return this.onArc(from, to, both);
+    const crosses = this.place.some((place, rank) => rank !== src && rank !== dst && distanceToLine(place, from, to) < this.radius);
+    const out = (crosses ? 0.22 : both ? 0.07 : 0) * length * (crosses && length > 400 ? 0.7 : 1);
+    return [(from[0] + to[0]) / 2 + ((to[1] - from[1]) / length) * out, (from[1] + to[1]) / 2 - ((to[0] - from[0]) / length) * out];
+  }
+
+  // Where a bend makes of a link about an arc of the circle.
+  onArc(from, to, both) {
+    const half = distance(from, to) / 2, radius = distance(from, this.middle) || 1;
+    const arc = half < radius * 0.99 ? radius - Math.sqrt(radius ** 2 - half ** 2) : radius * 0.4;
+    let [x, y] = [(from[0] + to[0]) / 2 - this.middle[0], (from[1] + to[1]) / 2 - this.middle[1]];
+    // Of two ranks each link has a side of its own.
+    if (Math.hypot(x, y) < 1) [x, y] = [to[1] - from[1], from[0] - to[0]];
+    const length = Math.hypot(x, y);
+    // Where chunks go both ways round, they pass each other.
+    const turns = x * (to[1] - from[1]) - y * (to[0] - from[0]);
+    const out = !both || this.run.numRanks === 2 ? arc : turns > 0 ? arc + this.chunkWidth * 0.22 : arc - this.chunkWidth * 0.22;
+    return [this.middle[0] + x + (x / length) * 2 * out, this.middle[1] + y + (y / length) * 2 * out].map((value, axis) => (length < 1 ? from[axis] : value));
+  }
+
+  pointOn(src, dst, share) {
+    const [from, via, to] = [this.place[src], this.bend.get(`${src} ${dst}`), this.place[dst]];
+    return [0, 1].map((axis) => (1 - share) ** 2 * from[axis] + 2 * share * (1 - share) * via[axis] + share ** 2 * to[axis]);
+  }
+
+  draw(tick, chosen, colours) {
+    this.measure();
+    this.colours = colours;
+    this.drawHosts();
+    this.drawLinks(tick);
+    for (let rank = 0; rank < this.run.numRanks; rank++) this.drawRank(rank, tick);
+    this.drawMessages(tick, chosen);
+  }
+
+  drawHosts() {
+    const { context, colours } = this;
+    for (const [name, left, top, right, bottom] of this.boxes) {
+      context.fillStyle = colours.panel;
+      context.strokeStyle = colours.rule;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.roundRect(left, top, right - left, bottom - top, 8);
+      context.fill();
+      context.stroke();
+      write(context, name, left + 8, top + 11, { size: 11, colour: colours.faint, align: "left" });
+    }
+  }
+
+  drawLinks(tick) {
+    const { context, colours, run } = this;
+    const faint = this.pairs.size > 150 ? 0.25 : 0.9;
+    for (const [key, [src, dst]] of this.pairs) {
+      const trouble = run.troubledPairs.find(([from, to]) => from === src && to === dst);
+      const failed = trouble && trouble[3] !== null && tick >= trouble[3];
+      const slow = trouble && trouble[2] > 1.05;
+      context.globalAlpha = trouble ? 1 : faint;
+      context.strokeStyle = failed || slow ? colours.vermillion : colours.rule;
+      context.lineWidth = failed || slow ? 2.5 : 1.5;
+      context.setLineDash(failed || slow ? [6, 5] : []);
+      context.beginPath();
+      context.moveTo(...this.place[src]);
+      context.quadraticCurveTo(...this.bend.get(key), ...this.place[dst]);
+      context.stroke();
+      context.setLineDash([]);
+      context.globalAlpha = 1;
+      if (failed) drawCross(context, ...this.pointOn(src, dst, 0.5), this.few ? 16 : 10, colours.vermillion);
+      else if (slow && this.few) this.drawSlow(src, dst, trouble[2]);
+    }
+  }
+
+  drawSlow(src, dst, slowdown) {
+    const [x, y] = this.pointOn(src, dst, 0.5);
+    const [toX, toY] = [x - this.canvas.clientWidth / 2, y - this.canvas.clientHeight / 2];
+    const length = Math.hypot(toX, toY) || 1; // the label stands on the inner side of the ring
+    const text = `${slowdown >= 10 ? Math.round(slowdown) : slowdown.toFixed(1)}× slower`;
+    write(this.context, text, x - (toX / length) * 62, y - (toY / length) * 20, { size: 11, colour: this.colours.vermillion, bold: true });
+  }
+
+  drawRank(rank, tick) {
+    const { context, colours, run, radius } = this;
+    const [x, y] = this.place[rank];
+    const { doing, stuck, peer } = run.activity(rank, tick);
+    const trouble = run.troubledRanks.find(([its]) => its === rank);
+    const failed = trouble && trouble[2] !== null && tick >= trouble[2];
+    context.fillStyle = colours.paper;
+    context.beginPath();
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+    context.fill();
+    context.globalAlpha = doing === "waits" ? 0.45 : 1;
+    context.strokeStyle = failed || stuck ? colours.vermillion : run.colours[rank];
+    context.lineWidth = Math.max(2, radius / 5);
+    context.setLineDash(doing === "waits" ? [4, 3] : []);
+    context.stroke();
+    context.setLineDash([]);
+    context.globalAlpha = 1;
+    if (radius >= 7) write(context, String(rank), x, y, { size: Math.min(15, radius), colour: colours.ink, bold: true });
+    else if (rank % 8 === 0) this.label(rank, String(rank), { size: 11, colour: colours.faint });
+    if (failed) drawCross(context, x, y, radius * 1.5, colours.vermillion);
+    const slow = failed ? "failed" : trouble && trouble[1] > 1 ? `${trouble[1]}× slower` : "";
+    const wrong = failed ? slow : stuck && doing === "waits" ? `waits for ${peer}` : stuck ? "hangs" : slow;
+    if (wrong && this.spelled) this.label(rank, wrong, { size: 11, colour: colours.vermillion, bold: true });
+    else if (doing === "waits" && this.spelled) this.label(rank, `waits for ${peer}`, { size: 11, colour: colours.faint });
+    else if (doing === "done" && this.few) drawTick(context, x + radius * 0.9, y - radius * 0.9, 12, colours.green);
+  }
+
+  // Beside a rank: outside of a circle, beside the branches of a tree, elsewhere below it.
+  label(rank, text, style) {
+    const [x, y] = this.place[rank];
+    if (this.run.shape === "tree") {
+      write(this.context, text, x + this.radius + 7, y, { ...style, align: "left" });
+      return;
+    }
+    if (!this.round) {
+      write(this.context, text, x, y + this.radius + 9, style);
+      return;
+    }
+    const [right, down] = [0, 1].map((axis) => (this.place[rank][axis] - this.middle[axis]) / (distance(this.place[rank], this.middle) || 1));
+    const align = right > 0.35 ? "left" : right < -0.35 ? "right" : "center";
+    write(this.context, text, x + right * (this.radius + 7), y + down * (this.radius + 11), { ...style, align });
+  }
+
+  drawMessages(tick, chosen) {
+    const { run } = this, rows = [];
+    for (let row = 0; row < run.numTransfers; row++) {
+      if (run.start[row] <= tick && tick < run.applied[row] && (chosen === null || run.chunk[row] === chosen)) rows.push(row);
+    }
+    const crowded = rows.length > 3 * run.numRanks; // boxes would lie on each other
+    for (const row of rows) {
+      const [src, dst] = [run.src[row], run.dst[row]];
+      const never = run.arrived[row] === Infinity;
+      const length = run.arrived[row] - run.start[row];
+      const share = never ? 0.3 : tick >= run.arrived[row] || length <= 0 ? 1 : (tick - run.start[row]) / length;
+      // Chunks are seen on the link, from the rim of one rank to that of the other.
+      const rim = Math.min(0.32, (this.radius + (this.few ? this.chunkWidth / 3 : 0)) / (distance(this.place[src], this.place[dst]) || 1));
+      this.drawChunk(row, this.pointOn(src, dst, rim + share * (1 - 2 * rim)), never && tick >= run.end, crowded);
+    }
+  }
+
+  drawChunk(row, [x, y], stopped, crowded) {
+    const { context, colours, run } = this;
+    const edge = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.ink;
+    if (!this.few || (crowded && this.chunkWidth < 32)) {
+      context.fillStyle = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.blue;
+      context.beginPath();
+      context.arc(x, y, Math.max(2.5, this.radius * 0.4), 0, 2 * Math.PI);
+      context.fill();
+      return;
+    }
+    const width = this.chunkWidth * (crowded ? 0.55 : 1), height = width * 0.64;
+    context.fillStyle = colours.paper;
+    context.fillRect(x - width / 2, y - height / 2, width, height);
+    drawContent(context, run, run.message[row], x - width / 2, y, width, height * 0.5);
+    if (!crowded) write(context, String(run.chunk[row]), x, y - height * 0.22, { size: height * 0.46, colour: colours.ink, bold: true });
+    context.strokeStyle = edge;
+    context.lineWidth = stopped ? 2.5 : 1.5;
+    context.strokeRect(x - width / 2, y - height / 2, width, height);
+  }
+}
+
+function distance([x0, y0], [x1, y1]) { return Math.hypot(x1 - x0, y1 - y0); }
+
+function distanceToLine(point, from, to) {
+  const length = distance(from, to) || 1;
+  const along = ((point[0] - from[0]) * (to[0] - from[0]) + (point[1] - from[1]) * (to[1] - from[1])) / length;
+  if (along <= 0 || along >= length) return Infinity;
+  return Math.abs((point[0] - from[0]) * (to[1] - from[1]) - (point[1] - from[1]) * (to[0] - from[0])) / length;
+}

@@ -1,0 +1,156 @@
+"""`animation_page`: one run of a collective, or two on one axis of time, as a page that plays it."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from ringsim.analysis import COMPLETE, Animation, format_stall, format_troubles, goal_sentence, templates
+from ringsim.network import AnyNetwork, Cluster
+from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.network_table import describe_network
+from ringsim.report.pages.page import asset, page
+from ringsim.simulation import Seconds
+from ringsim.units import format_size, format_time
+
+_TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
+_SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
+MAX_SIDES = 2
+
+
+def animation_page(animations: Sequence[Animation], note: str = "") -> str:
+    """Returns the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
+
+    The page takes `#step=3` (the end of that step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one) after
+    its address.
+
+    note: a sentence that stands below the title.
+
+    Raises ValueError for no run, or more than two.
+
+        >>> from ringsim import Network, animation_page, make_animation, ring_all_reduce
+        >>> animation = make_animation(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> animation_page([animation]).startswith("<!DOCTYPE html>")
+        True
+    """
+    if not 1 <= len(animations) <= MAX_SIDES:
+        raise ValueError(f"{len(animations)} runs: a page shows 1 or {MAX_SIDES}")
+    first_s, last_s = _span(animations)
+    data = {
+        "firstS": first_s,
+        "lastS": last_s,
+        "runs": [_run(animation, first_s, last_s) for animation in animations],
+    }
+    title = _title(animations)
+    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(animations), note] if line]
+    troubles = dict.fromkeys(format_troubles(run.troubles) for run in animations)
+    lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
+    body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
+    script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
+    return page(title, body, style=asset("animation.css"), script=script, data=data)
+
+
+def _span(animations: Sequence[Animation]) -> tuple[float, float]:
+    """From the first thing that happens to the last, in all runs; something even where no time passes."""
+    first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in animations)
+    last_s = max(run.timeline.until_s for run in animations)
+    return first_s, last_s if last_s > first_s else first_s + 1.0
+
+
+def _title(animations: Sequence[Animation]) -> str:
+    schedule = animations[0].schedule
+    names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in animations))
+    ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
+    return f"{schedule.collective.value}, {names}: {ranks}, {format_size(animations[0].size_bytes)}"
+
+
+def _subtitles(animations: Sequence[Animation]) -> list[str]:
+    goal = goal_sentence(animations[0].schedule)
+    networks = dict.fromkeys(_network(run.network) for run in animations)
+    return [f"{goal[0].upper()}{goal[1:]}.", *networks]
+
+
+def _network(network: AnyNetwork) -> str:
+    named = f"network {network.name}" if isinstance(network, Cluster) else ""
+    return "  ·  ".join(describe_network(network.as_dict())) or named
+
+
+def _run(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:
+    """One run for the page's program; what is listed a value for each transfer is in the order of the steps."""
+    schedule, timeline = run.schedule, run.timeline
+    return {
+        "name": run.name,
+        "time": format_time(timeline.time_s) if math.isfinite(timeline.time_s) else "never finishes",
+        "numRanks": schedule.num_ranks,
+        "numChunks": schedule.num_chunks,
+        "numSteps": schedule.num_steps,
+        "needed": run.needed,
+        "reduces": schedule.collective.reduces,
+        "colours": contributor_colours(schedule.num_ranks),
+        "templates": [*templates(schedule), COMPLETE],
+        "firstRow": np.searchsorted(timeline.step, np.arange(schedule.num_steps + 1)).tolist(),
+        "src": timeline.src.tolist(),
+        "dst": timeline.dst.tolist(),
+        "chunk": timeline.chunk.tolist(),
+        "action": run.action.tolist(),
+        "held": run.held.tolist(),
+        "finished": run.finished.astype(int).tolist(),
+        "times": _times(run, first_s, last_s),
+        "initial": run.initial.ravel().tolist(),
+        "wanted": run.wanted.astype(int).ravel().tolist(),
+        "phases": [phase._asdict() for phase in run.phases],
+        "sentences": run.sentences,
+        "stepEnd": _ticks(run.step_end_s, first_s, last_s),
+        **_graph(run),
+        **_faults(run, first_s, last_s),
+    }
+
+
+def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
+    """Times as whole numbers from the first to the last; None: never."""
+    ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
+    return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
+
+
+def _times(run: Animation, first_s: float, last_s: float) -> dict[str, list[int | None]]:
+    """When each transfer starts; and by how much later it leaves, arrives, is applied from and to: short numbers."""
+    timeline = run.timeline
+    columns = {
+        "left": timeline.left_s,
+        "arrived": timeline.arrived_s,
+        "apply": timeline.apply_s,
+        "applied": timeline.applied_s,
+    }
+    before = _ticks(timeline.start_s, first_s, last_s)
+    times = {"start": before}
+    for name, seconds in columns.items():
+        after = _ticks(seconds, first_s, last_s)
+        pairs = zip(before, after, strict=True)
+        times[name] = [None if early is None or late is None else late - early for early, late in pairs]
+        before = after
+    return times
+
+
+def _graph(run: Animation) -> dict[str, Any]:
+    boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in run.graph.hosts]
+    return {"shape": run.graph.shape.value, "places": run.graph.places.round(4).tolist(), "hosts": boxes}
+
+
+def _faults(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:
+    """What is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
+
+    def tick(time_s: float | None) -> int | None:
+        return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]
+
+    pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.troubles.pairs]
+    ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.troubles.ranks]
+    stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.stall.ranks] if run.stall else []
+    return {
+        "troubledPairs": pairs,
+        "troubledRanks": ranks,
+        "stalled": format_stall(run.stall) if run.stall else [],
+        "stuck": stuck,
+    }

@@ -1,0 +1,56 @@
+"""`report_page`: a verdict as one page: the answers first, then pictures, tables, and where everything comes from."""
+
+import re
+from html import escape
+
+from ringsim.report.pages.page import asset, page
+from ringsim.report.pages.report_pictures import pictures
+from ringsim.report.pages.report_tables import tables
+from ringsim.report.pages.tables import table
+from ringsim.verdict import Finding, Verdict
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def report_page(verdict: Verdict, title: str) -> str:
+    """Returns the HTML of the page."""
+    drawn = "".join(pictures(verdict))
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="faint">{escape(_subtitle(verdict))}</p>',
+        f'<section class="verdict">{"".join(map(_finding, verdict.findings))}</section>',
+        f'<h2>Pictures</h2><div class="pictures">{drawn}</div>' if drawn else "",
+        *tables(verdict),
+        _refused(verdict),
+    ]
+    return page(title, "\n".join(filter(None, parts)), style=asset("report.css"), script=asset("report.js"))
+
+
+def _subtitle(verdict: Verdict) -> str:
+    """What the answers go by, in one line."""
+    subject = verdict.subject
+    if subject is None:
+        return "Without probes of a machine: what follows is only what the files say by themselves."
+    where = subject.measurements.provenance
+    cores, machine = where.get("cores", "?"), where.get("machine", "a machine that is not named")
+    return f"By {subject.file}: {subject.num_ranks} ranks, {machine}, {cores} cores, {where.get('date', 'no date')}"
+
+
+def _finding(finding: Finding) -> str:
+    reasons = "".join(f"<li>{_words(reason)}</li>" for reason in finding.reasons)
+    why = f"<details><summary>why</summary><ul>{reasons}</ul></details>" if reasons else ""
+    todo = f'<p class="todo">To find out: <code>{escape(finding.command)}</code></p>' if finding.command else ""
+    return (
+        f'<div class="finding" data-topic="{finding.topic.name.lower()}"><h2>{escape(finding.topic.value)}</h2>'
+        f'<p class="answer">{_words(finding.answer)}</p>{why}{todo}</div>'
+    )
+
+
+def _words(sentence: str) -> str:
+    """A sentence as HTML, what stands between backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(sentence))
+
+
+def _refused(verdict: Verdict) -> str:
+    rows = sorted(verdict.contents.refused.items())
+    return table("refused", "Files that are not, or not wholly, in this report", ("file", "why"), rows)

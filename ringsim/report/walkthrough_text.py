@@ -1,0 +1,127 @@
+"""A `Walkthrough` and the `Advice` beside it as text for people, and the latter as JSON."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
+from ringsim.network import AnyNetwork, Network
+from ringsim.report.explanation_table import lines
+from ringsim.schedule import Schedule
+from ringsim.text_table import align_columns
+from ringsim.units import format_size, format_time
+
+MAX_STEPS = 8  # of a phase, that are told one by one
+_FEW_STEPS = 3  # told of a longer phase
+_GAIN = 1.005  # times as fast; what gains less does not help
+
+
+def format_walkthrough(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    told: Walkthrough,
+    explanation: Explanation | None,
+    advice: Advice,
+) -> str:
+    """Returns the steps, the costs, what bounds the run, and what would help most, each under its heading."""
+    blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
+    blocks.append(_block("How much that is", map(_sentence, told.costs)))
+    blocks.append(_block("What bounds it", _bounds(explanation, advice)))
+    blocks.append(
+        _block("What would help most, by simulation", _advice(advice, is_uniform=isinstance(network, Network)))
+    )
+    return "\n\n".join(blocks)
+
+
+def _block(heading: str, body: Iterator[str]) -> str:
+    return "\n".join([heading, *(f"  {line}" for line in body)])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _heading(schedule: Schedule, size_bytes: int, told: Walkthrough) -> str:
+    chunk = format_size(size_bytes / schedule.num_chunks)
+    chunks = f" in {schedule.num_chunks} chunks of {chunk}" if schedule.num_chunks > 1 else ""
+    ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
+    title = f"{schedule.collective.value} {schedule.algorithm}, {ranks}, {format_size(size_bytes)}{chunks}"
+    return "\n".join([title, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
+
+
+def _phase(phase: ToldPhase) -> str:
+    span = f"step {phase.first}" if phase.first == phase.last else f"steps {phase.first} to {phase.last}"
+    return _block(f"{phase.name}, {span}", _steps(phase))
+
+
+def _steps(phase: ToldPhase) -> Iterator[str]:
+    if phase.rule:
+        yield _sentence(phase.rule)
+    shown = phase.steps if len(phase.steps) <= MAX_STEPS else phase.steps[:_FEW_STEPS]
+    width = len(f"step {phase.last}")
+    for step in shown:
+        yield f"{f'step {step.number}':<{width}}  {step.sentence}"
+        if step.example:
+            yield f"{'':<{width}}  {step.example}"
+    if len(shown) < len(phase.steps):
+        last = phase.steps[-1]
+        if len(phase.steps) > len(shown) + 1:
+            yield f"steps {shown[-1].number + 1} to {last.number - 1} go on likewise"
+        yield f"step {last.number}  {last.sentence}"
+
+
+def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
+    time = format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes"
+    rows = [("time", time), *(lines(explanation) if explanation else ())]
+    if explanation and explanation.stall:
+        first, *others = format_stall(explanation.stall)
+        rows += [("stalled", first), *(("", line) for line in others)]
+    yield from align_columns(rows)
+
+
+def _advice(advice: Advice, *, is_uniform: bool) -> Iterator[str]:
+    yield from _alternatives(advice)
+    if is_uniform:
+        yield "Every pair of ranks has a link of its own here, which flatters what sends to many: see --network."
+
+
+def _alternatives(advice: Advice) -> Iterator[str]:
+    timed = [other for other in advice.alternatives if other.time_s is not None and math.isfinite(other.time_s)]
+    helping = [other for other in timed if not advice.time_s < math.inf or (advice.gain(other) or 0) >= _GAIN]
+    if helping:
+        rows = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
+        yield from align_columns(rows)
+    else:
+        yield "nothing of what was tried"
+    others = [other for other in timed if other not in helping]
+    if others:
+        yield f"no gain: {', '.join(f'{_what(other)} ({format_time(other.sorting_s)})' for other in others)}"
+    for other in advice.alternatives:
+        if other.skipped:
+            yield f"not simulated: {other.name}: {other.skipped}"
+    never = [_what(other) for other in advice.alternatives if other.time_s == math.inf]
+    if never:
+        yield f"never finishes either: {', '.join(never)}"
+
+
+def _what(other: Alternative) -> str:
+    return other.name if " " in other.name else f"algorithm {other.name}"
+
+
+def _gain(advice: Advice, other: Alternative) -> str:
+    gain = advice.gain(other)
+    return "finishes" if gain is None else f"{gain:.3g} times as fast"
+
+
+def advice_dict(advice: Advice) -> list[dict[str, Any]]:
+    """Returns the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
+    return [
+        {
+            "name": other.name,
+            "time_s": other.time_s if other.time_s is not None and math.isfinite(other.time_s) else None,
+            "times_as_fast": advice.gain(other),
+            "skipped": other.skipped or None,
+        }
+        for other in advice.alternatives
+    ]

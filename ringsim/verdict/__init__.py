@@ -1,0 +1,20 @@
+"""What a directory of results says in plain words: what bounds, what to use, what more ranks would cost."""
+
+from ringsim.verdict.bound import Attribution, Bound
+from ringsim.verdict.finding import Finding
+from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
+from ringsim.verdict.training_files import JobReport
+from ringsim.verdict.verdict import MEASURE, Verdict, judge
+
+__all__ = [
+    "KINDS",
+    "MEASURE",
+    "Attribution",
+    "Bound",
+    "Finding",
+    "JobReport",
+    "RunDirectory",
+    "Verdict",
+    "judge",
+    "read_directory",
+]

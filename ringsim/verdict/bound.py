@@ -1,0 +1,116 @@
+"""`attribute`: what an all_reduce's time is due to, by simulating it on networks that lack one cost after another.
+
+The costs are taken away in this order, and each is charged with the time that its going saves:
+
+1. stragglers: links and ranks that are slower than the others become like them;
+2. cores: every rank gets a core whenever it needs one;
+3. latency: messages and calls cost nothing but their bytes.
+
+What then is left is bandwidth: bytes on links, through memory, copied and added up. So the four add up to the whole.
+Stragglers and too few cores come first, since they make every message and every byte cost more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ringsim.native import call_overhead_s
+from ringsim.network import Cluster, Host
+from ringsim.registry import build
+from ringsim.schedule import Collective
+from ringsim.simulation import predict_time
+
+
+class Bound(Enum):
+    """What can bound a collective."""
+
+    STRAGGLER = "a straggler"
+    CORES = "cores"
+    LATENCY = "latency"
+    BANDWIDTH = "bandwidth"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The time of an all_reduce by one algorithm, and the seconds that each bound is charged with; they add up."""
+
+    algorithm: str
+    num_ranks: int
+    size_bytes: int
+    seconds: dict[Bound, float]
+
+    @property
+    def time_s(self) -> float:
+        """The whole time."""
+        return sum(self.seconds.values())
+
+    @property
+    def bound(self) -> Bound:
+        """The bound that is charged with most."""
+        return max(self.seconds, key=lambda bound: self.seconds[bound])
+
+    def share(self, bound: Bound) -> float:
+        """Returns the part of the time that a bound is charged with; 0 where no time passes."""
+        return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
+
+
+def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
+    """Returns the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
+    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, cluster, size_bytes)
+
+
+def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:
+    """Returns what the time of an all_reduce is due to. Raises ValueError where the network has no room for the ranks.
+
+    >>> from ringsim import load_network
+    >>> attribute(load_network("gbe"), 4, 2**26).bound
+    <Bound.BANDWIDTH: 'bandwidth'>
+    """
+    seconds = {}
+    time_s = all_reduce_s(cluster, algorithm, num_ranks, size_bytes)
+    for bound, without in _TAKEN_AWAY.items():
+        cluster = without(cluster)
+        left_s = min(all_reduce_s(cluster, algorithm, num_ranks, size_bytes), time_s)
+        seconds[bound] = time_s - left_s
+        time_s = left_s
+    seconds[Bound.BANDWIDTH] = time_s
+    return Attribution(algorithm, num_ranks, size_bytes, seconds)
+
+
+def without_stragglers(cluster: Cluster) -> Cluster:
+    """Returns the network with all ranks and all links of a kind alike."""
+    return replace(cluster, spec=replace(cluster.spec, slow_ranks=(), slow_links=()))
+
+
+def _with_enough_cores(cluster: Cluster) -> Cluster:
+    return _with_hosts(cluster, lambda host: replace(host, cores=None))
+
+
+def _without_latency(cluster: Cluster) -> Cluster:
+    cluster = _with_hosts(
+        cluster,
+        lambda host: replace(host, link=replace(host.link, latency_s=0.0), nics=replace(host.nics, latency_s=0.0)),
+    )
+    spec = cluster.spec
+    free = {"send_overhead_s": 0.0, "receive_overhead_s": 0.0, "call_s": 0.0, "torch_call_s": 0.0}
+    spec = replace(
+        spec,
+        processor=replace(spec.processor, **free),
+        switch=replace(spec.switch, latency_s=0.0, uplink_latency_s=0.0),
+        cables=tuple(replace(cable, latency_s=0.0) for cable in spec.cables),
+    )
+    return replace(cluster, spec=spec)
+
+
+def _with_hosts(cluster: Cluster, changed: Callable[[Host], Host]) -> Cluster:
+    spec = cluster.spec
+    placed = tuple(replace(place, host=changed(place.host)) for place in spec.placed_hosts)
+    return replace(cluster, spec=replace(spec, host=changed(spec.host), placed_hosts=placed))
+
+
+_TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
+    Bound.STRAGGLER: without_stragglers,
+    Bound.CORES: _with_enough_cores,
+    Bound.LATENCY: _without_latency,
+}

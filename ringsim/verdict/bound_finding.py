@@ -1,0 +1,112 @@
+"""The answer to what bounds: a training step, its synchronisation, or an all_reduce by its size."""
+
+import statistics
+
+from ringsim.network import Cluster
+from ringsim.units import format_size
+from ringsim.verdict.bound import Attribution, Bound, without_stragglers
+from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly
+from ringsim.verdict.strategies import SlowestRank, StrategyRanking
+from ringsim.verdict.subject import Forecast, Subject
+from ringsim.verdict.training_files import StrategyResult
+
+HALF = 0.5  # of a step: what takes more than the rest together bounds it
+_SIMULATED = (
+    "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
+    "after another."
+)
+_MEANINGS = {
+    Bound.STRAGGLER: "waiting for it",
+    Bound.CORES: "waiting for a core",
+    Bound.LATENCY: "messages and calls, whatever their size",
+    Bound.BANDWIDTH: "moving and adding bytes",
+}
+
+
+def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
+    """Returns what bounds an all_reduce, from probes alone."""
+    words = [(a.size_bytes, f"by {a.bound.value}") for a in forecast.attributions]
+    where = " at every size looked at" if len({name for _, name in words}) == 1 else ""
+    answer = f"An all_reduce on {subject.num_ranks} ranks is bound {by_size(words)}{where}."
+    shown = [forecast.attributions[0], forecast.at(subject.size_bytes)][-len(forecast.attributions) :]
+    reasons = [_shares(attribution) for attribution in shown]
+    return Finding(Topic.BOUND, answer, (_SIMULATED, *reasons, *_what_ifs(subject.fit.cluster, shown)))
+
+
+def bound_of_step(
+    subject: Subject, forecast: Forecast, ranking: StrategyRanking, slowest: SlowestRank | None
+) -> Finding:
+    """Returns what bounds the training step of the main job, by the strategy with the shortest one."""
+    best = ranking.best
+    waited_s = slowest.waited_s(best) if slowest else 0.0
+    sync_s = best.measured_sync_s + waited_s
+    share = sync_s / best.step_s if best.step_s > 0 else 0.0
+    attribution = forecast.at(subject.size_bytes)
+    inside = _inside(attribution, best, waited_s)
+    takes = f"takes {roughly(sync_s)} of {roughly(best.step_s)} ({percent(share)}) with `{best.strategy}`"
+    if share < HALF:
+        answer = f"Computing bounds a training step: synchronising gradients {takes}."
+        reasons = [f"A network that costs nothing would make a step at most {percent(share)} shorter.", inside]
+    else:
+        bound = _bound(attribution, best, waited_s).value
+        answer = f"Synchronising gradients bounds a training step, and {bound} bounds that: it {takes}."
+        reasons = [inside]
+    if slowest:
+        reasons.append(straggling_rank(slowest))
+    return Finding(Topic.BOUND, answer, (*reasons, _SIMULATED, *_what_ifs(subject.fit.cluster, [attribution])))
+
+
+def straggling_rank(slowest: SlowestRank) -> str:
+    """Returns the sentence on the rank that the others wait for."""
+    typical_s = statistics.median(slowest.wait_s.values())
+    return (
+        f"Rank {slowest.rank} is a straggler: the others wait {roughly(typical_s)} for it in a step, measured with "
+        f"{listed([f'`{name}`' for name in slowest.wait_s])}."
+    )
+
+
+def _bound(attribution: Attribution, result: StrategyResult, waited_s: float) -> Bound:
+    return Bound.STRAGGLER if waited_s > result.measured_sync_s else attribution.bound
+
+
+def _inside(attribution: Attribution, result: StrategyResult, waited_s: float) -> str:
+    """What the synchronisation's own time goes into, and whether waiting is more than that."""
+    bound = _bound(attribution, result, waited_s)
+    if bound is Bound.STRAGGLER and waited_s:
+        return (
+            f"Within the synchronisation a straggler counts most: {roughly(waited_s)} is waiting for it, "
+            f"{roughly(result.measured_sync_s)} the synchronisation itself."
+        )
+    return f"Within the synchronisation {bound.value} counts most. {_shares(attribution)}"
+
+
+def _shares(attribution: Attribution) -> str:
+    parts = [
+        f"{bound.value} {percent(attribution.share(bound))} ({_MEANINGS[bound]})"
+        for bound in sorted(Bound, key=attribution.share, reverse=True)
+        if attribution.share(bound) >= 0.005
+    ]
+    return f"{format_size(attribution.size_bytes)} take {roughly(attribution.time_s)}: {listed(parts)}."
+
+
+def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
+    """What would become of the time without what is not as it should be: slow links, too few cores."""
+    last = attributions[-1]
+    size, now = format_size(last.size_bytes), roughly(last.time_s)
+    without_s = last.time_s - last.seconds[Bound.STRAGGLER]
+    sentences = []
+    if without_stragglers(cluster) != cluster:
+        names = [slow.link for slow in cluster.spec.slow_links] + [f"rank {s.rank}" for s in cluster.spec.slow_ranks]
+        verb = "is" if len(names) == 1 else "are"
+        sentences.append(
+            f"{listed(names)} {verb} slower than the others: as fast as they, {size} would take "
+            f"{roughly(without_s)} instead of {now}."
+        )
+    worst = max(attributions, key=lambda attribution: attribution.share(Bound.CORES))
+    if worst.share(Bound.CORES) >= 0.005:
+        left_s = worst.time_s - worst.seconds[Bound.STRAGGLER] - worst.seconds[Bound.CORES]
+        sentences.append(
+            f"With a core for every thread, {format_size(worst.size_bytes)} would take {roughly(left_s)} instead "
+            f"of {roughly(worst.time_s)}."
+        )
+    return sentences

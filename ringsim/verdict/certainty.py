@@ -1,0 +1,92 @@
+"""The answer to how sure a verdict is: the noise of the probes, and how far predictions were from what was measured."""
+
+import statistics
+from collections.abc import Sequence
+
+from ringsim.calibration import probe_noise
+from ringsim.measurements import p10_p90, p95
+from ringsim.verdict.finding import Finding, Topic, percent
+from ringsim.verdict.run_directory import RunDirectory
+from ringsim.verdict.subject import Subject
+from ringsim.verdict.training_files import StrategyResult
+
+CLOSE = 0.25  # the error within which the project says that a model fits (calibration.MISFIT)
+
+
+def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
+    """Returns how far to trust the predictions, from the first subject's probes and all that was compared."""
+    errors, reasons = [], []
+    for subject in subjects:
+        known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)
+        for error, reason in filter(None, known):
+            errors.append(error)
+            reasons.append(reason)
+    for file, (network, cells) in contents.cells.items():
+        held_out = [abs(cell.error) for cell in cells if cell.error is not None and not cell.used_in_calibration]
+        if held_out:
+            errors.append(statistics.median(held_out))
+            reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {network}.")
+    noise, is_busy = _noise(subjects[0]) if subjects else ("", False)
+    return Finding(Topic.SURE, _answer(errors, is_busy), tuple(filter(None, (noise, *reasons))))
+
+
+def _answer(errors: Sequence[float], is_busy: bool) -> str:
+    if is_busy:
+        return "Not very: the machine was busy while it was probed. Measure again when it is quiet."
+    if not errors:
+        return "Only as far as the probes go: nothing here was both predicted and measured."
+    worst = max(errors)
+    if worst <= CLOSE:
+        return f"Fairly: what was both predicted and measured is off by {percent(worst)} in the median."
+    off = f"what was both predicted and measured is off by {percent(worst)} in the median"
+    return f"Enough to see what is larger, not by how many per cent: {off}."
+
+
+def _noise(subject: Subject) -> tuple[str, bool]:
+    noise = probe_noise(subject.measurements, subject.fit)
+    if noise is None:
+        return "", False
+    if noise.too_wide:
+        line = noise.line()
+        return f"{subject.file}: {line}.", True
+    low, high = noise.predicted.off_by
+    return (
+        f"{subject.file}: noise of the probes alone moves a prediction by {low:+.0%} to {high:+.0%} (95 % interval).",
+        False,
+    )
+
+
+def _compared(subject: Subject) -> tuple[float, str] | None:
+    assert subject.comparison
+    cases = [case for case in subject.comparison.cases if case.error is not None]
+    if not cases:
+        return None
+    errors = [abs(case.error or 0.0) for case in cases]
+    spread = statistics.median(case.spread for case in cases)
+    draws = sum(abs(case.error or 0.0) <= case.spread for case in cases)
+    return statistics.median(errors), (
+        f"{subject.file}: {_errors(errors)} for collectives predicted from the probes; the measured times themselves "
+        f"vary by {percent(spread)} (10th to 90th percentile, median), and {draws} of the errors are within that."
+    )
+
+
+def _strategies(subject: Subject) -> tuple[float, str] | None:
+    assert subject.job
+    results = [r for r in subject.job.synchronising if r.measured_sync_s > 0 and r.predicted_sync_s > 0]
+    if not results:
+        return None
+    errors = [abs(result.predicted_sync_s / result.measured_sync_s - 1) for result in results]
+    within = sum(_is_within(result) for result in results)
+    return statistics.median(errors), (
+        f"{subject.file}: {_errors(errors)} for the synchronisation of {len(results)} strategies; {within} of the "
+        "predictions lie between the 10th and the 90th percentile of the steps."
+    )
+
+
+def _is_within(result: StrategyResult) -> bool:
+    low, high = p10_p90(result.sync_s) if result.sync_s else (0.0, 0.0)
+    return low <= result.predicted_sync_s <= high
+
+
+def _errors(errors: Sequence[float]) -> str:
+    return f"the median error is {percent(statistics.median(errors))}, 95 % are below {percent(p95(errors))}"

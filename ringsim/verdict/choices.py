@@ -1,0 +1,133 @@
+"""What to use: the algorithm for each size, and DDP's bucket cap, with how sure the choice is.
+
+A choice counts as sure if it is better on 95 % of the networks that the bootstrap of the calibration drew, and by more
+than predictions scatter about what was measured; one that is not is no better, as far as the data can tell, than what
+one would use anyway.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ringsim.analysis import BASELINE, run_sweep
+from ringsim.calibration import PredictedTime, ProbeFit, with_interval
+from ringsim.native import BACKENDS, LocalWork, call_overhead_s, local_s
+from ringsim.network import Cluster
+from ringsim.registry import ALGORITHMS
+from ringsim.schedule import Collective
+from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
+from ringsim.verdict.bound import all_reduce_s
+
+# Of the bootstrap: 40, of which 95 % are 38. Fewer where one prediction takes long, so that a page takes seconds.
+_MOST_DRAWS, _FEWEST_DRAWS = 40, 5
+_AFFORDED_PAIRS = 4000  # of ranks, which decide what an all_reduce takes to simulate
+_AFFORDED_PARAMETERS = 20_000  # likewise of a model, for a step
+CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmChoice:
+    """The fastest algorithm for an all_reduce of one size.
+
+    times_s: predicted, of a call with each algorithm that can be simulated, the fastest first. gain: how many times as
+    fast as the ring it is, with its interval. least_gain: what counts as a gain at all.
+    """
+
+    size_bytes: int
+    times_s: dict[str, float]
+    gain: PredictedTime
+    least_gain: float = 1.0
+
+    @property
+    def fastest(self) -> str:
+        """Its name."""
+        return next(iter(self.times_s))
+
+    @property
+    def chosen(self) -> str:
+        """The fastest if that is sure, else the ring."""
+        return self.fastest if self.gain.low_s > self.least_gain else BASELINE
+
+
+def choose_algorithms(
+    fit: ProbeFit, num_ranks: int, sizes_bytes: Sequence[int], least_gain: float = 1.0
+) -> list[AlgorithmChoice]:
+    """Returns a choice for each size. Raises ValueError where the network has no room for the ranks."""
+    names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+    sweep = run_sweep(Collective.ALL_REDUCE, names, [num_ranks], sizes_bytes, {"fitted": fit.cluster})
+    choices, call_s = [], call_overhead_s(fit.cluster, is_native=False)
+    for size in sweep.sizes_bytes:
+        cells = {c.algorithm: call_s + c.time_s for c in sweep.cells if c.size_bytes == size and c.time_s is not None}
+        times = dict(sorted(cells.items(), key=lambda item: item[1]))
+        fastest = next(iter(times))
+        choices.append(AlgorithmChoice(size, times, _gain(fit, fastest, num_ranks, size), least_gain))
+    return choices
+
+
+def scatter(ratios: Sequence[float]) -> float:
+    """Returns by which factor predictions scatter about what was measured; what is off alike in all does not count.
+
+    ratios: predicted over measured times. A comparison of two predictions is as sure as that: errors that they have in
+    common cancel. The median deviation of the logarithms from their median, as a factor; 1 if there is no ratio.
+    """
+    logs = [math.log(ratio) for ratio in ratios if ratio > 0]
+    middle = statistics.median(logs or [0.0])
+    return math.exp(statistics.median([abs(log - middle) for log in logs] or [0.0]))
+
+
+def _gain(fit: ProbeFit, name: str, num_ranks: int, size_bytes: int) -> PredictedTime:
+    def gain(cluster: Cluster) -> float:
+        times = [all_reduce_s(cluster, algorithm, num_ranks, size_bytes) for algorithm in (BASELINE, name)]
+        return times[0] / times[1] if times[1] > 0 else 1.0
+
+    return PredictedTime(1.0, 1.0, 1.0) if name == BASELINE else with_interval(fit, gain, num_draws(num_ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class BucketChoice:
+    """The best bucket_cap_mb for DDP, of those in `steps`.
+
+    gain: how many times as fast a step is as with torch's own caps, with its interval. least_gain: as above.
+    """
+
+    best: PredictedStep
+    default: PredictedStep
+    steps: tuple[PredictedStep, ...]
+    gain: PredictedTime
+    least_gain: float = 1.0
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is sure that the best is faster than torch's own."""
+        return self.gain.low_s > self.least_gain
+
+
+def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float = 1.0) -> BucketChoice:
+    """Returns the choice for a step on so many ranks. Raises ValueError where the network has no room for them."""
+    config = ddp_config(fit.cluster, num_ranks)
+    caps = [BucketCaps.from_mb(cap) for cap in CAPS_MB]
+    steps = tuple(sweep_caps(profile, fit.cluster, num_ranks, config, caps))
+    best, default = recommend(steps), predict_step(profile, fit.cluster, num_ranks, config)
+
+    def gain(cluster: Cluster) -> float:
+        drawn = ddp_config(cluster, num_ranks)
+        torch_s = predict_step(profile, cluster, num_ranks, drawn).step_s
+        best_s = predict_step(profile, cluster, num_ranks, replace(drawn, caps=best.config.caps)).step_s
+        return torch_s / best_s if best_s > 0 else 1.0
+
+    return BucketChoice(best, default, steps, with_interval(fit, gain, num_draws(num_ranks, profile)), least_gain)
+
+
+def num_draws(num_ranks: int, profile: StepProfile | None = None) -> int:
+    """Returns from how many networks of the bootstrap a prediction gets its interval."""
+    afforded = _AFFORDED_PAIRS // num_ranks**2
+    if profile:
+        afforded = min(afforded, _AFFORDED_PARAMETERS // len(profile.parameters))
+    return min(max(afforded, _FEWEST_DRAWS), _MOST_DRAWS)
+
+
+def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
+    """Returns torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
+    s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
+    return DdpConfig(backend=BACKENDS["gloo"], copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)

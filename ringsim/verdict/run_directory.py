@@ -1,0 +1,164 @@
+"""`RunDirectory`: the files of a directory that measuring, predicting and training left there, each read once."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringsim.analysis import Sweep
+from ringsim.console import in_one_line
+from ringsim.files import parse_json, read_text
+from ringsim.measurements import Measurements
+from ringsim.network import Cluster, load_network
+from ringsim.training_step import StepProfile
+from ringsim.verdict.training_files import (
+    COMPARISON_FORMAT,
+    JOB_FORMAT,
+    SESSION_FORMAT,
+    ComparedCell,
+    JobReport,
+    TrainingComparison,
+    TrainingLog,
+    TrainingSession,
+    read_cells,
+)
+
+MAX_FILES = 1000  # more is no directory of results but somebody's home
+# What our own commands write beside what is read here, with nothing in it that is not there too.
+BY_PRODUCTS = {
+    "report.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv", "compare.txt", "times.png",
+    "errors.png", "runs.json",
+}  # fmt: skip
+KINDS = "measurements, step profiles, networks, sweeps, comparisons, reports of the main job and training runs"
+
+
+@dataclass(slots=True)
+class RunDirectory:
+    """What a directory holds, by the name of each file in it.
+
+    sessions, logs: of training runs, by their directory. refused: each file that is not read, and why, in one line.
+    """
+
+    name: str
+    measurements: dict[str, Measurements] = field(default_factory=dict)
+    jobs: dict[str, JobReport] = field(default_factory=dict)
+    profiles: dict[str, StepProfile] = field(default_factory=dict)
+    networks: dict[str, Cluster] = field(default_factory=dict)
+    sweeps: dict[str, Sweep] = field(default_factory=dict)
+    cells: dict[str, tuple[str, tuple[ComparedCell, ...]]] = field(default_factory=dict)
+    sessions: dict[str, TrainingSession] = field(default_factory=dict)
+    logs: dict[str, TrainingLog] = field(default_factory=dict)
+    comparisons: dict[str, TrainingComparison] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read."""
+        return not any(
+            (
+                self.measurements,
+                self.jobs,
+                self.profiles,
+                self.networks,
+                self.sweeps,
+                self.cells,
+                self.sessions,
+                self.logs,
+                self.comparisons,
+            )
+        )
+
+
+def read_directory(folder: Path) -> RunDirectory:
+    """Returns all files of a directory and those below it that ringsim and trainers wrote.
+
+    Raises OSError if the directory cannot be read; a file that cannot is among `refused`.
+    """
+    os.listdir(folder)  # os.walk would say nothing of a directory that cannot be read
+    contents = RunDirectory(str(folder))
+    for number, path in enumerate(_files(folder)):
+        name = str(path.relative_to(folder))
+        if number == MAX_FILES:
+            contents.refused[name] = f"is beyond the first {MAX_FILES} files: give a smaller directory"
+            break
+        try:
+            _read(path, name, contents)
+        except (ValueError, OSError) as error:
+            contents.refused[name] = _reason(error, path)
+    return contents
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """In the order of their names, without hidden ones and those that repeat what others hold."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            by_product = name in BY_PRODUCTS or (name.startswith("checkpoint-") and name.endswith(".pt"))
+            if not (name.startswith(".") or by_product):
+                yield Path(parent, name)
+
+
+def _read(path: Path, name: str, contents: RunDirectory) -> None:
+    if not path.is_file():
+        raise ValueError("is no regular file")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError("is none of the kinds of files that a report is made of")
+    reader(path, name, contents)
+
+
+def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:
+    data = parse_json(read_text(path))
+    form = data.get("format") if isinstance(data, dict) else None
+    if form is None and isinstance(data, dict) and {"network", "cells", "summary"} <= set(data):
+        contents.cells[name] = read_cells(data)
+        return
+    if not isinstance(form, str) or form not in _FORMATS:
+        raise ValueError("is JSON, but not of ringsim or trainers")
+    kind, read = _FORMATS[form]
+    key = _folder(path, name) if kind == "sessions" else name
+    getattr(contents, kind)[key] = read(data)
+
+
+def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
+    log = TrainingLog.load(path)
+    contents.logs[_folder(path, name)] = log
+    if log.num_damaged:
+        contents.refused[name] = f"{log.num_damaged} of its lines are damaged and left out"
+
+
+def _folder(path: Path, name: str) -> str:
+    """What a training run is called: its directory below the one read, or that one's own name."""
+    parent = str(Path(name).parent)
+    return parent if parent != "." else path.absolute().parent.name or parent
+
+
+def _read_network(path: Path, name: str, contents: RunDirectory) -> None:
+    contents.networks[name] = load_network(path)
+
+
+def _read_sweep(path: Path, name: str, contents: RunDirectory) -> None:
+    contents.sweeps[name] = Sweep.from_csv(path)
+
+
+_FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "ringsim-measurements": ("measurements", Measurements.from_dict),
+    "ringsim-step-profile": ("profiles", StepProfile.from_dict),
+    JOB_FORMAT: ("jobs", JobReport.from_dict),
+    SESSION_FORMAT: ("sessions", TrainingSession.from_dict),
+    COMPARISON_FORMAT: ("comparisons", TrainingComparison.from_dict),
+}
+_READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
+    ".json": _read_json_file,
+    ".jsonl": _read_log,
+    ".toml": _read_network,
+    ".csv": _read_sweep,
+}
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """What is wrong with a file, in one line and without its name."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    return in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))

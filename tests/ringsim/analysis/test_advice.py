@@ -1,0 +1,99 @@
+"""Tests of `ringsim.analysis.advice`: what it says is what simulating it gives."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ringsim import Network, load_network
+from ringsim.analysis.advice import advise, better_networks
+from ringsim.registry import build
+from ringsim.schedule import Collective, permute_ranks
+from ringsim.simulation import predict_time
+from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network
+
+RING = build(Collective.ALL_REDUCE, "ring", 8)
+UNIFORM = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=5e9)
+
+
+def test_each_time_is_that_of_a_simulation() -> None:
+    """Of the network and of the algorithm that it names."""
+    size = 2**22
+    advice = advise(RING, UNIFORM, size)
+    times = {other.name: other.time_s for other in advice.alternatives}
+    assert advice.time_s == predict_time(RING, UNIFORM, size)
+    faster = {
+        "twice the bandwidth of all links": replace(UNIFORM, bandwidth_bytes_per_s=2e9),
+        "half the latency of all links": replace(UNIFORM, latency_s=5e-6),
+        "twice the rate at which ranks add": replace(UNIFORM, reduce_bytes_per_s=1e10),
+    }
+    for name, network in faster.items():
+        assert times[name] == predict_time(RING, network, size)
+    for algorithm in ("halving_doubling", "binomial_tree", "ring/4", "gloo_ring"):
+        assert times[algorithm] == predict_time(build(Collective.ALL_REDUCE, algorithm, 8, size), UNIFORM, size)
+    assert "ring" not in times
+
+
+def test_the_plain_algorithm_is_an_alternative_to_its_segments() -> None:
+    """And the other way round."""
+    names = [other.name for other in advise(build(Collective.ALL_REDUCE, "ring/4", 4), UNIFORM, 1024).alternatives]
+    assert "ring" in names
+    assert "ring/4" not in names
+
+
+def test_the_fastest_comes_first() -> None:
+    """And the gain is how many times as fast it is."""
+    advice = advise(RING, UNIFORM, 1024)
+    times = [other.time_s for other in advice.alternatives if other.time_s is not None]
+    assert times == sorted(times)
+    first = advice.alternatives[0]
+    assert advice.gain(first) == pytest.approx(advice.time_s / times[0])
+
+
+def test_a_network_of_hosts_gets_better_in_all_its_parts() -> None:
+    """Links of every kind; faults go; what would change nothing is left out."""
+    network = made_network(f"{SLOW_LINK}\n{SLOW_RANK}")
+    better = dict(better_networks(network))
+    twice = better["twice the bandwidth of all links"].spec
+    assert twice.host.nics.bandwidth_bytes_per_s == 2 * network.spec.host.nics.bandwidth_bytes_per_s
+    assert twice.host.link.bandwidth_bytes_per_s == 2 * network.spec.host.link.bandwidth_bytes_per_s
+    assert better["no slow ranks"].spec.slow_ranks == ()
+    assert better["no slow links"].spec.slow_ranks == network.spec.slow_ranks
+    assert "no failures" not in better
+    assert "twice the cores of each host" not in better
+    loopback = load_network("loopback")
+    assert (
+        dict(better_networks(loopback))["twice the cores of each host"].spec.host.cores == 2 * loopback.spec.host.cores
+    )
+
+
+def test_what_keeps_a_run_from_finishing_is_found() -> None:
+    """Without the failure it finishes; with twice the bandwidth it does not."""
+    advice = advise(RING, made_network(DEAD_LINK), 2**24)
+    times = {other.name: other.time_s for other in advice.alternatives}
+    assert advice.time_s == math.inf
+    assert math.isfinite(times["no failures"])
+    assert times["twice the bandwidth of all links"] == math.inf
+    assert advice.alternatives[0].name == "no failures"
+    assert advice.gain(advice.alternatives[0]) is None
+
+
+def test_what_is_too_large_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes last."""
+    monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS_UNSHARED", 60)
+    advice = advise(RING, UNIFORM, 1024)
+    skipped = {other.name: other.skipped for other in advice.alternatives if other.skipped}
+    assert skipped["ring/4"] == "448 transfers"
+    assert advice.alternatives[-1].time_s is None
+
+
+def test_a_rank_placement_holds_for_the_others_too() -> None:
+    """The caller makes them."""
+    order = [0, 2, 1, 3, 4, 5, 6, 7]
+    network = made_network(SLOW_LINK, ranks_per_host=2)
+    advice = advise(
+        permute_ranks(RING, order), network, 2**20,
+        lambda name: permute_ranks(build(Collective.ALL_REDUCE, name, 8, 2**20), order),
+    )  # fmt: skip
+    (time_s,) = [other.time_s for other in advice.alternatives if other.name == "hierarchical"]
+    assert time_s == predict_time(permute_ranks(build(Collective.ALL_REDUCE, "hierarchical", 8), order), network, 2**20)

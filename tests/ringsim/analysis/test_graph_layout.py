@@ -1,0 +1,92 @@
+"""Tests of `ringsim.analysis.graph_layout`: the drawing follows from who sends to whom."""
+
+import numpy as np
+import pytest
+
+from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective, permute_ranks
+
+
+def layout_of(algorithm: str, num_ranks: int, collective: str = "all_reduce") -> GraphLayout:
+    """Without hosts."""
+    return lay_out_graph(build(Collective(collective), algorithm, num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_ranks", "shape"),
+    [
+        ("ring", 4, GraphShape.RING),
+        ("ring", 2, GraphShape.RING),
+        ("ring", 64, GraphShape.RING),
+        ("naive_ring", 8, GraphShape.RING),
+        ("binomial_tree", 8, GraphShape.TREE),
+        ("binomial_tree", 4, GraphShape.TREE),
+        ("parameter_server", 5, GraphShape.TREE),
+        ("torus", 16, GraphShape.GRID),
+        ("torus", 12, GraphShape.GRID),
+        ("direct", 8, GraphShape.CIRCLE),
+        ("recursive_doubling", 8, GraphShape.CIRCLE),
+        ("ring", 1, GraphShape.TREE),
+    ],
+)
+def test_the_shape_is_that_of_the_pairs(algorithm: str, num_ranks: int, shape: GraphShape) -> None:
+    """Whatever the algorithm is called."""
+    assert layout_of(algorithm, num_ranks).shape is shape
+
+
+def test_a_ring_lies_on_a_circle_in_its_own_order() -> None:
+    """Also if the ranks are in other places: neighbours in the ring are neighbours on the page."""
+    order = [0, 2, 4, 1, 3, 5]
+    layout = lay_out_graph(permute_ranks(build(Collective.ALL_REDUCE, "ring", 6), order))
+    assert layout.shape is GraphShape.RING
+    around = layout.places[order]
+    sides = np.linalg.norm(around - np.roll(around, 1, axis=0), axis=1)
+    np.testing.assert_allclose(sides, sides[0])
+    np.testing.assert_allclose(np.linalg.norm(layout.places - 0.5, axis=1), np.linalg.norm(around[0] - 0.5))
+
+
+def test_a_tree_has_its_root_on_top() -> None:
+    """And every rank below the one that it sends to in the reduction."""
+    layout = layout_of("binomial_tree", 8)
+    down = layout.places[:, 1]
+    assert down[0] == down.min()
+    for child, parent in ((1, 0), (2, 0), (4, 0), (3, 2), (6, 4), (7, 6)):
+        assert down[child] > down[parent]
+
+
+def test_a_torus_is_a_grid() -> None:
+    """Four rows of four."""
+    places = layout_of("torus", 16).places.reshape(4, 4, 2)
+    assert (places[:, :, 0] == places[:1, :, 0]).all()
+    assert (places[:, :, 1] == places[:, :1, 1]).all()
+
+
+def test_ranks_lie_in_the_boxes_of_their_hosts() -> None:
+    """Which do not overlap."""
+    host_of_rank = np.arange(32) // 8
+    names = ("a", "b", "c", "d")
+    layout = lay_out_graph(build(Collective.ALL_REDUCE, "hierarchical", 32), names, host_of_rank)
+    assert layout.shape is GraphShape.HOSTS
+    assert [box.name for box in layout.hosts] == list(names)
+    for rank, (x, y) in enumerate(layout.places.tolist()):
+        inside = [box.left < x < box.right and box.top < y < box.bottom for box in layout.hosts]
+        assert inside == [host == host_of_rank[rank] for host in range(4)]
+
+
+def test_a_rank_per_host_needs_no_boxes() -> None:
+    """Nor do ranks that share one host."""
+    schedule = build(Collective.ALL_REDUCE, "ring", 4)
+    assert lay_out_graph(schedule, ("a",) * 4, np.arange(4)).shape is GraphShape.RING
+    assert lay_out_graph(schedule, ("a",), np.zeros(4, dtype=np.int64)).shape is GraphShape.RING
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 7, 16])
+def test_no_two_ranks_lie_on_each_other(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """And all lie on the page."""
+    places = lay_out_graph(build(collective, algorithm, num_ranks)).places
+    assert places.shape == (num_ranks, 2)
+    assert ((places >= 0) & (places <= 1)).all()
+    gaps = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.eye(num_ranks)
+    assert gaps.min() > 0.05

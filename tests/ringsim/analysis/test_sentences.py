@@ -1,0 +1,110 @@
+"""Tests of `ringsim.analysis.sentences`: what a step does, in words."""
+
+import pytest
+
+from ringsim.analysis.holdings import walk_holdings
+from ringsim.analysis.sentences import modular, name_chunks, name_ranks, near, step_sentence, transfer_sentence
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective, Schedule, permute_ranks
+
+
+def sentences(schedule: Schedule) -> list[str]:
+    """One for each step."""
+    return [step_sentence(schedule, held) for held in walk_holdings(schedule)]
+
+
+def test_a_ring_of_four() -> None:
+    """By one formula for all ranks, and what it adds up to."""
+    assert sentences(build(Collective.ALL_REDUCE, "ring", 4)) == [
+        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
+        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its share: 3 of 4",
+        "every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds its share: 4 of 4, complete",
+        "every rank r sends chunk r to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
+        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
+        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
+    ]
+
+
+def test_the_transfers_of_a_ring() -> None:
+    """Each with its count."""
+    schedule = build(Collective.ALL_REDUCE, "ring", 4)
+    steps = list(walk_holdings(schedule))
+    assert transfer_sentence(schedule, steps[1], 2) == "rank 3 adds its share to chunk 0 from rank 2: 3 of 4"
+    assert transfer_sentence(schedule, steps[2], 3) == "rank 0 adds its share to chunk 0 from rank 3: 4 of 4, complete"
+    assert transfer_sentence(schedule, steps[3], 0) == "rank 1 copies chunk 0 from rank 0: 4 of 4, complete"
+
+
+def test_a_tree_of_eight() -> None:
+    """Pair by pair; what is sent is said once."""
+    assert sentences(build(Collective.ALL_REDUCE, "binomial_tree", 8)) == [
+        "rank 1 sends all of the data to rank 0, rank 3 to rank 2, rank 5 to rank 4 and rank 7 to rank 6, which add "
+        "their shares: 2 of 8",
+        "rank 2 sends all of the data to rank 0 and rank 6 to rank 4, which add it to what they have: 4 of 8",
+        "rank 0 adds chunk 0 from rank 4 to its own sum: 8 of 8, complete",
+        "rank 4 copies chunk 0 from rank 0: 8 of 8, complete",
+        "rank 0 sends all of the data to rank 2 and rank 4 to rank 6, which copy it: 8 of 8, complete",
+        "rank 0 sends all of the data to rank 1, rank 2 to rank 3, rank 4 to rank 5 and rank 6 to rank 7, which copy "
+        "it: 8 of 8, complete",
+    ]
+
+
+def test_a_broadcast_adds_nothing_up() -> None:
+    """There is only one share."""
+    assert sentences(build(Collective.BROADCAST, "binomial_tree", 4)) == [
+        "rank 2 copies chunk 0 from rank 0",
+        "rank 0 sends all of the data to rank 1 and rank 2 to rank 3, which copy it",
+    ]
+    assert sentences(build(Collective.BROADCAST, "direct", 4)) == [
+        "rank 0 sends all of the data to ranks 1 to 3, which copy it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "step", "expected"),
+    [
+        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 4, which adds its share: 2 of 8"),
+        ("direct", 0, "every rank sends all of the data to every other rank, which add it to what they have"),
+        ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0, which adds it to what it has"),
+    ],
+)
+def test_other_patterns(algorithm: str, step: int, expected: str) -> None:
+    """Bits that differ, all to all, all to one."""
+    assert sentences(build(Collective.ALL_REDUCE, algorithm, 8))[step] == expected
+
+
+def test_a_ring_of_two_has_no_arithmetic() -> None:
+    """There is only one other rank."""
+    first = sentences(build(Collective.ALL_REDUCE, "ring", 2))[0]
+    assert first == "every rank r sends chunk (r - 1) mod 2 to the other, which adds its share: 2 of 2, complete"
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8, 13])
+def test_every_step_of_every_algorithm_has_a_short_sentence(
+    collective: Collective, algorithm: str, num_ranks: int
+) -> None:
+    """In one line, without a full stop."""
+    for sentence in sentences(build(collective, algorithm, num_ranks)):
+        assert 10 < len(sentence) < 330
+        assert "\n" not in sentence
+        assert not sentence.endswith(".")
+
+
+def test_ranks_in_other_places_follow_no_formula() -> None:
+    """They are named."""
+    schedule = permute_ranks(build(Collective.ALL_REDUCE, "ring", 4), [0, 2, 1, 3])
+    assert sentences(schedule)[0] == (
+        "rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 sends chunk 0 to rank 1 and rank 3 "
+        "sends chunk 2 to rank 0, which add their shares: 2 of 4"
+    )
+
+
+def test_numbers_in_words() -> None:
+    """The small parts."""
+    import numpy as np
+
+    assert [near(7, 8), near(4, 8), near(-3, 8), near(9, 8)] == [-1, 4, -3, 1]
+    assert [modular(0, 8), modular(-1, 8), modular(2, 8)] == ["r", "(r - 1) mod 8", "(r + 2) mod 8"]
+    assert [name_ranks([3]), name_ranks([1, 5]), name_ranks([1, 2, 3])] == ["rank 3", "ranks 1 and 5", "ranks 1 to 3"]
+    assert name_chunks(np.array([0, 1, 2]), 8) == "chunks 0 to 2"
+    assert name_chunks(np.array([0, 3, 5]), 8) == "3 chunks"

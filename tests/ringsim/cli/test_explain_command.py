@@ -1,0 +1,110 @@
+"""`ringsim explain`, by click's runner."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+
+
+def run(*arguments: str) -> str:
+    """What a command that succeeds prints."""
+    result = CliRunner().invoke(main, ["explain", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_ring_of_four() -> None:
+    """Each step in a sentence with its arithmetic, below the rule of its phase."""
+    lines = run("--ranks", "4", "--size", "1MiB").splitlines()
+    assert lines[:6] == [
+        "all_reduce ring, 4 ranks, 1 MiB in 4 chunks of 256 KiB",
+        "Every rank has a share of its own of every chunk; in the end every rank must hold the sum of all 4 shares of "
+        "every chunk.",
+        "",
+        "reduce-scatter, steps 0 to 2",
+        "  In step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that "
+        "it received and added its share to in the step before.",
+        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
+    ]
+    assert lines[6] == "          rank 0 sends chunk 3, rank 1 chunk 0, rank 2 chunk 1, rank 3 chunk 2"
+    assert "all-gather, steps 3 to 5" in lines
+    assert "  time           1.318 ms" in lines
+
+
+def test_a_broadcast() -> None:
+    """The sentences alone."""
+    text = run("--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4")
+    assert text.splitlines()[:6] == [
+        "broadcast binomial_tree, 4 ranks, 64 MiB",
+        "Rank 0 has all of the data; in the end every rank must hold it.",
+        "",
+        "broadcast, steps 0 to 1",
+        "  step 0  rank 2 copies chunk 0 from rank 0",
+        "  step 1  rank 0 sends all of the data to rank 1 and rank 2 to rank 3, which copy it",
+    ]
+
+
+def test_of_many_steps_only_some_are_told() -> None:
+    """The first of each phase, and its last."""
+    lines = run("--ranks", "16", "--size", "1MiB").splitlines()
+    start = lines.index("reduce-scatter, steps 0 to 14")
+    assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 0 ", "  step 1 ", "  step 2 "]
+    assert lines[start + 5] == "  steps 3 to 13 go on likewise"
+    assert lines[start + 6].startswith("  step 14  every rank r sends chunk (r - 15) mod 16")
+
+
+def test_very_many_ranks() -> None:
+    """What they cost, without their steps."""
+    text = run("--ranks", "512", "--size", "1MiB", "--algorithm", "binomial_tree")
+    assert "step 0" in text  # one chunk: few shares to follow
+    text = run("--ranks", "300", "--size", "1MiB")
+    assert "Only the first 3 steps are told, as the shares of 300 ranks" in text
+    assert "all-gather, steps 299 to 597\n  In step s rank r sends chunk (r - s - 1) mod 300" in text
+    assert "What would help most, by simulation" in text
+
+
+def test_the_advice_is_what_simulate_says() -> None:
+    """The best alternative, simulated by itself, takes the time that it was said to take."""
+    options = ["--ranks", "8", "--size", "64KiB", "--network", "gbe"]
+    result = json.loads(run(*options, "--json"))
+    times = {other["name"]: other["time_s"] for other in result["alternatives"]}
+    simulated = CliRunner().invoke(main, ["simulate", *options, "--algorithm", "halving_doubling", "--json"])
+    assert times["halving_doubling"] == json.loads(simulated.stdout)["time_s"]
+    half = [other for other in result["alternatives"] if other["name"] == "half the latency of all links"]
+    assert half[0]["times_as_fast"] == pytest.approx(result["time_s"] / half[0]["time_s"])
+    ordered = [other["time_s"] for other in result["alternatives"] if other["time_s"] is not None]
+    assert ordered == sorted(ordered)
+    assert result["walkthrough"]["phases"][0]["steps"][0]["number"] == 0
+
+
+def test_what_fails_and_what_would_finish(tmp_path: Path) -> None:
+    """A run that never finishes has that said, with who waits; without the failure it finishes."""
+    network = tmp_path / "failing.toml"
+    network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
+    text = run("--ranks", "4", "--network", str(network))
+    assert "never finishes" in text
+    assert "rank2 failed at 0 ns" in text
+    assert "no failures" in text.partition("What would help most, by simulation")[2].splitlines()[1]
+    result = json.loads(run("--ranks", "4", "--network", str(network), "--json"), parse_constant=pytest.fail)
+    assert result["time_s"] is None
+
+
+def test_a_rank_placement() -> None:
+    """Is named, and holds for the alternatives too."""
+    text = run("--ranks", "4", "--order", "0,2,1,3", "--size", "1KiB")
+    assert "rank 0 sends chunk 3 to rank 2" in text
+
+
+def test_one_rank() -> None:
+    """Nothing to send, nothing to gain."""
+    text = run("--ranks", "1")
+    assert "One rank has nothing to send." in text
+    assert "nothing of what was tried" in text
+
+
+def test_help_has_an_example() -> None:
+    """And whole sentences."""
+    assert "Example: ringsim explain --ranks 4 --size 1MiB --network gbe" in run("--help")

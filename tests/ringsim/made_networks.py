@@ -1,0 +1,26 @@
+"""Networks with something wrong, which tests make of a few lines."""
+
+from ringsim.network import Cluster, read_network
+
+HOSTS = """
+[host]
+ranks = {ranks_per_host}
+[host.link]
+latency = "1us"
+bandwidth = "10GB/s"
+[host.nic]
+latency = "5us"
+bandwidth = "1GB/s"
+[rank]
+reduce_bandwidth = "5GB/s"
+"""
+
+
+def made_network(trouble: str = "", ranks_per_host: int = 1) -> Cluster:
+    """Hosts of so many ranks, and the tables of what is slow or fails."""
+    return read_network(f"{HOSTS.format(ranks_per_host=ranks_per_host)}\n{trouble}\n", "test.toml")
+
+
+SLOW_LINK = '[[slow_link]]\nlink = "host2.nic0.out"\nslowdown = 4'
+SLOW_RANK = "[[slow_rank]]\nrank = 1\nslowdown = 3"
+DEAD_LINK = '[[failure]]\nlink = "host2.nic0.out"\nat = "300us"'

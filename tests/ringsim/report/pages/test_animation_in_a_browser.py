@@ -1,0 +1,193 @@
+"""The page of an animation, run by a browser without a window: what its program makes of the data."""
+
+import html
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringsim import Network, load_network
+from ringsim.analysis import Animation, make_animation
+from ringsim.registry import ALGORITHMS, build
+from ringsim.report import animation_page
+from ringsim.schedule import Collective
+from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH: none of {', '.join(BROWSERS)}"),
+    pytest.mark.timeout(600),
+]
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+    *("--window-size=1400,1000", "--virtual-time-budget=2000", "--dump-dom"),
+)
+NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> Show:
+    """Returns what a browser makes of a page: its elements as text."""
+
+    def dump(animations: list[Animation], moment: str = "", then: str = "") -> str:
+        """moment: what follows the address. then: a program that runs after the page's own."""
+        path = tmp_path / "page.html"
+        path.write_text(animation_page(animations).replace("</body>", f"<script>{then}</script></body>"))
+        profile = tmp_path / "profile"
+        command = [str(BROWSER), *OPTIONS, f"--user-data-dir={profile}", f"{path.as_uri()}{moment}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+        assert "data-error" not in done.stdout, re.findall(r'data-error="[^"]*"', done.stdout)
+        assert "data-tick" in done.stdout
+        return done.stdout
+
+    return dump
+
+
+def made(algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str = "all_reduce") -> Animation:
+    """A run of 1 MiB."""
+    return make_animation(build(Collective(collective), algorithm, num_ranks), network, 2**20)
+
+
+def texts(dom: str, css_class: str) -> list[str]:
+    """What the elements of a class say."""
+    return [html.unescape(text) for text in re.findall(rf'<\w+ class="{css_class}[^"]*"[^>]*>([^<]*)<', dom)]
+
+
+@pytest.mark.parametrize(
+    ("step", "phase", "sentence"),
+    [
+        (
+            0,
+            "reduce-scatter: step 0 of 0 to 5",
+            "Every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds",
+        ),
+        (
+            2,
+            "reduce-scatter: step 2 of 0 to 5",
+            "Every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds",
+        ),
+        (3, "all-gather: step 3 of 0 to 5", "Every rank r sends chunk r to rank (r + 1) mod 4, which copies it"),
+    ],
+)
+def test_an_address_leads_to_a_step(show: Show, step: int, phase: str, sentence: str) -> None:
+    """Its end: the sentence is that of the step, and all of its transfers are applied."""
+    dom = show([made("ring", 4)], f"#step={step}")
+    assert texts(dom, "phase") == [phase]
+    (shown,) = texts(dom, "sentence")
+    assert shown.startswith(sentence)
+    assert len(texts(dom, "applied")) == 4
+    assert f'data-step="{step}"' in dom
+
+
+def test_the_transfers_have_the_sentences_that_explain_prints(show: Show) -> None:
+    """Filled in by the page."""
+    dom = show([made("ring", 4)], "#step=1")
+    assert "rank 3 adds its share to chunk 0 from rank 2: 3 of 4" in texts(dom, "applied")
+    dom = show([made("ring", 4)], "#step=2&chunk=0")
+    assert texts(dom, "applied") == ["rank 0 adds its share to chunk 0 from rank 3: 4 of 4, complete"]
+
+
+def test_before_the_first_step_and_after_the_last(show: Show) -> None:
+    """It says what will come, and when it was done."""
+    start = show([made("ring", 4)])
+    assert texts(start, "sentence")[0].startswith("Before the first step. Then every rank r sends")
+    assert texts(start, "applied") == []
+    assert texts(show([made("ring", 4)], "#t=1"), "sentence")[0].endswith("complete. Done after 1.476 ms.")
+
+
+def test_keys_step_and_jump(show: Show) -> None:
+    """Arrows go by steps, Home and End to the ends."""
+    press = "const press = (key) => document.dispatchEvent(new KeyboardEvent('keydown', { key }));"
+    log = "const log = []; const run = document.getElementById('run-0');"
+    log += "const keep = () => log.push(run.dataset.step + ':' + player.tick);"
+    keys = "for (const key of ['ArrowRight', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowLeft', 'Home']) "
+    dom = show([made("ring", 4)], "", f"{press}{log}{keys}{{ press(key); keep(); }} document.title = log.join(' ');")
+    title = re.search(r"<title>([^<]*)</title>", dom)
+    assert title is not None
+    places = [entry.split(":") for entry in title[1].split()]
+    assert [int(step) for step, _ in places] == [0, 1, 2, 1, 5, 4, 0]
+    assert (places[4][1], places[6][1]) == ("1000000", "0")
+
+
+def test_it_plays(show: Show) -> None:
+    """The time goes on by itself, and the button says how to stop it."""
+    says = "`${player.tick > 0} ${document.getElementById('play').textContent}`"
+    program = f"player.toggle(); setTimeout(() => {{ document.title = {says}; }}, 1000);"
+    assert "<title>true ⏸ Pause</title>" in show([made("ring", 4)], "", program)
+
+
+def test_a_run_that_never_finishes_says_who_hangs(show: Show) -> None:
+    """And who waits for whom; what never happens is marked."""
+    dom = show([made("ring", 4, made_network(DEAD_LINK))], "#t=1")
+    assert "This run never finishes." in dom
+    assert "host2.nic0.out failed at 300 us" in dom
+    assert re.search(r"rank 2 was last active at [\d.]+ \w+ and sends to rank 3 without end", dom)
+    assert re.search(r"rank 3 was last active at [\d.]+ \w+ and waits for rank 2", dom)
+    assert any("rank 3" in text and "from rank 2" in text for text in texts(dom, "never"))
+    program = (
+        "document.title = JSON.stringify([0, 1, 2, 3].map((rank) => player.sections[0].run.activity(rank, TICKS)));"
+    )
+    dom = show([made("ring", 4, made_network(DEAD_LINK))], "#t=1", program)
+    assert '{"doing":"waits","peer":2,"stuck":true}' in dom
+    assert '{"doing":"sends","peer":3,"stuck":true}' in dom
+
+
+def test_a_slow_link_holds_the_others_back(show: Show) -> None:
+    """Half-way through, one rank sends and most of the others wait for the one before them."""
+    program = (
+        "document.title = [...Array(8).keys()].map((rank) => player.sections[0].run.activity(rank, TICKS / 2))"
+        ".map(({ doing, peer }) => `${doing} ${peer}`).join(', ');"
+    )
+    dom = show([made("ring", 8, made_network(SLOW_LINK))], "#t=0.5", program)
+    title = re.search(r"<title>([^<]*)</title>", dom)
+    assert title is not None
+    doing = title[1].split(", ")
+    assert doing[2] == "sends 3"
+    assert doing[3] == "waits 2"
+    assert sum(text.startswith("waits") for text in doing) >= 4
+
+
+def test_two_runs_side_by_side(show: Show) -> None:
+    """On one axis of time: when the first is done the other is still at it."""
+    runs = [made("ring", 4), made("binomial_tree", 4)]
+    dom = show(runs, "#t=0.6")
+    assert len(texts(dom, "phase")) == len(texts(dom, "sentence")) == 2
+    assert dom.count("<canvas") == 6
+    assert "Done after" in texts(dom, "sentence")[0]
+    assert "Done after" not in texts(dom, "sentence")[1]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
+@pytest.mark.slow
+def test_every_algorithm_draws(show: Show, collective: Collective, algorithm: str) -> None:
+    """On one rank, on a few, and on hosts; the page counts the shares anew and fails if it counts others."""
+    for num_ranks, network in ((1, NETWORK), (2, NETWORK), (7, NETWORK), (16, load_network("dgx-h100-cluster"))):
+        show([make_animation(build(collective, algorithm, num_ranks), network, 2**20)], "#t=0.5")
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "num_ranks"),
+    [
+        ("all_reduce", "ring", 1),
+        ("all_reduce", "ring", 2),
+        ("all_gather", "recursive_doubling", 6),
+        ("broadcast", "ring", 5),
+    ],
+)
+def test_some_others_draw(show: Show, collective: str, algorithm: str, num_ranks: int) -> None:
+    """One rank, two, an odd number, and a collective that adds nothing."""
+    show([made(algorithm, num_ranks, NETWORK, collective)], "#t=0.4")
+
+
+def test_hosts_and_64_ranks_draw(show: Show) -> None:
+    """Also in the dark."""
+    show([made("hierarchical", 32, load_network("dgx-h100-cluster"))], "#t=0.5&theme=dark")
+    assert "and 56 more" in show([made("ring", 64)], "#step=70")

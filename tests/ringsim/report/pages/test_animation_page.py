@@ -1,0 +1,96 @@
+"""The page of an animation: its data, read without a browser."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ringsim import Network, load_network
+from ringsim.analysis import make_animation
+from ringsim.registry import build
+from ringsim.report import animation_page
+from ringsim.report.contributor_colours import contributor_colours
+from ringsim.schedule import Collective
+from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network
+
+NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+MEGABYTE = 10**6
+
+
+def page_of(algorithm: str, num_ranks: int, network: Any = NETWORK, size: int = 2**20) -> str:
+    """The page of one all_reduce."""
+    return animation_page([make_animation(build(Collective.ALL_REDUCE, algorithm, num_ranks), network, size)])
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """What the page's program finds."""
+    line = next(line for line in text.splitlines() if line.startswith("const pageData = "))
+    data: dict[str, Any] = json.loads(line.removeprefix("const pageData = ").removesuffix(";"))
+    return data
+
+
+def test_a_ring_of_64_ranks_is_less_than_a_megabyte() -> None:
+    """On a network where all are alike, and on one where hosts share NICs."""
+    assert len(page_of("ring", 64).encode()) < MEGABYTE
+    assert len(page_of("ring", 64, load_network("dgx-h100-cluster"), 2**26).encode()) < MEGABYTE
+
+
+def test_the_page_asks_for_nothing_else() -> None:
+    """No address of another file or host."""
+    text = page_of("hierarchical", 16, load_network("dgx-h100-cluster"))
+    assert not any(word in text for word in ("http:", "https:", "src=", "@import", "url(", "import("))
+
+
+def test_the_times_are_those_of_the_timeline() -> None:
+    """To a millionth of the whole, as differences from one to the next."""
+    animation = make_animation(build(Collective.ALL_REDUCE, "torus", 6), NETWORK, 2**20)
+    data = data_of(animation_page([animation]))
+    (run,) = data["runs"]
+    tick_s = (data["lastS"] - data["firstS"]) / 1e6
+    sums = run["times"]["start"]
+    for name in ("start", "left", "arrived", "apply", "applied"):
+        sums = sums if name == "start" else [a + b for a, b in zip(sums, run["times"][name], strict=True)]
+        expected = getattr(animation.timeline, f"{name}_s")
+        assert [tick * tick_s for tick in sums] == pytest.approx(expected.tolist(), abs=tick_s)
+    assert run["firstRow"][-1] == len(animation.timeline)
+
+
+def test_a_run_that_never_finishes_has_no_infinity() -> None:
+    """JSON has none: what never happens is null, and who hangs is said."""
+    run = data_of(page_of("ring", 4, made_network(DEAD_LINK)))["runs"][0]
+    assert None in run["times"]["applied"]
+    assert run["time"] == "never finishes"
+    assert [2, "sends", 3] in run["stuck"]
+    assert any("rank 3 was last active" in line for line in run["stalled"])
+
+
+def test_troubles_are_told_in_words() -> None:
+    """Above the picture."""
+    text = page_of("ring", 4, made_network(f"{SLOW_LINK}\n{SLOW_RANK}"), 2**26)
+    assert "Chunks take up to 4 times as long from rank 2 to rank 3; rank 1 takes 3 times as long to compute" in text
+    assert "After 300 us nothing gets from rank 2 to rank 3." in page_of("ring", 4, made_network(DEAD_LINK))
+    dead_rank = made_network("[[failure]]\nrank = 1\nat = '300us'")
+    assert "Rank 1 fails at 300 us." in page_of("direct", 4, dead_rank)
+    assert "class='wrong'" not in page_of("ring", 4)
+
+
+def test_two_runs_share_one_axis() -> None:
+    """That of the longer one; three have no room."""
+    runs = [make_animation(build(Collective.ALL_REDUCE, name, 4), NETWORK, 2**20) for name in ("ring", "binomial_tree")]
+    data = data_of(animation_page(runs))
+    assert [run["name"] for run in data["runs"]] == ["ring", "binomial_tree"]
+    assert data["lastS"] == max(run.timeline.time_s for run in runs)
+    with pytest.raises(ValueError, match="3 runs: a page shows 1 or 2"):
+        animation_page([*runs, runs[0]])
+
+
+def test_a_name_is_text() -> None:
+    """What a user called a network or an algorithm does not become markup."""
+    animation = make_animation(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
+    assert "<b>" not in animation_page([animation, animation])
+
+
+def test_colours_differ() -> None:
+    """For few ranks and for many."""
+    for num_ranks in (1, 8, 9, 64, 128):
+        assert len(set(contributor_colours(num_ranks))) == num_ranks

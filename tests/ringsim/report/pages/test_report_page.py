@@ -1,0 +1,139 @@
+"""The page of a report: as text, and as a browser shows it."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+from ringsim.report.pages.report_page import report_page
+from ringsim.report.pages.tables import TableCell, share_cell, table, time_cell
+from ringsim.verdict.run_directory import RunDirectory, read_directory
+from ringsim.verdict.training_files import JobReport
+from ringsim.verdict.verdict import judge
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+from tests.ringsim.verdict.test_run_directory import fill
+
+HOSTILE = "<b>&</script><script>throw 1</script>"
+
+
+@pytest.fixture(autouse=True)
+def few_draws() -> Iterator[None]:
+    """Some networks of the bootstrap instead of hundreds: what is done with them is the same."""
+    with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
+        yield
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """Of a directory with a file of each kind."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "page.html"
+    result = CliRunner().invoke(main, ["report", str(fill(tmp_path / "data")), "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] == f"wrote {path}"
+    assert len(result.stdout.splitlines()) == 6
+    return path
+
+
+def column(document: str, name: str, number: int) -> list[str]:
+    """The texts of a column of a table, from the top."""
+    body = re.search(rf'data-name="{name}".*?<tbody>(.*?)</tbody>', document, re.DOTALL)
+    assert body
+    rows = re.findall(r"<tr>(.*?)</tr>", body[1], re.DOTALL)
+    return [unescape(re.findall(r"<td[^>]*>(.*?)</td>", row)[number]) for row in rows]
+
+
+def orders(document: str) -> list[str]:
+    """How columns are sorted, as their headings say."""
+    return re.findall(r'<th [^>]*aria-sort="(\w+)"', document)
+
+
+def test_each_kind_of_file_is_shown(page: Path) -> None:
+    """In its table, and with its name in that of the files; pictures have real text; nothing else is asked for."""
+    text = page.read_text()
+    tables = re.findall(r'data-name="(\w+)"', text)
+    assert tables == [
+        "strategies", "collectives", "bounds", "algorithms", "parameters", "buckets", "ranks", "compared", "trainings",
+        "runs", "winners", "files",
+    ]  # fmt: skip
+    assert sorted(column(text, "files", 0)) == [
+        "compare.json", "comparison.json", "measured.json", "profile.json", "racks.toml", "report.json",
+        "runs/mlp/log.jsonl", "runs/mlp/result.json", "sweep.csv",
+    ]  # fmt: skip
+    assert text.count("<svg ") == text.count("<figure>") >= 6
+    assert "<text " in text
+    assert not re.search(r'(src|href)="', text)
+
+
+def test_refused_files_are_on_the_page(tmp_path: Path) -> None:
+    """Each with its reason."""
+    made_measurements(2).save(tmp_path / "measured.json")
+    (tmp_path / "notes.txt").write_text("x")
+    text = report_page(judge(read_directory(tmp_path)), "title")
+    assert column(text, "refused", 0) == ["notes.txt"]
+    assert column(text, "refused", 1) == ["is none of the kinds of files that a report is made of"]
+
+
+def test_what_files_say_is_text() -> None:
+    """A name that looks like HTML stays a name, wherever it is shown."""
+    measurements = made_measurements(2)
+    measurements.provenance.update({"machine": HOSTILE, "command": HOSTILE, "torch": HOSTILE})
+    job = JobReport.from_dict(made_job(measurements, [made_strategy(HOSTILE, 2, 0.01, 0.1)]))
+    contents = RunDirectory("made", {HOSTILE: measurements}, {HOSTILE: job}, refused={HOSTILE: HOSTILE})
+    assert HOSTILE not in report_page(judge(contents), HOSTILE)
+
+
+def test_tables_are_sorted_by_numbers_not_by_their_texts() -> None:
+    """Each cell has the number that it shows; errors count by their size; a text with markup stays text."""
+    text = table("t", "T", ("a", "b"), [(time_cell(0.002), share_cell(-0.5, signed=True)), (time_cell(30e-6), "<i>")])
+    assert '<td class="right" data-key="0.002">2 ms</td><td data-key="0.5">-50%</td>' in text
+    assert '<td class="right" data-key="3e-05">30 us</td><td>&lt;i&gt;</td>' in text
+    assert table("t", "T", ("a",), []) == ""
+    assert 'data-key="-1e999"' in table("t", "T", ("a",), [(TableCell("-", float("-inf")),)])
+
+
+@needs_chromium
+def test_the_page_runs_in_a_browser(page: Path, tmp_path: Path) -> None:
+    """Without an error, and its address sorts a table by its numbers, up and down."""
+    plain = document_of(page, tmp_path / "profile")
+    assert "data-error" not in plain
+    assert orders(plain) == []
+    sizes = column(plain, "collectives", 2)
+    assert sizes == ["1 KiB", "64 KiB", "1 MiB", "16 MiB"]
+    down = document_of(page, tmp_path / "profile", "#sort=collectives:2:desc")
+    assert "data-error" not in down
+    assert column(down, "collectives", 2) == sizes[::-1]
+    assert orders(down) == ["descending"]
+
+
+@needs_chromium
+def test_a_click_sorts(page: Path, tmp_path: Path) -> None:
+    """Up, and once more down; a heading that is not there in an address changes nothing."""
+    button = 'document.querySelector("[data-name=collectives] th:nth-child(3) button")'
+    clicks = f"<script>{button}.click(); {button}.click();"
+    clicked = tmp_path / "clicked.html"
+    clicked.write_text(page.read_text().replace("</body>", f"{clicks}</script></body>"))
+    document = document_of(clicked, tmp_path / "profile", "#sort=collectives:99")
+    assert "data-error" not in document
+    assert column(document, "collectives", 2) == ["16 MiB", "1 MiB", "64 KiB", "1 KiB"]
+    assert orders(document) == ["descending"]
+
+
+@needs_chromium
+def test_a_page_with_hostile_names_runs_nothing_of_them(tmp_path: Path) -> None:
+    """Not in the document of a browser either."""
+    measurements = made_measurements(2)
+    measurements.provenance["machine"] = HOSTILE
+    path = tmp_path / "page.html"
+    path.write_text(report_page(judge(RunDirectory("made", {HOSTILE: measurements})), HOSTILE))
+    document = document_of(path, tmp_path / "profile")
+    assert "data-error" not in document
+    assert document.count("<script>") == 2

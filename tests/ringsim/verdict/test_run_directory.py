@@ -1,0 +1,159 @@
+"""Which files of a directory are read, and what is said of the others."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim import Network, run_sweep
+from ringsim.cli import main
+from ringsim.schedule.collective import Collective
+from ringsim.verdict.run_directory import read_directory
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
+
+LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
+SESSION = {
+    "format": "ringsim-session",
+    "version": 1,
+    "task": {"task": "mlp"},
+    "training": {"strategy": "ring", "num_ranks": 2},
+    "num_parameters": 10,
+    "train_s": 1.5,
+    "evaluation": {"accuracy": 0.5, "loss": None},
+    "provenance": {"machine": "made up"},
+}
+COMPARISON = {
+    "format": "ringsim-comparison",
+    "version": 1,
+    "provenance": {},
+    "runs": [
+        {"run": {"name": "ring", "num_ranks": 2, "losses": [2.0], "batch_s": 0.1, "sync_share": 0.4},
+         "speed_up": 1.5, "efficiency": 0.75, "loss_difference": 1e-7}
+    ],
+}  # fmt: skip
+CELL = {"collective": "all_reduce", "algorithm": "ring", "size_bytes": 64, "num_ranks": 2, "num_nodes": 1,
+        "predicted_s": 1e-3, "measured_s": 2e-3, "error": -0.5, "spread": 0.1, "used_in_calibration": False,
+        "predicted_by": "simulating ring"}  # fmt: skip
+
+
+def fill(folder: Path) -> Path:
+    """Writes one file of each kind, as the commands leave them."""
+    (folder / "runs" / "mlp").mkdir(parents=True)
+    measurements = made_measurements(2)
+    measurements.save(folder / "measured.json")
+    files = {
+        "report.json": made_job(measurements, [made_strategy("ring", 2, 0.01, 0.1)]),
+        "profile.json": PROFILE.as_dict(),
+        "compare.json": {"network": "gbe", "cells": [CELL], "summary": []},
+        "comparison.json": COMPARISON,
+        "runs/mlp/result.json": SESSION,
+    }
+    for name, data in files.items():
+        (folder / name).write_text(json.dumps(data))
+    (folder / "runs" / "mlp" / "log.jsonl").write_text(LOG)
+    run_sweep(Collective.ALL_REDUCE, ["ring"], [2], [64], {"fast": Network(1e-5, 1e9)}).to_csv(folder / "sweep.csv")
+    shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", folder / "racks.toml")
+    for name in ("report.png", "checkpoint.pt", "compare.txt", "runs/mlp/checkpoint-100.pt", ".lock"):
+        (folder / name).write_bytes(b"\x00")  # by-products, which are not looked at
+    return folder
+
+
+def test_a_file_of_each_kind(tmp_path: Path) -> None:
+    """All are read, under their names; what our commands write beside them is left alone."""
+    contents = read_directory(fill(tmp_path))
+    assert contents.refused == {}
+    assert list(contents.measurements) == ["measured.json"]
+    assert list(contents.jobs) == ["report.json"]
+    assert list(contents.profiles) == ["profile.json"]
+    assert list(contents.networks) == ["racks.toml"]
+    assert list(contents.sweeps) == ["sweep.csv"]
+    assert list(contents.cells) == ["compare.json"]
+    assert list(contents.comparisons) == ["comparison.json"]
+    assert list(contents.sessions) == list(contents.logs) == ["runs/mlp"]
+    assert contents.sessions["runs/mlp"].evaluation == {"accuracy": 0.5}
+    assert contents.jobs["report.json"].profile == PROFILE
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("notes.txt", "hello", "is none of the kinds of files that a report is made of"),
+        ("a.json", "[1, 2]", "is JSON, but not of ringsim or trainers"),
+        ("a.json", '{"format": "other"}', "is JSON, but not of ringsim or trainers"),
+        ("a.json", '{"format": ["ringsim-report"]}', "is JSON, but not of ringsim or trainers"),
+        ("a.json", '{"format": "ringsim-report", "ver', "line 1, column"),
+        ("a.json", '{"format": "ringsim-report", "version": 9}', "version 9 of ringsim-report: this ringsim reads"),
+        ("a.json", '{"format": "ringsim-session", "version": 1}', "task None: must be an object"),
+        ("a.json", '{"network": "n", "cells": [{}], "summary": []}', "cells[0]: collective None: must be text"),
+        ("log.jsonl", "nonsense\n", "no line of it is a step of training with its number"),
+        ("a.csv", "a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
+        ("a.toml", "x = [", "is not TOML"),
+    ],
+)
+def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, content: str, reason: str) -> None:
+    """With what is wrong; the others are read all the same."""
+    made_measurements(2).save(tmp_path / "measured.json")
+    (tmp_path / name).write_text(content)
+    contents = read_directory(tmp_path)
+    assert list(contents.refused) == [name]
+    assert contents.refused[name].startswith(reason)
+    assert "\n" not in contents.refused[name]
+    assert list(contents.measurements) == ["measured.json"]
+
+
+def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
+    """Whatever is in a file: here a collective with a name of thousands of letters."""
+    data = made_measurements(2).as_dict()
+    data["collectives"][0]["collective"] = "\n" + "0" * 5000
+    (tmp_path / "measured.json").write_text(json.dumps(data))
+    reason = read_directory(tmp_path).refused["measured.json"]
+    assert reason.startswith("collectives[0]: ")
+    assert len(reason) < 1100
+    assert "\n" not in reason
+
+
+def test_damaged_lines_of_a_log_are_counted(tmp_path: Path) -> None:
+    """The good ones are used."""
+    (tmp_path / "log.jsonl").write_text(LOG + '{"step": 3, "lo')
+    contents = read_directory(tmp_path)
+    assert len(contents.logs[tmp_path.name].entries) == 2
+    assert contents.refused == {"log.jsonl": "1 of its lines are damaged and left out"}
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nor a link that leads nowhere."""
+    os.mkfifo(tmp_path / "a.json")
+    (tmp_path / "b.json").symlink_to(tmp_path / "nowhere")
+    assert read_directory(tmp_path).refused == {"a.json": "is no regular file", "b.json": "is no regular file"}
+
+
+def test_an_empty_directory_is_one_line(tmp_path: Path) -> None:
+    """And exit code 2; so is a directory that is not there. Files that are not ours have a line each before it."""
+    output = tmp_path / "report.html"
+    (tmp_path / "empty").mkdir()
+    result = CliRunner().invoke(main, ["report", str(tmp_path / "empty"), "-o", str(output)])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path / 'empty'}: holds none of measurements, ")
+    assert result.stderr.endswith(": ringsim measure --ranks 2 -o measured.json makes a file of measurements\n")
+    missing = CliRunner().invoke(main, ["report", str(tmp_path / "missing"), "-o", str(output)])
+    assert (missing.exit_code, len(missing.stderr.splitlines())) == (2, 1)
+    (tmp_path / "empty" / "a\nb.txt").write_text("x")
+    result = CliRunner().invoke(main, ["report", str(tmp_path / "empty"), "-o", str(output)])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 2)
+    assert not output.exists()
+
+
+def test_a_fit_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    """Probes that are too few make no network; the collectives are shown all the same."""
+    data = made_measurements(2).as_dict()
+    data["probes"] = [probe for probe in data["probes"] if probe["kind"] == "shift"]
+    (tmp_path / "measured.json").write_text(json.dumps(data))
+    output = tmp_path / "out.html"
+    result = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(output)])
+    assert result.exit_code == 0
+    assert "measured.json: no network can be fitted to it: the measurements have too few shift" in result.stderr
+    assert 'data-name="collectives"' in output.read_text()
