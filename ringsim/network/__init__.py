@@ -4,6 +4,7 @@ from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
+from ringsim.network.landmarks import Landmarks
 from ringsim.network.loading import load_network, preset_names
 from ringsim.network.network import Network
 from ringsim.network.spec import Host, Library, Link, Nics, Processor, Protocol, SlowLink, Spec
@@ -30,6 +31,7 @@ __all__ = [
     "Host",
     "Ints",
     "Jitter",
+    "Landmarks",
     "Library",
     "Link",
     "Network",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ringsim.algorithms.chain import ring_broadcast
-from ringsim.analysis.overview import MAX_RANKS, MAX_STATES, Overview, make_overview
+from ringsim.analysis.chunk_states import MAX_STATES
+from ringsim.analysis.overview import MAX_RANKS, Overview, make_overview
 from ringsim.network.file_reader import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build

@@ -1,0 +1,171 @@
+"""The pairs of ranks that send to each other: on a circle, as a torus, or as trees."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from ringsim.algorithms import hosts_of, torus_of
+from ringsim.report.plots.lane_facts import LaneFacts
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import points
+from ringsim.report.plots.trees import Edges, Places, edges_of, tree_places, trees_of
+
+_FEW_EDGES = 40  # up to so many have arrows
+_TEXT = 7.5  # points
+_AROUND = 2 * np.pi
+
+
+class _Group(NamedTuple):
+    """Ranks that belong together, such as a host or a row, and where its name stands."""
+
+    name: str
+    ranks: list[int]
+
+
+def draw_pairs(axes: Axes, facts: LaneFacts, algorithm: str) -> None:
+    """Draws the ranks as dots, and a line between those that send to each other; an arrow where only one does."""
+    axes.set_title("Who sends to whom", loc="left", fontsize=points(11), fontweight="bold")
+    axes.set_axis_off()
+    trees = trees_of(facts.timeline)
+    base = algorithm.partition("/")[0]
+    rows, columns = torus_of(facts.num_ranks)
+    if trees:
+        _draw_trees(axes, facts, trees)
+    elif base == "torus" and rows > 1:
+        _draw_torus(axes, facts, rows, columns)
+    else:
+        axes.set_aspect("equal", adjustable="datalim")
+        _draw_circle(axes, facts, _groups(facts, base))
+
+
+def _groups(facts: LaneFacts, algorithm: str) -> list[_Group]:
+    """The hosts of the network, or those that the algorithm takes for such."""
+    hosts = list(facts.landmarks.host_of_rank)
+    if not hosts and algorithm == "hierarchical" and min(hosts_of(facts.num_ranks)) > 1:
+        hosts = [f"host {rank // hosts_of(facts.num_ranks)[1]}" for rank in range(facts.num_ranks)]
+    if not hosts:
+        return [_Group("", list(range(facts.num_ranks)))]
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host, []).append(rank)
+    return [_Group(name, ranks) for name, ranks in by_host.items()]
+
+
+def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_Group]) -> None:
+    """Rank 0 on top, the others clockwise, host by host."""
+    gaps = len(groups) if len(groups) > 1 else 0
+    turn = _AROUND / (facts.num_ranks + gaps)
+    angle, places = 0.0, np.zeros((facts.num_ranks, 2))
+    limit = 1.28 if len(groups) == 1 else 1.5
+    axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    for group in groups:
+        angles = angle + turn * np.arange(len(group.ranks))
+        places[group.ranks] = np.column_stack([np.sin(angles), np.cos(angles)])
+        if group.name and (len(groups) <= 16 or len(group.ranks) > 2):
+            _name_arc(axes, group.name, angles)
+        angle = angles[-1] + 2 * turn
+    _draw_edges(axes, facts, edges_of(facts.timeline), places)
+    _draw_dots(axes, list(range(facts.num_ranks)), places, 1.13 * places, spacing=_spacing(axes, turn))
+
+
+def _spacing(axes: Axes, distance: float) -> float:
+    """The points on the page that a distance in data takes along x."""
+    box = axes.get_position()
+    width = axes.figure.bbox.width * box.width * 72 / axes.figure.dpi
+    height = axes.figure.bbox.height * box.height * 72 / axes.figure.dpi
+    (left, right) = axes.get_xlim()
+    return distance * min(width, height) / abs(right - left)
+
+
+def _name_arc(axes: Axes, name: str, angles: np.ndarray) -> None:
+    """An arc outside the ranks of a host, and its name."""
+    colours = palette()
+    along = np.linspace(angles[0], angles[-1], 50)
+    axes.plot(1.22 * np.sin(along), 1.22 * np.cos(along), color=colours.dark_grey, linewidth=1.2)
+    middle = angles.mean()
+    x, y = np.sin(middle), np.cos(middle)
+    side = "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
+    axes.text(1.28 * x, 1.28 * y, name, ha=side, va="center", fontsize=points(_TEXT), color=colours.dark_grey)
+
+
+def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
+    """A grid: each row is a ring, and each column."""
+    rank = np.arange(facts.num_ranks)
+    places = np.column_stack([rank % columns, -(rank // columns)]).astype(np.float64)
+    axes.set(xlim=(-1.3, columns - 0.2), ylim=(-rows + 0.3, 0.8))
+    for row in range(rows):
+        axes.text(-0.5, -row, f"row {row}", ha="right", va="center", fontsize=points(_TEXT), color=palette().dark_grey)
+    _draw_edges(axes, facts, edges_of(facts.timeline), places, bend=0.22)
+    _draw_dots(axes, rank.tolist(), places, places + [0.16, 0.2], spacing=_spacing(axes, 1.0))
+
+
+def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
+    """One tree, or two side by side: roots on top."""
+    axes.set(xlim=(-0.03, 1.0), ylim=(-1.12, 0.2))
+    width = 1 / len(trees)
+    for number, edges in enumerate(trees):
+        places = tree_places(edges, facts.num_ranks)
+        left = number * width + 0.03 * width
+        spread = {rank: (left + 0.9 * width * x, y) for rank, (x, y) in places.items()}
+        if len(trees) > 1:
+            axes.text(left + 0.45 * width, 0.14, f"tree {number + 1}", ha="center", fontsize=points(9),
+                      color=palette().dark_grey)  # fmt: skip
+        ranks = sorted(spread)
+        at = np.zeros((facts.num_ranks, 2))
+        at[ranks] = [spread[rank] for rank in ranks]
+        _draw_edges(axes, facts, edges, at)
+        leaves = max(1, sum(1 for rank in ranks if (edges == rank).sum() == 1))
+        shown = at + [0.022, 0.03]
+        _draw_dots(axes, ranks, at, shown, spacing=_spacing(axes, 0.9 * width / leaves))
+
+
+def _draw_edges(axes: Axes, facts: LaneFacts, edges: Edges, places: Places, bend: float = 0.0) -> None:
+    """edges: (num_edges, 2). bend: how far a line to a rank that is no neighbour leaves the straight way."""
+    colours = palette()
+    both = {(src, dst) for src, dst in edges.tolist()}
+    slow = _slow_pairs(facts)
+    lines: dict[bool, list[Places]] = {False: [], True: []}
+    share = float(np.clip(60 / max(len(edges), 1), 0.12, 0.9))
+    for src, dst in edges.tolist():
+        is_slow = (src, dst) in slow or (dst, src) in slow
+        colour = colours.vermillion if is_slow else colours.blue
+        one_way = (dst, src) not in both
+        if one_way and len(edges) <= _FEW_EDGES:
+            style = {"arrowstyle": "-|>", "color": colour, "shrinkA": 5, "shrinkB": 5, "linewidth": 1.1,
+                     "connectionstyle": f"arc3,rad={_bend(places[src], places[dst], bend)}"}  # fmt: skip
+            axes.annotate("", places[dst], places[src], arrowprops=style)
+        elif one_way or src < dst:
+            lines[is_slow].append(_curve(places[src], places[dst], bend))
+    for is_slow, some in lines.items():
+        colour = colours.vermillion if is_slow else colours.blue
+        axes.add_collection(LineCollection(some, colors=colour, linewidths=1.1, alpha=1.0 if is_slow else share,
+                                           label="slow pairs" if is_slow else "pairs", zorder=1 + is_slow))  # fmt: skip
+
+
+def _slow_pairs(facts: LaneFacts) -> set[tuple[int, int]]:
+    pairs = zip(facts.timeline.src.tolist(), facts.timeline.dst.tolist(), facts.slow_links, strict=True)
+    return {(src, dst) for src, dst, name in pairs if name}
+
+
+def _bend(src: np.ndarray, dst: np.ndarray, bend: float) -> float:
+    return bend if np.abs(dst - src).max() > 1.01 else 0.0
+
+
+def _curve(src: np.ndarray, dst: np.ndarray, bend: float) -> Places:
+    """A straight line, or one that leaves room for what is between its ends."""
+    along = np.linspace(0, 1, 2 if not bend else 20)[:, None]
+    aside = np.array([(dst - src)[1], -(dst - src)[0]]) * _bend(src, dst, bend) / 2
+    curve: Places = src + (dst - src) * along + 4 * along * (1 - along) * aside
+    return curve
+
+
+def _draw_dots(axes: Axes, ranks: list[int], places: Places, names: Places, spacing: float) -> None:
+    """A dot a rank, and the numbers of as many as have room."""
+    colours = palette()
+    size = float(np.clip(spacing / 4, 2, 6)) ** 2
+    axes.scatter(places[ranks, 0], places[ranks, 1], s=size, color=colours.ink, zorder=3, label="ranks")
+    stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * spacing >= points(_TEXT + 3.5))
+    for rank in ranks[::stride]:
+        axes.text(*names[rank], str(rank), ha="center", va="center", fontsize=points(_TEXT), color=colours.ink)
