@@ -99,7 +99,12 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
 
 
 def save_results(
-    report: Report, checkpoint: Checkpoint, output: Path, say: Callable[[str], None], wait_s: float = WRITING_S
+    report: Report,
+    checkpoint: Checkpoint,
+    output: Path,
+    say: Callable[[str], None],
+    wait_s: float = WRITING_S,
+    style: str | None = None,
 ) -> list[Path]:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
@@ -114,6 +119,6 @@ def save_results(
     paths = [output / name for name in RESULTS]
     with locked(output, say, wait_s):
         save_checkpoint(paths[0], checkpoint)
-        save_report_plot(report, paths[1])
+        save_report_plot(report, paths[1], style)
         save_json(paths[2], report)
     return paths

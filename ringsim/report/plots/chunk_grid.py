@@ -110,7 +110,7 @@ def _draw_state(axes: Axes, overview: Overview | ChunkStates, state: int, *, is_
     if not is_striped(overview):
         axes.imshow(shaded_image(overview, state), extent=extent, aspect="auto", interpolation="nearest")
         return
-    with_counts = per_chunk >= 1.2 * points(_COUNT_SIZE) and per_rank >= 1.7 * points(_COUNT_SIZE)
+    with_counts = per_chunk >= 1.2 * points(_COUNT_SIZE) and per_rank >= 2.2 * points(_COUNT_SIZE)
     image = striped_image(overview, state, with_counts=with_counts)
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
     _draw_cell_borders(axes, num_ranks, num_chunks)
@@ -175,9 +175,14 @@ def _draw_legend(axes: Axes, overview: Overview | ChunkStates) -> None:
         colours = contributor_colours(overview.num_ranks)[None]
         axes.imshow(colours, extent=(0.06, 0.94, 0.34, 0.20), aspect="auto", interpolation="nearest")
         draw_boxes(
-            axes, boxes(np.zeros(1, dtype=np.int64), np.array([0.04]), np.array([0.96]), (0.04, 0.36)), "cell", **_frame()
+            axes,
+            boxes(np.zeros(1, dtype=np.int64), np.array([0.04]), np.array([0.96]), (0.04, 0.36)),
+            "cell",
+            **_frame(),
         )
-        axes.text(0.5, 0.12, str(overview.num_ranks), fontsize=points(_COUNT_SIZE + 1), ha="center", va="center_baseline")
+        axes.text(
+            0.5, 0.12, str(overview.num_ranks), fontsize=points(_COUNT_SIZE + 1), ha="center", va="center_baseline"
+        )
         axes.set(xlim=(0, 1), ylim=(1, 0))
     shaded = _SHADED_ON_DARK if palette().is_dark else _SHADED_LEGEND
     lines = _STRIPED_LEGEND if is_striped(overview) else shaded

@@ -1,7 +1,7 @@
 """`LaneFacts`: what the lanes of a run show, taken from an `Overview` or a `Timeline` alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -29,7 +29,7 @@ class LaneFacts:
     waiting_s: tuple[Seconds, ...]
     phases: tuple[Phase, ...] = ()
     stall: Stall | None = None
-    landmarks: Landmarks = Landmarks()
+    landmarks: Landmarks = field(default_factory=Landmarks)
     slow_links: Sequence[str] = ()
 
     @classmethod

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.transforms import Transform, offset_copy
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from ringsim.analysis import StalledRank
 from ringsim.report.plots.boxes import boxes, draw_boxes, points_per_unit
@@ -16,18 +16,22 @@ from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
 from ringsim.units import format_time
 
-
 _TEXT = 8.0  # points, of the ranks' names
 _HOST_LEFT = 52.0  # points from the axis to the end of a host's name
 _NAME_LENGTH = 12  # characters of a host's name
-_PHASE_GAP, _PHASE_LEVEL = 5.0, 15.0  # points above the lanes
-_NOTE_LENGTH = 58  # characters
+_PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
+_NOTE_LENGTH = 66  # characters
 
 
 def strided(count: int, needed: float, room: float) -> range:
     """Returns every which of `count` things has its name, if each has `room` points and a name needs so many."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
+
+
+def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) -> Transform:
+    """Returns a transform to places that lie so many points to the right, and above."""
+    return transform + ScaledTranslation(x / 72, y / 72, axes.figure.dpi_scale_trans)
 
 
 def name_ranks(axes: Axes, facts: LaneFacts) -> None:
@@ -54,7 +58,7 @@ def _short(name: str) -> str:
 def _name_hosts(axes: Axes, facts: LaneFacts) -> None:
     """A bracket beside the lanes of each host, its name, and a line between hosts."""
     colours, layout = palette(), facts.layout
-    beside = offset_copy(axes.get_yaxis_transform(), axes.figure, x=-points(_HOST_LEFT - 4), units="points")
+    beside = shifted(axes, axes.get_yaxis_transform(), x=-points(_HOST_LEFT - 4))
     top, bottom = (layout.origin + edge for edge in layout.lane(np.arange(facts.num_ranks)))
     first = 0
     for name, ranks in groupby(facts.landmarks.host_of_rank):
@@ -69,17 +73,25 @@ def _name_hosts(axes: Axes, facts: LaneFacts) -> None:
         first = last + 1
 
 
-def phase_levels(facts: LaneFacts) -> int:
-    """Returns how many lines of phases stand above the lanes: two where they overlap in time."""
+def title_pad(facts: LaneFacts) -> float:
+    """Returns how many points above the lanes their title stands: above the phases and the legend."""
+    return points(_PHASE_GAP + _PHASE_LEVEL * _num_levels(facts) + _LEGEND_LEVEL)
+
+
+def _overlap(facts: LaneFacts) -> bool:
     times = facts.phase_times()
-    overlaps = len(times) > 1 and times[1][1] < times[0][2] - 1e-9 * facts.until_s
-    return (1 + overlaps) if times else 0
+    return len(times) > 1 and times[1][1] < times[0][2] - 1e-9 * facts.until_s
+
+
+def _num_levels(facts: LaneFacts) -> int:
+    """How many lines stand between the lanes and their legend: two where phases overlap in time."""
+    return 2 if _overlap(facts) else int(bool(facts.phase_times() or facts.stall))
 
 
 def draw_phases(axes: Axes, facts: LaneFacts, scale: float) -> None:
     """Draws a bracket above the lanes from the begin of each phase to its end, with its name."""
     per_unit, _ = points_per_unit(axes)
-    two_lines, colours = phase_levels(facts) > 1, palette()
+    two_lines, colours = _overlap(facts), palette()
     for number, (name, begin_s, end_s) in enumerate(facts.phase_times()):
         level = _above(axes, points(_PHASE_GAP + (_PHASE_LEVEL * number if two_lines else 0)))
         begin, end = begin_s * scale, end_s * scale
@@ -87,12 +99,15 @@ def draw_phases(axes: Axes, facts: LaneFacts, scale: float) -> None:
         line: dict[str, Any] = {"color": colours.dark_grey, "linewidth": 1.2, "clip_on": False, "marker": "|"}
         axes.plot([begin + gap, end - gap], [1, 1], transform=level, label=name, **line)
         box = {"facecolor": palette().paper, "edgecolor": "none", "pad": 1.5}
-        axes.text((begin + end) / 2, 1, name, transform=level, ha="center", va="center", fontsize=points(9),
+        # Beside its bracket where that is shorter than the name.
+        narrow = (end - begin) * per_unit < points(9) * 0.6 * len(name)
+        x, side = (begin, "right") if narrow else ((begin + end) / 2, "center")
+        axes.text(x, 1, f"{name} " if narrow else name, transform=level, ha=side, va="center", fontsize=points(9),
                   color=colours.dark_grey, bbox=box)  # fmt: skip
 
 
 def _above(axes: Axes, height: float) -> Transform:
-    return offset_copy(axes.get_xaxis_transform(), axes.figure, y=height, units="points")
+    return shifted(axes, axes.get_xaxis_transform(), y=height)
 
 
 def draw_stall(axes: Axes, facts: LaneFacts, scale: float) -> list[Patch | Line2D]:
@@ -158,10 +173,12 @@ def stalled_note(stalled: StalledRank) -> str:
     return note if len(note) <= _NOTE_LENGTH else f"{note[: _NOTE_LENGTH - 1]}…"
 
 
-def draw_legend(axes: Axes, handles: list[Patch | Line2D], height: float) -> None:
-    """Draws the legend beside the title, with what occurs alone."""
-    place = offset_copy(axes.transAxes, axes.figure, y=height - points(3), units="points")
+def draw_legend(axes: Axes, handles: list[Patch | Line2D], facts: LaneFacts) -> None:
+    """Draws the legend below the title, with what occurs alone."""
+    height = _PHASE_GAP + _PHASE_LEVEL * _num_levels(facts)
+    place = shifted(axes, axes.transAxes, y=points(height))
     axes.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), bbox_transform=place, ncols=len(handles),
-        fontsize=points(8), frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.6, handletextpad=0.5,
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=place, ncols=len(handles),
+        fontsize=points(8), frameon=False, borderaxespad=0, borderpad=0, columnspacing=1.4, handlelength=1.6,
+        handletextpad=0.5,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from ringsim.report.plots.boxes import Floats, boxes, draw_boxes, points_per_uni
 from ringsim.report.plots.labels import Label, draw_labels
 from ringsim.report.plots.lane_facts import LaneFacts
 from ringsim.report.plots.lane_layout import Row
-from ringsim.report.plots.lane_notes import draw_legend, draw_phases, draw_stall, name_ranks, phase_levels
+from ringsim.report.plots.lane_notes import draw_legend, draw_phases, draw_stall, name_ranks, title_pad
 from ringsim.report.plots.palette import ink_on, palette
 from ringsim.report.plots.style import points
 from ringsim.schedule import Bools
@@ -20,7 +20,6 @@ from ringsim.schedule import Bools
 FOLLOWED_CHUNK = 0
 FEW_RANKS = 16  # up to so many, there is room for outlines, hatches and the ways from lane to lane
 _SMALLEST_TEXT = 5.5  # points; nobody reads smaller ones
-_TITLE_PAD, _PHASE_LEVEL = 6.0, 15.0  # points
 
 Handles = list[Patch | Line2D]
 
@@ -37,8 +36,8 @@ def draw_lanes(axes: Axes, facts: LaneFacts) -> None:
     name_ranks(axes, facts)
     axes.tick_params(axis="x", labelsize=points(8))
     axes.spines[["top", "right"]].set_visible(False)
-    pad = points(_TITLE_PAD + _PHASE_LEVEL * phase_levels(facts))
-    axes.set_title("What each rank does, and when", loc="left", fontsize=points(11), fontweight="bold", pad=pad)
+    title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold", "pad": title_pad(facts)}
+    axes.set_title("What each rank does, and when", loc="left", **title)
     if not len(facts.timeline):
         axes.text(0.5, 0, "nothing is sent", ha="center", va="center", fontsize=points(10))
         return
@@ -47,7 +46,7 @@ def draw_lanes(axes: Axes, facts: LaneFacts) -> None:
     handles += _follow_chunk(axes, facts, scale)
     handles += draw_stall(axes, facts, scale)
     draw_phases(axes, facts, scale)
-    draw_legend(axes, handles, pad)
+    draw_legend(axes, handles, facts)
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
@@ -81,8 +80,8 @@ def _draw_sends(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
         if rows.any():
             shapes = _send_boxes(facts, rows, scale)
             draw_boxes(axes, shapes, label, facecolor=colour, edgecolor=colours.paper, linewidth=edge)
-            does = "which adds it" if reduce else "which overwrites with it"
-            what = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"sends a chunk to a rank {does}"
+            does = "which adds it" if reduce else "which overwrites"
+            what = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"a chunk to a rank, {does}"
             handles.append(Patch(facecolor=colour, label=what))
     return handles + _mark_slow(axes, facts, scale)
 
@@ -95,7 +94,10 @@ def _mark_slow(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
         return []
     shapes = _send_boxes(facts, slow, scale)
     lines = list(shapes[:, 2:4])  # the lower edge
-    style: dict[str, Any] = {"colors": palette().vermillion, "linewidths": 2.5 if timeline.num_ranks <= FEW_RANKS else 1}
+    style: dict[str, Any] = {
+        "colors": palette().vermillion,
+        "linewidths": 2.5 if timeline.num_ranks <= FEW_RANKS else 1,
+    }
     axes.add_collection(LineCollection(lines, label="over a slow link", zorder=3, **style), autolim=False)
     return [Line2D([], [], color=palette().vermillion, linewidth=2.5, label="over a slow link")]
 
@@ -155,7 +157,9 @@ def _draw_reductions(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
         (done & ~timeline.reduce, "copy in place", colours.dark_grey),
     ):
         if rows.any():
-            ticks = LineCollection(_ticks(facts, rows, scale), colors=colour, linewidths=2.0 if few else 0.5, label=name)
+            ticks = LineCollection(
+                _ticks(facts, rows, scale), colors=colour, linewidths=2.0 if few else 0.5, label=name
+            )
             axes.add_collection(ticks, autolim=False)
             tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
             handles.append(Line2D([], [], color=colour, label=name, **tick))

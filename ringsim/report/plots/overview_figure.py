@@ -8,19 +8,19 @@ from matplotlib.figure import Figure, SubFigure
 from ringsim.analysis import Overview
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.lane_facts import LaneFacts
-from ringsim.report.plots.lane_notes import phase_levels
+from ringsim.report.plots.lane_notes import title_pad
 from ringsim.report.plots.lanes import draw_lanes
-from ringsim.report.plots.network_note import network_notes
+from ringsim.report.plots.network_note import named_network
 from ringsim.report.plots.pairs import draw_pairs
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.sizes import draw_sizes
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import font_scale, new_figure, points, save_figure
 from ringsim.units import format_size, format_time
 
 # Inches, here and below, with matplotlib's own font size.
 WIDTH, LEFT, LEFT_OF_HOSTS, RIGHT = 14.0, 0.8, 1.6, 0.25
 _TITLE_HEIGHT, _LINE_HEIGHT, _SIZES_HEIGHT = 0.75, 0.22, 3.8
-_PHASES_HEIGHT, _PANEL_GAP = 0.2, (0.12, 0.42)  # of one level; across and down
+_PANEL_GAP = (0.12, 0.42)  # across and down
 _SIZES_SHARE, _PAIRS_GAP = 0.7, 0.06  # of the width
 _NOTE_LENGTH = 170  # characters
 
@@ -31,14 +31,13 @@ def save_overview(overview: Overview, path: str | os.PathLike[str], style: str |
 
 
 def draw_overview(overview: Overview) -> Figure:
-    """Draws the page: lanes above, the chunk grid below them, at the bottom time against size, and who sends to whom."""
+    """Draws the page: lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
     facts = LaneFacts.of_overview(overview)
     left = LEFT_OF_HOSTS if facts.landmarks.host_of_rank else LEFT
     panel, (num_rows, _) = _panel_height(overview), grid_shape(overview)
     notes = textwrap.wrap(_notes(facts), _NOTE_LENGTH)
     title_height = _TITLE_HEIGHT + _LINE_HEIGHT * len(notes)
-    above = 0.45 + _PHASES_HEIGHT * max(phase_levels(facts), bool(facts.stall))
-    lanes_height = lanes_height_of(facts, above)
+    lanes_height, above = lanes_height_of(facts)
     grid_height = 1.0 + num_rows * panel + (num_rows - 1) * _PANEL_GAP[1]
     heights = (title_height, lanes_height, grid_height, _SIZES_HEIGHT)
     figure = new_figure(WIDTH, sum(heights))
@@ -51,9 +50,10 @@ def draw_overview(overview: Overview) -> Figure:
     return figure
 
 
-def lanes_height_of(facts: LaneFacts, above: float) -> float:
-    """Returns the height of the lanes with what stands around them."""
-    return above + 0.55 + min(max(0.52 * facts.layout.height, 0.8), 9.0)
+def lanes_height_of(facts: LaneFacts) -> tuple[float, float]:
+    """Returns the height of the lanes with what stands around them, and how much of it is above them."""
+    above = 0.28 + title_pad(facts) / font_scale() / 72
+    return above + 0.55 + min(max(0.52 * facts.layout.height, 0.8), 9.0), above
 
 
 def _draw_bottom(figure: SubFigure, overview: Overview, facts: LaneFacts) -> None:
@@ -106,7 +106,7 @@ def _write_title(figure: SubFigure, overview: Overview, notes: list[str], height
     done = f"done after {format_time(overview.timeline.time_s)}, {steps}"
     if overview.stall:
         done = f"never finishes: {overview.stall.num_unfinished} of {overview.stall.num_transfers} transfers hang"
-    costs = [*network_notes(overview.network.as_dict()), done]
+    costs = [*named_network(overview.network.as_dict()), done]
     colours = palette()
     figure.text(left, 1 - 0.28 / height, f"{name}, {run}", fontsize=points(15), fontweight="bold", va="center")
     figure.text(left, 1 - 0.61 / height, "   ·   ".join(costs), fontsize=points(10), va="center",

@@ -58,7 +58,7 @@ def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_Group]) -> None:
     gaps = len(groups) if len(groups) > 1 else 0
     turn = _AROUND / (facts.num_ranks + gaps)
     angle, places = 0.0, np.zeros((facts.num_ranks, 2))
-    limit = 1.28 if len(groups) == 1 else 1.5
+    limit = 1.28 if len(groups) == 1 else 1.6
     axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
     for group in groups:
         angles = angle + turn * np.arange(len(group.ranks))
@@ -86,8 +86,8 @@ def _name_arc(axes: Axes, name: str, angles: np.ndarray) -> None:
     axes.plot(1.22 * np.sin(along), 1.22 * np.cos(along), color=colours.dark_grey, linewidth=1.2)
     middle = angles.mean()
     x, y = np.sin(middle), np.cos(middle)
-    side = "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
-    axes.text(1.28 * x, 1.28 * y, name, ha=side, va="center", fontsize=points(_TEXT), color=colours.dark_grey)
+    side = "center" if abs(x) < 0.1 else "left" if x > 0 else "right"
+    axes.text(1.3 * x, 1.3 * y, name, ha=side, va="center", fontsize=points(_TEXT), color=colours.dark_grey)
 
 
 def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
@@ -98,7 +98,7 @@ def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
     for row in range(rows):
         axes.text(-0.5, -row, f"row {row}", ha="right", va="center", fontsize=points(_TEXT), color=palette().dark_grey)
     _draw_edges(axes, facts, edges_of(facts.timeline), places, bend=0.22)
-    _draw_dots(axes, rank.tolist(), places, places + [0.16, 0.2], spacing=_spacing(axes, 1.0))
+    _draw_dots(axes, rank.tolist(), places, places + np.array([0.07, 0.17]), spacing=_spacing(axes, 1.0), side="left")
 
 
 def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
@@ -108,17 +108,24 @@ def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
     for number, edges in enumerate(trees):
         places = tree_places(edges, facts.num_ranks)
         left = number * width + 0.03 * width
-        spread = {rank: (left + 0.9 * width * x, y) for rank, (x, y) in places.items()}
+        spread = {rank: (left + 0.84 * width * x, y) for rank, (x, y) in places.items()}
         if len(trees) > 1:
-            axes.text(left + 0.45 * width, 0.14, f"tree {number + 1}", ha="center", fontsize=points(9),
+            axes.text(left + 0.42 * width, 0.14, f"tree {number + 1}", ha="center", fontsize=points(9),
                       color=palette().dark_grey)  # fmt: skip
         ranks = sorted(spread)
         at = np.zeros((facts.num_ranks, 2))
         at[ranks] = [spread[rank] for rank in ranks]
-        _draw_edges(axes, facts, edges, at)
+        _draw_edges(axes, facts, _directed(facts, edges), at)
         leaves = max(1, sum(1 for rank in ranks if (edges == rank).sum() == 1))
-        shown = at + [0.022, 0.03]
-        _draw_dots(axes, ranks, at, shown, spacing=_spacing(axes, 0.9 * width / leaves))
+        names, spacing = at + np.array([0.014, 0.035]), _spacing(axes, 0.84 * width / leaves)
+        _draw_dots(axes, ranks, at, names, spacing=spacing, side="left")
+
+
+def _directed(facts: LaneFacts, tree: Edges) -> Edges:
+    """Who sends to whom along a tree."""
+    along = {frozenset(pair) for pair in tree.tolist()}
+    edges = edges_of(facts.timeline)
+    return edges[[frozenset(pair) in along for pair in edges.tolist()]]
 
 
 def _draw_edges(axes: Axes, facts: LaneFacts, edges: Edges, places: Places, bend: float = 0.0) -> None:
@@ -161,11 +168,14 @@ def _curve(src: np.ndarray, dst: np.ndarray, bend: float) -> Places:
     return curve
 
 
-def _draw_dots(axes: Axes, ranks: list[int], places: Places, names: Places, spacing: float) -> None:
+def _draw_dots(
+    axes: Axes, ranks: list[int], places: Places, names: Places, spacing: float, side: str = "center"
+) -> None:
     """A dot a rank, and the numbers of as many as have room."""
     colours = palette()
     size = float(np.clip(spacing / 4, 2, 6)) ** 2
     axes.scatter(places[ranks, 0], places[ranks, 1], s=size, color=colours.ink, zorder=3, label="ranks")
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * spacing >= points(_TEXT + 3.5))
     for rank in ranks[::stride]:
-        axes.text(*names[rank], str(rank), ha="center", va="center", fontsize=points(_TEXT), color=colours.ink)
+        x, y = names[rank].tolist()
+        axes.text(x, y, str(rank), ha=side, va="center", fontsize=points(_TEXT), color=colours.ink)

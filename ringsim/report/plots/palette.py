@@ -61,7 +61,9 @@ def _hex(colour: str, otherwise: str) -> str:
 
 def mixed(first: str, second: str, share: float) -> str:
     """Returns the first colour with so large a share of the second in it."""
-    return to_hex((1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))).upper()
+    return to_hex(
+        tuple(np.average([to_rgb(first), to_rgb(second)], axis=0, weights=[1 - share, share]).tolist())
+    ).upper()
 
 
 def lightness(colour: str) -> float:

@@ -57,14 +57,23 @@ def _set_size_ticks(axes: Axes, overview: Overview) -> None:
 
 def _draw_times(axes: Axes, overview: Overview) -> list[Line2D]:
     sizes, run_s, colours = overview.sizes_bytes, overview.timeline.time_s, palette()
-    dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": colours.blue, "markeredgecolor": colours.blue}
+    dots: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 5,
+        "markerfacecolor": colours.blue,
+        "markeredgecolor": colours.blue,
+    }
     lines = axes.plot(sizes, overview.times_s, color=colours.sky, linewidth=4, **dots, label="simulated")
     if overview.closed_form_s is not None:
-        lines += axes.plot(sizes, overview.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form")
+        lines += axes.plot(
+            sizes, overview.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form"
+        )
     if sizes[0] <= overview.size_bytes <= sizes[-1]:
         name = f"this run: {format_size(overview.size_bytes)} in {format_time(run_s)}"
         diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": colours.ink, "markeredgewidth": 1.8, "zorder": 5}
-        lines += axes.plot([overview.size_bytes], [run_s], "D", color=colours.paper, **diamond, clip_on=False, label=name)
+        lines += axes.plot(
+            [overview.size_bytes], [run_s], "D", color=colours.paper, **diamond, clip_on=False, label=name
+        )
     return lines
 
 
@@ -88,8 +97,16 @@ def _draw_regimes(axes: Axes, overview: Overview) -> None:
 
 
 def _name_regime(axes: Axes, first: float, last: float, name: str) -> None:
+    """With as many of the lines of the name as have room."""
     if last <= first:
         return
-    middle = float(np.sqrt(first * last))
-    place = axes.get_xaxis_transform()
-    axes.text(middle, 0.03, name, transform=place, fontsize=points(9), color=palette().dark_grey, ha="center", va="bottom")
+    left, right = axes.get_xlim()
+    room = axes.get_position().width * axes.figure.bbox.width * 72 / axes.figure.dpi
+    room *= np.log(last / first) / np.log(right / left)
+    fits = [
+        text for text in (name, name.partition("\n")[0]) if points(9) * 0.6 * max(map(len, text.split("\n"))) < room
+    ]
+    if fits:
+        place = axes.get_xaxis_transform()
+        axes.text(float(np.sqrt(first * last)), 0.03, fits[0], transform=place, fontsize=points(9),
+                  color=palette().dark_grey, ha="center", va="bottom")  # fmt: skip

@@ -4,10 +4,10 @@ What the user has set stays: fonts, colours and resolution are matplotlib's sett
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.style
 from matplotlib import rc_context, rcParams, rcParamsDefault
@@ -18,6 +18,8 @@ from ringsim.files import atomic_file
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
 _LIGHT = {"paper": "#FFFFFF", "ink": "#000000"}
 _DARK = {"paper": "#14181D", "ink": "#E8EAED"}
+# Matplotlib's types know every name, and take no other string.
+_SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
 OWN_STYLES = {"light": _LIGHT, "dark": _DARK}
 
 
@@ -31,8 +33,8 @@ def drawing(style: str | None = None) -> Iterator[None]:
     with rc_context():
         if style is not None:
             _use(style)
-        rcParams["text.parse_math"] = False  # a $ in a name is a $
-        rcParams["svg.fonttype"] = setting("svg.fonttype", "none")  # text that can be searched and copied
+        _SETTINGS["text.parse_math"] = False  # a $ in a name is a $
+        _SETTINGS["svg.fonttype"] = setting("svg.fonttype", "none")  # text that can be searched and copied
         yield
 
 
@@ -45,9 +47,9 @@ def check_style(style: str) -> None:
 def _use(style: str) -> None:
     if style in OWN_STYLES:
         paper, ink = OWN_STYLES[style]["paper"], OWN_STYLES[style]["ink"]
-        rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper))
-        inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "hatch.color")
-        rcParams.update(dict.fromkeys(inked, ink))
+        _SETTINGS.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper))
+        inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+        _SETTINGS.update(dict.fromkeys(inked, ink))
         return
     try:
         matplotlib.style.use(style)
@@ -61,8 +63,8 @@ def _use(style: str) -> None:
 
 def setting(name: str, ours: Any) -> Any:
     """Returns matplotlib's setting of this name if the user has changed it, else ours."""
-    theirs = rcParams[name]
-    return ours if theirs == rcParamsDefault[name] else theirs
+    theirs = _SETTINGS[name]
+    return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:

@@ -1,5 +1,6 @@
 """`trees_of`: the trees along which a run sends, if it does, and `tree_places`: where their ranks are drawn."""
 
+import math
 from collections import defaultdict
 
 import numpy as np
@@ -40,7 +41,7 @@ def _is_tree(edges: Edges, num_ranks: int) -> bool:
     levels = _levels(edges)
     if len(edges) != num_ranks - 1 or len(levels) != num_ranks:
         return False
-    return 2 <= max(levels.values()) <= _MOST_LEVELS * np.log2(num_ranks)
+    return 2 <= max(levels.values()) <= _MOST_LEVELS * math.log2(num_ranks)
 
 
 def _levels(edges: Edges) -> dict[int, int]:
