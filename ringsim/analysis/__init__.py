@@ -5,7 +5,7 @@ from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
-from ringsim.analysis.overview import Overview, make_overview
+from ringsim.analysis.overview import Overview, check_few_ranks, make_overview
 from ringsim.analysis.phases import Phase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
@@ -32,6 +32,7 @@ __all__ = [
     "algbw_bytes_per_s",
     "among_most",
     "busbw_bytes_per_s",
+    "check_few_ranks",
     "cost_of",
     "default_budget",
     "explain",

@@ -9,6 +9,7 @@ from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.phases import Phase, phases_of
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import waiting_times
+from ringsim.display import Displayed
 from ringsim.network import AnyNetwork, Network
 from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
@@ -19,7 +20,7 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Overview:
+class Overview(Displayed):
     """One schedule on one network: when its transfers run, what the ranks hold, and how size matters.
 
     waiting_s: per rank, the (begin, end) of every time in which it neither sends nor reduces, up to its last
@@ -59,6 +60,12 @@ class Overview:
         return f"Overview({run}, {format_size(self.size_bytes)}, {time})"
 
 
+def check_few_ranks(num_ranks: int) -> None:
+    """Raises ValueError for more ranks than a picture shows."""
+    if num_ranks > MAX_RANKS:
+        raise ValueError(f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks")
+
+
 def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Overview:
     """The overview of `schedule` on `network`, its timeline and holdings at `size_bytes`.
 
@@ -68,8 +75,7 @@ def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> O
         >>> make_overview(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20).floor_s
         6e-05
     """
-    if schedule.num_ranks > MAX_RANKS:
-        raise ValueError(f"num_ranks {schedule.num_ranks}: a picture shows at most {MAX_RANKS} ranks")
+    check_few_ranks(schedule.num_ranks)
     timeline = simulate(schedule, network, size_bytes)
     held = ChunkStates.of(schedule, timeline)
     sizes, times = _times_around(schedule, network, size_bytes)

@@ -9,6 +9,7 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
+from ringsim.report.notebook import html_of
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
@@ -28,6 +29,7 @@ __all__ = [
     "format_prediction",
     "format_probe_fit",
     "format_sweep",
+    "html_of",
     "network_details",
     "network_summary",
     "placement_dict",

@@ -6,8 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from ringsim.analysis import Overview, Phase, Stall, waiting_times
-from ringsim.network import Landmarks
+from ringsim.analysis import Overview, Phase, Stall, find_stall, waiting_times
+from ringsim.network import Landmarks, Network
 from ringsim.report.plots.lane_layout import LaneLayout
 from ringsim.schedule import Bools
 from ringsim.simulation import Seconds, Timeline
@@ -35,7 +35,10 @@ class LaneFacts:
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> Self:
         """Returns what a timeline alone tells."""
-        return cls(timeline, LaneLayout.of(timeline), waiting_times(timeline), slow_links=[""] * len(timeline))
+        alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        stall = find_stall(timeline, alike)  # without the names of what has failed
+        layout, waiting_s = LaneLayout.of(timeline), waiting_times(timeline)
+        return cls(timeline, layout, waiting_s, stall=stall, slow_links=[""] * len(timeline))
 
     @classmethod
     def of_overview(cls, overview: Overview) -> Self:

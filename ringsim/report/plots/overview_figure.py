@@ -5,7 +5,7 @@ import textwrap
 
 from matplotlib.figure import Figure, SubFigure
 
-from ringsim.analysis import Overview
+from ringsim.analysis import ChunkStates, Overview
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.lane_facts import LaneFacts
 from ringsim.report.plots.lane_notes import title_pad
@@ -34,17 +34,16 @@ def draw_overview(overview: Overview) -> Figure:
     """Draws the page: lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
     facts = LaneFacts.of_overview(overview)
     left = LEFT_OF_HOSTS if facts.landmarks.host_of_rank else LEFT
-    panel, (num_rows, _) = _panel_height(overview), grid_shape(overview)
     notes = textwrap.wrap(_notes(facts), _NOTE_LENGTH)
     title_height = _TITLE_HEIGHT + _LINE_HEIGHT * len(notes)
     lanes_height, above = lanes_height_of(facts)
-    grid_height = 1.0 + num_rows * panel + (num_rows - 1) * _PANEL_GAP[1]
+    grid_height = grid_height_of(overview)
     heights = (title_height, lanes_height, grid_height, _SIZES_HEIGHT)
     figure = new_figure(WIDTH, sum(heights))
     head, top, middle, bottom = figure.subfigures(4, 1, squeeze=False, height_ratios=heights)[:, 0]
     _write_title(head, overview, notes, title_height)
     draw_lanes(top.subplots(gridspec_kw=margins(lanes_height, above, 0.5, left)), facts)
-    draw_chunk_grid(middle, overview, margins=margins(grid_height, 0.5, 0.3) | panel_gaps(overview, panel),
+    draw_chunk_grid(middle, overview, margins=margins(grid_height, 0.5, 0.3) | panel_gaps(overview),
                     heading=_grid_heading(overview))  # fmt: skip
     _draw_bottom(bottom, overview, facts)
     return figure
@@ -65,7 +64,13 @@ def _draw_bottom(figure: SubFigure, overview: Overview, facts: LaneFacts) -> Non
         draw_pairs(figure.subplots(gridspec_kw=beside), facts, overview.algorithm)
 
 
-def _panel_height(overview: Overview) -> float:
+def grid_height_of(overview: Overview | ChunkStates) -> float:
+    """Returns the height of the chunk grid with what stands around it."""
+    num_rows, _ = grid_shape(overview)
+    return 1.0 + num_rows * _panel_height(overview) + (num_rows - 1) * _PANEL_GAP[1]
+
+
+def _panel_height(overview: Overview | ChunkStates) -> float:
     return min(max(0.24 * overview.num_ranks, 1.1), 3.0 if is_striped(overview) else 1.6)
 
 
@@ -74,11 +79,11 @@ def margins(height: float, above: float, below: float, left: float = LEFT) -> di
     return {"left": left / WIDTH, "right": 1 - RIGHT / WIDTH, "top": 1 - above / height, "bottom": below / height}
 
 
-def panel_gaps(overview: Overview, panel_height: float) -> dict[str, float]:
+def panel_gaps(overview: Overview | ChunkStates) -> dict[str, float]:
     """Returns the gaps between panels as fractions of a panel."""
     _, num_columns = grid_shape(overview)
     panel_width = (WIDTH - LEFT - RIGHT - (num_columns - 1) * _PANEL_GAP[0]) / num_columns
-    return {"wspace": _PANEL_GAP[0] / panel_width, "hspace": _PANEL_GAP[1] / panel_height}
+    return {"wspace": _PANEL_GAP[0] / panel_width, "hspace": _PANEL_GAP[1] / _panel_height(overview)}
 
 
 def _grid_heading(overview: Overview) -> str:

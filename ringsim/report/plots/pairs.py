@@ -13,7 +13,7 @@ from ringsim.report.plots.style import points
 from ringsim.report.plots.trees import Edges, Places, edges_of, tree_places, trees_of
 
 _FEW_EDGES = 40  # up to so many have arrows
-_TEXT = 7.5  # points
+_TEXT, _ROOM = 7.5, 11.0  # points, of a number
 _AROUND = 2 * np.pi
 
 
@@ -36,7 +36,6 @@ def draw_pairs(axes: Axes, facts: LaneFacts, algorithm: str) -> None:
     elif base == "torus" and rows > 1:
         _draw_torus(axes, facts, rows, columns)
     else:
-        axes.set_aspect("equal", adjustable="datalim")
         _draw_circle(axes, facts, _groups(facts, base))
 
 
@@ -59,7 +58,7 @@ def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_Group]) -> None:
     turn = _AROUND / (facts.num_ranks + gaps)
     angle, places = 0.0, np.zeros((facts.num_ranks, 2))
     limit = 1.28 if len(groups) == 1 else 1.6
-    axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    _set_equal_limits(axes, limit)
     for group in groups:
         angles = angle + turn * np.arange(len(group.ranks))
         places[group.ranks] = np.column_stack([np.sin(angles), np.cos(angles)])
@@ -67,16 +66,28 @@ def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_Group]) -> None:
             _name_arc(axes, group.name, angles)
         angle = angles[-1] + 2 * turn
     _draw_edges(axes, facts, edges_of(facts.timeline), places)
-    _draw_dots(axes, list(range(facts.num_ranks)), places, 1.13 * places, spacing=_spacing(axes, turn))
+    _draw_dots(axes, places, _spacing(axes, turn))
+    stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * _spacing(axes, turn) >= points(_ROOM))
+    for rank in range(0, facts.num_ranks, stride):
+        _name(axes, rank, 1.13 * places[rank], "center")
+
+
+def _set_equal_limits(axes: Axes, limit: float) -> None:
+    """At least so far in each direction, and as far in both for as many points on the page."""
+    width, height = _box_points(axes)
+    x, y = limit * width / min(width, height), limit * height / min(width, height)
+    axes.set(xlim=(-x, x), ylim=(-y, y))
+
+
+def _box_points(axes: Axes) -> tuple[float, float]:
+    box, page = axes.get_position(), axes.figure.bbox
+    return box.width * page.width * 72 / axes.figure.dpi, box.height * page.height * 72 / axes.figure.dpi
 
 
 def _spacing(axes: Axes, distance: float) -> float:
     """The points on the page that a distance in data takes along x."""
-    box = axes.get_position()
-    width = axes.figure.bbox.width * box.width * 72 / axes.figure.dpi
-    height = axes.figure.bbox.height * box.height * 72 / axes.figure.dpi
-    (left, right) = axes.get_xlim()
-    return distance * min(width, height) / abs(right - left)
+    left, right = axes.get_xlim()
+    return distance * _box_points(axes)[0] / (right - left)
 
 
 def _name_arc(axes: Axes, name: str, angles: np.ndarray) -> None:
@@ -98,7 +109,10 @@ def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
     for row in range(rows):
         axes.text(-0.5, -row, f"row {row}", ha="right", va="center", fontsize=points(_TEXT), color=palette().dark_grey)
     _draw_edges(axes, facts, edges_of(facts.timeline), places, bend=0.22)
-    _draw_dots(axes, rank.tolist(), places, places + np.array([0.07, 0.17]), spacing=_spacing(axes, 1.0), side="left")
+    _draw_dots(axes, places, _spacing(axes, 1.0))
+    stride = 1 if _spacing(axes, 1.0) >= points(_ROOM) else 2
+    for number in range(0, facts.num_ranks, stride):
+        _name(axes, number, places[number] + np.array([0.07, 0.17]), "left")
 
 
 def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
@@ -112,13 +126,34 @@ def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
         if len(trees) > 1:
             axes.text(left + 0.42 * width, 0.14, f"tree {number + 1}", ha="center", fontsize=points(9),
                       color=palette().dark_grey)  # fmt: skip
-        ranks = sorted(spread)
-        at = np.zeros((facts.num_ranks, 2))
-        at[ranks] = [spread[rank] for rank in ranks]
+        at = np.array([spread[rank] for rank in range(facts.num_ranks)])
         _draw_edges(axes, facts, _directed(facts, edges), at)
-        leaves = max(1, sum(1 for rank in ranks if (edges == rank).sum() == 1))
-        names, spacing = at + np.array([0.014, 0.035]), _spacing(axes, 0.84 * width / leaves)
-        _draw_dots(axes, ranks, at, names, spacing=spacing, side="left")
+        _draw_dots(axes, at, _spacing(axes, _nearest(at, at[:, 1].min())))
+        _name_nodes(axes, edges, at)
+
+
+def _nearest(places: Places, y: float) -> float:
+    """How far apart the nearest are that stand at this height; 1 if there is one."""
+    return float(np.diff(np.sort(places[places[:, 1] == y, 0])).min(initial=1.0))
+
+
+def _name_nodes(axes: Axes, edges: Edges, places: Places) -> None:
+    """Below leaves, and beside other nodes where no line is; as far as there is room on their level."""
+    above = {
+        rank: near
+        for one, other in edges.tolist()
+        for rank, near in ((one, other), (other, one))
+        if places[near, 1] > places[rank, 1]
+    }
+    inner = set(above.values())
+    for rank, (x, y) in enumerate(places.tolist()):
+        needed = points(_ROOM) * (2 if rank in inner else 1)
+        if _spacing(axes, _nearest(places, y)) < needed:
+            continue
+        is_left = rank in above and x < places[above[rank], 0]
+        aside, side = (-0.014, "right") if is_left else (0.014, "left")
+        place, side = ((x + aside, y + 0.03), side) if rank in inner else ((x, y - 0.06), "center")
+        _name(axes, rank, np.array(place), side)
 
 
 def _directed(facts: LaneFacts, tree: Edges) -> Edges:
@@ -168,14 +203,12 @@ def _curve(src: np.ndarray, dst: np.ndarray, bend: float) -> Places:
     return curve
 
 
-def _draw_dots(
-    axes: Axes, ranks: list[int], places: Places, names: Places, spacing: float, side: str = "center"
-) -> None:
-    """A dot a rank, and the numbers of as many as have room."""
-    colours = palette()
+def _draw_dots(axes: Axes, places: Places, spacing: float) -> None:
+    """A dot a rank; spacing: of the nearest, in points."""
     size = float(np.clip(spacing / 4, 2, 6)) ** 2
-    axes.scatter(places[ranks, 0], places[ranks, 1], s=size, color=colours.ink, zorder=3, label="ranks")
-    stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * spacing >= points(_TEXT + 3.5))
-    for rank in ranks[::stride]:
-        x, y = names[rank].tolist()
-        axes.text(x, y, str(rank), ha=side, va="center", fontsize=points(_TEXT), color=colours.ink)
+    axes.scatter(places[:, 0], places[:, 1], s=size, color=palette().ink, zorder=3, label="ranks")
+
+
+def _name(axes: Axes, rank: int, place: Places, side: str) -> None:
+    x, y = place.tolist()
+    axes.text(x, y, str(rank), ha=side, va="center", fontsize=points(_TEXT), color=palette().ink)

@@ -120,8 +120,14 @@ def _draw_ends(axes: Axes, compared: ComparedRun, scale: float) -> list[Line2D]:
     handles = [axes.axvline(end * scale, color=palette().dark_grey, linestyle=dash, linewidth=1, zorder=2, label=label)
                for end, dash, label in ends]  # fmt: skip
     begins = np.array(run.begin_s) * scale
-    handles += axes.plot(begins, np.arange(run.num_ranks), linestyle="none", marker=">", markersize=6,
-                         color=palette().ink, markerfacecolor=palette().paper, zorder=5, clip_on=False, label="began")  # fmt: skip
+    marker: dict[str, Any] = {
+        "marker": ">",
+        "markersize": 6,
+        "color": palette().ink,
+        "markerfacecolor": palette().paper,
+    }
+    places = begins, np.arange(run.num_ranks)
+    handles += axes.plot(*places, linestyle="none", zorder=5, clip_on=False, label="began", **marker)
     return handles
 
 

@@ -3,6 +3,7 @@
 What the user has set stays: fonts, colours and resolution are matplotlib's settings where they are not its defaults.
 """
 
+import io
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -77,10 +78,19 @@ def points(size: float) -> float:
     return size * font_scale()
 
 
+class Page(Figure):
+    """A figure that a notebook shows as it is, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
     """Returns an empty page of so many inches, larger or smaller as the user's font is."""
     scale = font_scale()
-    return Figure(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
+    return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
