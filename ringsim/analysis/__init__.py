@@ -6,10 +6,10 @@ from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.overview import Overview, check_few_ranks, make_overview
-from ringsim.analysis.phases import Phase
+from ringsim.analysis.phases import CollectivePhase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall
+from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 
@@ -17,12 +17,12 @@ __all__ = [
     "BASELINE",
     "MAX_TRANSFERS",
     "ChunkStates",
+    "CollectivePhase",
     "Congestion",
     "CriticalPath",
     "Explanation",
     "LinkUsage",
     "Overview",
-    "Phase",
     "RankPlacement",
     "RankUsage",
     "Stall",
@@ -40,6 +40,7 @@ __all__ = [
     "find_stall",
     "format_costs",
     "format_stall",
+    "hanging_text",
     "make_overview",
     "run_sweep",
     "waiting_times",

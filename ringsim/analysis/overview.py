@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.analysis.chunk_states import ChunkStates
-from ringsim.analysis.phases import Phase, phases_of
+from ringsim.analysis.phases import CollectivePhase, phases_of
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import waiting_times
 from ringsim.display import Displayed
@@ -51,7 +51,7 @@ class Overview(Displayed):
     closed_form_s: Seconds | None
     floor_s: float
     crossover_bytes: int | None
-    phases: tuple[Phase, ...]
+    phases: tuple[CollectivePhase, ...]
     stall: Stall | None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Phase`: the parts of a collective that people have names for, such as reduce-scatter and all-gather."""
+"""`CollectivePhase`: the parts of a collective that people have names for, such as reduce-scatter and all-gather."""
 
 from itertools import groupby
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from ringsim.schedule import Bools, Collective, Schedule, Step
 
 
-class Phase(NamedTuple):
+class CollectivePhase(NamedTuple):
     """Steps one after the other that all reduce or all copy, and what they are called together."""
 
     name: str
@@ -21,7 +21,7 @@ _OF_ONE = ("reduce", "broadcast")  # one rank has it
 _OF_SOME = ("reduce", "copy")
 
 
-def phases_of(schedule: Schedule) -> tuple[Phase, ...]:
+def phases_of(schedule: Schedule) -> tuple[CollectivePhase, ...]:
     """Returns the two halves of an all_reduce; nothing where they run into each other, or the collective is one phase.
 
     >>> from ringsim.algorithms import ring_all_reduce
@@ -36,7 +36,7 @@ def phases_of(schedule: Schedule) -> tuple[Phase, ...]:
         return ()
     first, second = (length for _, length in runs)
     names = _names(schedule, first)
-    return Phase(names[0], 0, first), Phase(names[1], first, second)
+    return CollectivePhase(names[0], 0, first), CollectivePhase(names[1], first, second)
 
 
 def _reduces(step: Step) -> bool | None:

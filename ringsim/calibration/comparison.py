@@ -72,7 +72,8 @@ class Comparison(Displayed):
     def __repr__(self) -> str:
         errors = [abs(compared.error) for compared in self.cases if compared.error is not None]
         median = f", median |error| {statistics.median(errors):.1%}" if errors else ", nothing predicted"
-        return f"Comparison({self.network}, {len(self.cases)} cases{median})"
+        cases = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
+        return f"Comparison({self.network}, {cases}{median})"
 
     def held_out(self) -> list[ComparedCase]:
         """Returns the predicted cases that the network was not fitted to."""

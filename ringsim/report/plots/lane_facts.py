@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from ringsim.analysis import Overview, Phase, Stall, find_stall, waiting_times
+from ringsim.analysis import CollectivePhase, Overview, Stall, find_stall, waiting_times
 from ringsim.network import Landmarks, Network
 from ringsim.report.plots.lane_layout import LaneLayout
 from ringsim.schedule import Bools
@@ -27,7 +27,7 @@ class LaneFacts:
     timeline: Timeline
     layout: LaneLayout
     waiting_s: tuple[Seconds, ...]
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[CollectivePhase, ...] = ()
     stall: Stall | None = None
     landmarks: Landmarks = field(default_factory=Landmarks)
     slow_links: Sequence[str] = ()

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation, Transform
 
-from ringsim.analysis import StalledRank
+from ringsim.analysis import StalledRank, hanging_text
 from ringsim.report.plots.boxes import boxes, draw_boxes, points_per_unit
 from ringsim.report.plots.lane_facts import LaneFacts
 from ringsim.report.plots.palette import palette
@@ -162,14 +162,7 @@ def _draw_stalled_lanes(axes: Axes, facts: LaneFacts, scale: float) -> None:
 
 def stalled_note(stalled: StalledRank) -> str:
     """Returns what a rank that never finishes does or waits for, in few words."""
-    transfer = stalled.transfer
-    chunk = f"c{transfer.chunk}, step {transfer.step}"
-    doing = {
-        "sends": f"sends to rank {stalled.peer} without end: {chunk}",
-        "adds": f"adds without end what rank {stalled.peer} sent: {chunk}",
-        "waits": f"waits for rank {stalled.peer}: {chunk}",
-    }[stalled.doing]
-    note = doing + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
+    note = hanging_text(stalled) + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
     return note if len(note) <= _NOTE_LENGTH else f"{note[: _NOTE_LENGTH - 1]}…"
 
 

@@ -81,8 +81,8 @@ def _draw_sends(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
             shapes = _send_boxes(facts, rows, scale)
             draw_boxes(axes, shapes, label, facecolor=colour, edgecolor=colours.paper, linewidth=edge)
             does = "which adds it" if reduce else "which overwrites"
-            what = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"a chunk to a rank, {does}"
-            handles.append(Patch(facecolor=colour, label=what))
+            text = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"a chunk to a rank, {does}"
+            handles.append(Patch(facecolor=colour, label=text))
     return handles + _mark_slow(axes, facts, scale)
 
 

@@ -17,7 +17,7 @@ _TEXT, _ROOM = 7.5, 11.0  # points, of a number
 _AROUND = 2 * np.pi
 
 
-class _Group(NamedTuple):
+class _RankGroup(NamedTuple):
     """Ranks that belong together, such as a host or a row, and where its name stands."""
 
     name: str
@@ -39,20 +39,20 @@ def draw_pairs(axes: Axes, facts: LaneFacts, algorithm: str) -> None:
         _draw_circle(axes, facts, _groups(facts, base))
 
 
-def _groups(facts: LaneFacts, algorithm: str) -> list[_Group]:
+def _groups(facts: LaneFacts, algorithm: str) -> list[_RankGroup]:
     """The hosts of the network, or those that the algorithm takes for such."""
     hosts = list(facts.landmarks.host_of_rank)
     if not hosts and algorithm == "hierarchical" and min(hosts_of(facts.num_ranks)) > 1:
         hosts = [f"host {rank // hosts_of(facts.num_ranks)[1]}" for rank in range(facts.num_ranks)]
     if not hosts:
-        return [_Group("", list(range(facts.num_ranks)))]
+        return [_RankGroup("", list(range(facts.num_ranks)))]
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host, []).append(rank)
-    return [_Group(name, ranks) for name, ranks in by_host.items()]
+    return [_RankGroup(name, ranks) for name, ranks in by_host.items()]
 
 
-def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_Group]) -> None:
+def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_RankGroup]) -> None:
     """Rank 0 on top, the others clockwise, host by host."""
     gaps = len(groups) if len(groups) > 1 else 0
     turn = _AROUND / (facts.num_ranks + gaps)
