@@ -83,9 +83,10 @@ def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> 
     draw_loss_curves(axes, {result["strategy"]: result["losses"] for result in results})
     axes.axhline(math.log(vocabulary), color=palette().dark_grey, linewidth=0.8, linestyle=(0, (1, 3)))
     axes.text(
-        1,
+        max(len(result["losses"]) for result in results),
         math.log(vocabulary),
-        f" ln {vocabulary}: a guess",
+        f"ln {vocabulary}: a guess",
+        ha="right",
         va="bottom",
         fontsize=points(9),
         color=palette().dark_grey,

@@ -79,7 +79,7 @@ def draw_errors(comparison: Comparison) -> Figure:
 def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     """Of the predicted time over the measured one."""
     if is_linear:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value - 1:+.0%}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_percent(value)))
         axes.set_ylabel("predicted / measured - 1")
         return
     furthest = float(np.exp(np.abs(np.log(ratios)).max()))
@@ -90,6 +90,11 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("predicted / measured")
+
+
+def format_percent(ratio: float) -> str:
+    """Returns how far off a prediction is in percent: +20%."""
+    return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
@@ -180,7 +185,7 @@ def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> 
     ]  # fmt: skip
     if len(groups) > _MAX_GROUPS:
         others.append(Line2D([], [], linestyle="none", label=f"and {len(groups) - _MAX_GROUPS} more, not drawn"))
-    axes.legend(handles=[*lines, *others], fontsize=points(8), framealpha=1, edgecolor=colours.paper, loc="upper left",
+    axes.legend(handles=[*lines, *others], fontsize=points(8), frameon=False, handlelength=3.2, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))  # fmt: skip
 
 

@@ -20,7 +20,7 @@ _TEXT = 8.0  # points, of the ranks' names
 _HOST_LEFT = 52.0  # points from the axis to the end of a host's name
 _NAME_LENGTH = 12  # characters of a host's name
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
-_NOTE_LENGTH = 66  # characters
+_NOTE_LENGTH = 74  # characters
 
 
 def strided(count: int, needed: float, room: float) -> range:
