@@ -20,6 +20,7 @@ from ringsim.report.plots.style import points
 Image = npt.NDArray[np.float64]
 
 MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next
+_MAX_STRIPED_RANKS = 16  # with more, a row is too low for its frame
 _MAX_PANELS = 9  # side by side; half as many where a panel has many chunks to tell apart
 _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
@@ -37,7 +38,7 @@ _SHADED_ON_DARK = ("black: holds nothing", "blue: some ranks' shares,", "the lig
 
 def is_striped(overview: Overview | ChunkStates) -> bool:
     """Returns whether there is room for a stripe per contributor; if not, cells are shaded by their number."""
-    return overview.num_chunks * overview.num_ranks <= MAX_STRIPES
+    return overview.num_ranks <= _MAX_STRIPED_RANKS and overview.num_chunks * overview.num_ranks <= MAX_STRIPES
 
 
 def grid_shape(overview: Overview | ChunkStates) -> tuple[int, int]:

@@ -20,7 +20,7 @@ _TEXT = 8.0  # points, of the ranks' names
 _HOST_LEFT = 52.0  # points from the axis to the end of a host's name
 _NAME_LENGTH = 12  # characters of a host's name
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
-_NOTE_LENGTH = 74  # characters
+_NOTE_LENGTH, _NOTE_GAP = 74, 5.0  # characters; points
 
 
 def strided(count: int, needed: float, room: float) -> range:
@@ -36,7 +36,7 @@ def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) ->
 
 def name_ranks(axes: Axes, facts: LaneFacts) -> None:
     """Names the lanes, those of slow ranks in a colour, and the hosts beside them."""
-    _, lane = points_per_unit(axes)
+    lane = _least_points(axes, facts)
     slow = facts.landmarks.slow_ranks
     ranks = sorted({*strided(facts.num_ranks, points(_TEXT + 1), lane), *(rank for rank in slow if lane > _TEXT)})
     hosts = facts.landmarks.host_of_rank
@@ -51,6 +51,12 @@ def name_ranks(axes: Axes, facts: LaneFacts) -> None:
         _name_hosts(axes, facts)
 
 
+def _least_points(axes: Axes, facts: LaneFacts) -> float:
+    """From the middle of a lane to that of the next, where that is least."""
+    _, per_unit = points_per_unit(axes)
+    return per_unit * float(np.diff(facts.layout.middle).min(initial=facts.layout.height))
+
+
 def _short(name: str) -> str:
     return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
@@ -60,11 +66,12 @@ def _name_hosts(axes: Axes, facts: LaneFacts) -> None:
     colours, layout = palette(), facts.layout
     beside = shifted(axes, axes.get_yaxis_transform(), x=-points(_HOST_LEFT - 4))
     top, bottom = (layout.origin + edge for edge in layout.lane(np.arange(facts.num_ranks)))
+    gap = 1.5 / points_per_unit(axes)[1]
     first = 0
     for name, ranks in groupby(facts.landmarks.host_of_rank):
         last = first + len(list(ranks)) - 1
         line: dict[str, Any] = {"color": colours.dark_grey, "clip_on": False, "linewidth": 1.2}
-        axes.plot([0, 0], [top[first], bottom[last]], transform=beside, **line)
+        axes.plot([0, 0], [top[first] + gap, bottom[last] - gap], transform=beside, **line)
         axes.text(0, (top[first] + bottom[last]) / 2, f"{_short(name)} ", transform=beside, ha="right", va="center",
                   fontsize=points(_TEXT), color=colours.dark_grey, label=name)  # fmt: skip
         if last + 1 < facts.num_ranks:
@@ -123,7 +130,8 @@ def draw_stall(axes: Axes, facts: LaneFacts, scale: float) -> list[Patch | Line2
     ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= facts.until_s * scale]
     axes.set_xticks(ticks)
     title = f"nothing ends after {format_time(stall.until_s)}"
-    axes.text(facts.stopped_s * scale, 1, f"  {title}", transform=_above(axes, points(_PHASE_GAP)), va="center",
+    place = shifted(axes, _above(axes, points(_PHASE_GAP)), x=points(_NOTE_GAP))
+    axes.text(facts.stopped_s * scale, 1, title, transform=place, va="center",
               fontsize=points(9), color=colours.vermillion, fontweight="bold")  # fmt: skip
     line = Line2D([], [], color=colours.vermillion, linestyle="--", linewidth=1.2, label="a failure")
     return [Patch(label="never ends", **style), *([line] if stall.failed else [])]
@@ -151,13 +159,15 @@ def _draw_stalled_lanes(axes: Axes, facts: LaneFacts, scale: float) -> None:
     end = np.full(len(ranks), facts.stopped_s * scale)
     lanes = boxes(layout.origin[ranks], since, end, layout.lane(ranks))
     draw_boxes(axes, lanes, "hangs", facecolor=colours.light_grey, edgecolor="none", zorder=0.8)
-    _, lane = points_per_unit(axes)
+    lane = _least_points(axes, facts)
     size = min(points(8.0), max(0.8 * lane, points(5.0)))
     shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}
     for stalled in stall.ranks:
         if stalled.rank in shown or stalled.doing != "waits":
-            axes.text(facts.stopped_s * scale, layout.middle[stalled.rank], f"  {stalled_note(stalled)}", va="center",
-                      fontsize=size, color=colours.ink if stalled.doing == "waits" else colours.vermillion)  # fmt: skip
+            colour = colours.ink if stalled.doing == "waits" else colours.vermillion
+            beside = shifted(axes, axes.transData, x=points(_NOTE_GAP))
+            place = facts.stopped_s * scale, float(layout.middle[stalled.rank])
+            axes.text(*place, stalled_note(stalled), transform=beside, va="center", fontsize=size, color=colour)
 
 
 def stalled_note(stalled: StalledRank) -> str:

@@ -116,13 +116,17 @@ def _label_sends(axes: Axes, facts: LaneFacts, scale: float) -> bool:
     if size < _SMALLEST_TEXT:
         return False
     on = {True: ink_on(colours.blue), False: ink_on(colours.sky)}
+    few = facts.num_ranks <= FEW_RANKS
+    shorter, longer = _widths(f"c{timeline.num_chunks - 1}", f"c{timeline.num_chunks - 1} → r{facts.num_ranks - 1}")
     labels: list[Label] = []
     columns = (_send_y(facts), timeline.dst, timeline.chunk, timeline.reduce, timeline.start_s,
                facts.drawn(timeline.left_s))  # fmt: skip
     for y, dst, chunk, reduce, start, left in zip(*(column[facts.begun].tolist() for column in columns), strict=True):
-        text = _first_that_fits((f"c{chunk} → r{dst}", f"c{chunk}"), size, (left - start) * scale * per_unit)
+        room = (left - start) * scale * per_unit / size
+        text = f"c{chunk} → r{dst}" if room > longer else f"c{chunk}" if room > shorter else ""
         if text:
-            labels.append(((start + left) / 2 * scale, y, text, on[reduce], False))
+            colour = on[reduce] if few or chunk != FOLLOWED_CHUNK else ink_on(colours.ink)
+            labels.append(((start + left) / 2 * scale, y, text, colour, False))
     draw_labels(axes, labels, size)
     return bool(labels)
 
@@ -202,5 +206,6 @@ def _ways(facts: LaneFacts, rows: Bools, scale: float) -> tuple[Floats, Floats]:
     return departs, np.column_stack([timeline.arrived_s[rows] * scale, height])
 
 
-def _first_that_fits(labels: tuple[str, ...], fontsize: float, room: float) -> str | None:
-    return next((label for label in labels if len(label) * 0.62 * fontsize < room), None)
+def _widths(*labels: str) -> tuple[float, ...]:
+    """Of the longest label of each form, so that boxes of one length are labelled alike; times the size of the text."""
+    return tuple(len(label) * 0.62 + 0.4 for label in labels)

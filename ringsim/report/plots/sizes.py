@@ -37,7 +37,8 @@ def draw_sizes(axes: Axes, overview: Overview) -> None:
     if overview.stall:
         text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
         axes.annotate(text, (sizes[-1], overview.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
-                      fontsize=points(9), color=palette().vermillion)  # fmt: skip
+                      fontsize=points(9), color=palette().vermillion,
+                      bbox={"facecolor": palette().paper, "edgecolor": "none", "pad": 1.5})  # fmt: skip
     axes.legend(handles=handles, loc="upper left", fontsize=points(8), framealpha=1, edgecolor=palette().paper)
 
 

@@ -155,7 +155,7 @@ def test_what_hangs_is_drawn() -> None:
     shown = " ".join(texts(figure))
     assert "fails: host0.nic0.out at 300 us" in shown
     assert "of what was applied before everything stopped" in shown
-    assert "with 1 MiB it never finishes" in shown
+    assert "with 256 KiB it never finishes" in shown
 
 
 def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
