@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ringsim.analysis import Overview
@@ -104,10 +105,13 @@ def _name_regime(axes: Axes, first: float, last: float, name: str) -> None:
     left, right = axes.get_xlim()
     room = axes.get_position().width * axes.figure.bbox.width * 72 / axes.figure.dpi
     room *= np.log(last / first) / np.log(right / left)
-    fits = [
-        text for text in (name, name.partition("\n")[0]) if points(9) * 0.6 * max(map(len, text.split("\n"))) < room
-    ]
+    fits = [text for text in (name, name.partition("\n")[0]) if _width(text) < room]
     if fits:
         place = axes.get_xaxis_transform()
         axes.text(float(np.sqrt(first * last)), 0.03, fits[0], transform=place, fontsize=points(9),
                   color=palette().dark_grey, ha="center", va="bottom")  # fmt: skip
+
+
+def _width(text: str) -> float:
+    """In points, of the longest line."""
+    return max(float(TextPath((0, 0), line, points(9)).get_extents().width) for line in text.split("\n"))
