@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from ringsim.algorithms import hosts_of, torus_of
 from ringsim.analysis import CollectivePhase, Overview, Stall, find_stall, waiting_times
 from ringsim.network import Landmarks, Network
 from ringsim.report.plots.lane_layout import LaneLayout
@@ -16,12 +17,23 @@ _STOPPED = 0.05  # of the time: how far beyond the last event that ends, what ha
 _NOTES = 0.5  # of the time: the room for what each rank waits for
 
 
+def groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
+    """Returns the names of the groups into which an algorithm itself divides the ranks; nothing if it does not."""
+    base = algorithm.partition("/")[0]
+    if base not in ("torus", "hierarchical"):
+        return ()
+    count, size = torus_of(num_ranks) if base == "torus" else hosts_of(num_ranks)
+    noun = "row" if base == "torus" else "host"
+    return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneFacts:
     """A run as the lanes show it.
 
     waiting_s: per rank, its (begin, end) of waiting, as `Overview` has them. stall: what hangs, if the run never ends.
     slow_links: the name of the slow link on the way of each transfer, empty where there is none; (num_transfers,).
+    group_of_rank: the host of each rank, or its row in a torus, (num_ranks,); empty where there are no such groups.
     """
 
     timeline: Timeline
@@ -31,6 +43,7 @@ class LaneFacts:
     stall: Stall | None = None
     landmarks: Landmarks = field(default_factory=Landmarks)
     slow_links: Sequence[str] = ()
+    group_of_rank: tuple[str, ...] = ()
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> Self:
@@ -50,7 +63,8 @@ class LaneFacts:
             src, dst = timeline.src.astype(np.int64), timeline.dst.astype(np.int64)
             slow_links = landmarks.slow_link_of(network.topology(overview.num_ranks), src, dst)
         layout = LaneLayout.of(timeline)
-        return cls(timeline, layout, overview.waiting_s, overview.phases, overview.stall, landmarks, slow_links)
+        groups = landmarks.host_of_rank or groups_of(overview.algorithm, overview.num_ranks)
+        return cls(timeline, layout, overview.waiting_s, overview.phases, overview.stall, landmarks, slow_links, groups)
 
     @property
     def num_ranks(self) -> int:

@@ -35,11 +35,11 @@ def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) ->
 
 
 def name_ranks(axes: Axes, facts: LaneFacts) -> None:
-    """Names the lanes, those of slow ranks in a colour, and the hosts beside them."""
+    """Names the lanes, those of slow ranks in a colour, and the hosts or rows beside them."""
     lane = _least_points(axes, facts)
     slow = facts.landmarks.slow_ranks
     ranks = sorted({*strided(facts.num_ranks, points(_TEXT + 1), lane), *(rank for rank in slow if lane > _TEXT)})
-    hosts = facts.landmarks.host_of_rank
+    hosts = facts.group_of_rank
     contiguous = len(list(groupby(hosts))) == len(set(hosts))
     names = [f"rank {rank}" + (f" ({_short(hosts[rank])})" if hosts and not contiguous else "") for rank in ranks]
     labels = [f"{name}, slow" if rank in slow else name for rank, name in zip(ranks, names, strict=True)]
@@ -62,13 +62,13 @@ def _short(name: str) -> str:
 
 
 def _name_hosts(axes: Axes, facts: LaneFacts) -> None:
-    """A bracket beside the lanes of each host, its name, and a line between hosts."""
+    """A bracket beside the lanes of each host or row, its name, and a line between them."""
     colours, layout = palette(), facts.layout
     beside = shifted(axes, axes.get_yaxis_transform(), x=-points(_HOST_LEFT - 4))
     top, bottom = (layout.origin + edge for edge in layout.lane(np.arange(facts.num_ranks)))
     gap = 1.5 / points_per_unit(axes)[1]
     first = 0
-    for name, ranks in groupby(facts.landmarks.host_of_rank):
+    for name, ranks in groupby(facts.group_of_rank):
         last = first + len(list(ranks)) - 1
         line: dict[str, Any] = {"color": colours.dark_grey, "clip_on": False, "linewidth": 1.2}
         axes.plot([0, 0], [top[first] + gap, bottom[last] - gap], transform=beside, **line)

@@ -33,7 +33,7 @@ def save_overview(overview: Overview, path: str | os.PathLike[str], style: str |
 def draw_overview(overview: Overview) -> Figure:
     """Draws the page: lanes, below them the chunk grid, at the bottom time against size and who sends to whom."""
     facts = LaneFacts.of_overview(overview)
-    left = LEFT_OF_HOSTS if facts.landmarks.host_of_rank else LEFT
+    left = LEFT_OF_HOSTS if facts.group_of_rank else LEFT
     notes = textwrap.wrap(_notes(facts), _NOTE_LENGTH)
     title_height = _TITLE_HEIGHT + _LINE_HEIGHT * len(notes)
     lanes_height, above = lanes_height_of(facts)

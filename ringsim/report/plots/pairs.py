@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from ringsim.algorithms import hosts_of, torus_of
-from ringsim.report.plots.lane_facts import LaneFacts
+from ringsim.algorithms import torus_of
+from ringsim.report.plots.lane_facts import LaneFacts, groups_of
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
 from ringsim.report.plots.trees import Edges, Places, edges_of, tree_places, trees_of
@@ -41,15 +41,11 @@ def draw_pairs(axes: Axes, facts: LaneFacts, algorithm: str) -> None:
 
 def _groups(facts: LaneFacts, algorithm: str) -> list[_RankGroup]:
     """The hosts of the network, or those that the algorithm takes for such."""
-    hosts = list(facts.landmarks.host_of_rank)
-    if not hosts and algorithm == "hierarchical" and min(hosts_of(facts.num_ranks)) > 1:
-        hosts = [f"host {rank // hosts_of(facts.num_ranks)[1]}" for rank in range(facts.num_ranks)]
-    if not hosts:
-        return [_RankGroup("", list(range(facts.num_ranks)))]
-    by_host: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        by_host.setdefault(host, []).append(rank)
-    return [_RankGroup(name, ranks) for name, ranks in by_host.items()]
+    names = facts.group_of_rank or groups_of(algorithm, facts.num_ranks)
+    by_name: dict[str, list[int]] = {}
+    for rank in range(facts.num_ranks):
+        by_name.setdefault(names[rank] if names else "", []).append(rank)
+    return [_RankGroup(name, ranks) for name, ranks in by_name.items()]
 
 
 def _draw_circle(axes: Axes, facts: LaneFacts, groups: list[_RankGroup]) -> None:
@@ -112,7 +108,7 @@ def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
     _draw_dots(axes, places, _spacing(axes, 1.0))
     stride = 1 if _spacing(axes, 1.0) >= points(_ROOM) else 2
     for number in range(0, facts.num_ranks, stride):
-        _name(axes, number, places[number] + np.array([0.07, 0.17]), "left")
+        _name(axes, number, places[number] + np.array([-0.08, -0.17]), "right")
 
 
 def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:

@@ -103,9 +103,13 @@ def test_phases_stand_above_the_lanes() -> None:
 
 
 def test_hosts_are_named() -> None:
-    """Beside their lanes; with the ranks where those of a host do not follow one another."""
+    """Beside their lanes, as are the rows of a torus; with the ranks where those of a host do not follow one another."""
     _, axes = lanes_of(overview_of(16, "hierarchical", load_network("dgx-h100-cluster")))
     assert [text.get_text().strip() for text in axes.texts if "host" in text.get_text()] == ["host0", "host1"]
+    _, axes = lanes_of(overview_of(16, "torus"))
+    assert [text.get_text().strip() for text in axes.texts if "row" in text.get_text()] == [
+        f"row {n}" for n in range(4)
+    ]
     hosts = '[[hosts]]\nname = "a"\nranks = [0, 2]\n[[hosts]]\nname = "b"\nranks = [1, 3]\n'
     _, axes = lanes_of(overview_of(4, network=read_network(hosts + '[host.nic]\nbandwidth = "1GB/s"\n', "test.toml")))
     assert [label.get_text() for label in axes.get_yticklabels()] == [
