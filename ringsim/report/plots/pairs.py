@@ -103,12 +103,14 @@ def _draw_torus(axes: Axes, facts: LaneFacts, rows: int, columns: int) -> None:
     places = np.column_stack([rank % columns, -(rank // columns)]).astype(np.float64)
     axes.set(xlim=(-1.3, columns - 0.2), ylim=(-rows + 0.3, 0.8))
     for row in range(rows):
-        axes.text(-0.5, -row, f"row {row}", ha="right", va="center", fontsize=points(_TEXT), color=palette().dark_grey)
+        axes.annotate(f"row {row}", (0, -row), (-points(20), 0), textcoords="offset points", ha="right", va="center",
+                      fontsize=points(_TEXT), color=palette().dark_grey)  # fmt: skip
     _draw_edges(axes, facts, edges_of(facts.timeline), places, bend=0.22)
     _draw_dots(axes, places, _spacing(axes, 1.0))
-    stride = 1 if _spacing(axes, 1.0) >= points(_ROOM) else 2
+    stride = 1 if _spacing(axes, 1.0) >= points(2 * _ROOM) else 2
     for number in range(0, facts.num_ranks, stride):
-        _name(axes, number, places[number] + np.array([-0.08, -0.17]), "right")
+        axes.annotate(str(number), places[number].tolist(), (-points(2.5), -points(7)), textcoords="offset points",
+                      ha="right", va="center", fontsize=points(_TEXT), color=palette().ink)  # fmt: skip
 
 
 def _draw_trees(axes: Axes, facts: LaneFacts, trees: list[Edges]) -> None:
@@ -201,7 +203,7 @@ def _curve(src: np.ndarray, dst: np.ndarray, bend: float) -> Places:
 
 def _draw_dots(axes: Axes, places: Places, spacing: float) -> None:
     """A dot a rank; spacing: of the nearest, in points."""
-    size = float(np.clip(spacing / 4, 2, 6)) ** 2
+    size = float(np.clip(spacing / 6, 2, 6)) ** 2
     axes.scatter(places[:, 0], places[:, 1], s=size, color=palette().ink, zorder=3, label="ranks")
 
 

@@ -103,7 +103,7 @@ def test_phases_stand_above_the_lanes() -> None:
 
 
 def test_hosts_are_named() -> None:
-    """Beside their lanes, as are the rows of a torus; with the ranks where those of a host do not follow one another."""
+    """Beside their lanes, as are the rows of a torus; with the ranks where those of a host lie apart."""
     _, axes = lanes_of(overview_of(16, "hierarchical", load_network("dgx-h100-cluster")))
     assert [text.get_text().strip() for text in axes.texts if "host" in text.get_text()] == ["host0", "host1"]
     _, axes = lanes_of(overview_of(16, "torus"))
