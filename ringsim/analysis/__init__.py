@@ -2,19 +2,21 @@
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
 from ringsim.analysis.animation import Animation, make_animation
+from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphShape
-from ringsim.analysis.overview import Overview, make_overview
+from ringsim.analysis.overview import Overview, check_few_ranks, make_overview
+from ringsim.analysis.phases import SchedulePhase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
-from ringsim.analysis.stall import format_stall
+from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
 from ringsim.analysis.troubles import format_troubles
-from ringsim.analysis.usage import LinkUsage, RankUsage, among_most
+from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Advice",
     "Alternative",
     "Animation",
+    "ChunkStates",
     "Congestion",
     "CriticalPath",
     "Explanation",
@@ -32,6 +35,9 @@ __all__ = [
     "Overview",
     "RankPlacement",
     "RankUsage",
+    "SchedulePhase",
+    "Stall",
+    "StalledRank",
     "Sweep",
     "ToldPhase",
     "Walkthrough",
@@ -40,19 +46,23 @@ __all__ = [
     "algbw_bytes_per_s",
     "among_most",
     "busbw_bytes_per_s",
+    "check_few_ranks",
     "cost_of",
     "default_budget",
     "explain",
     "find_placement",
+    "find_stall",
     "format_costs",
     "format_stall",
     "format_troubles",
     "goal_sentence",
+    "hanging_text",
     "make_animation",
     "make_overview",
     "num_alternatives",
     "run_sweep",
     "templates",
+    "waiting_times",
     "walk_through",
     "why_not_explained",
 ]

@@ -23,6 +23,14 @@ class Explanation:
     path: CriticalPath | None
     stall: Stall | None
 
+    def __repr__(self) -> str:
+        if self.stall:
+            return f"Explanation({self.timeline!r}, {self.stall.num_unfinished} transfers never happen)"
+        shares = sorted(self.path.shares().items(), key=lambda item: -item[1]) if self.path and self.path.time_s else []
+        path = "".join(f", {kind.value} {share:.0%}" for kind, share in shares[:2])
+        limit = "" if self.links.bottleneck is None else f", bottleneck {self.links.name(self.links.bottleneck)}"
+        return f"Explanation({self.timeline!r}{path}{limit})"
+
 
 def why_not_explained(schedule: Schedule) -> str | None:
     """Why `schedule` is too large to look at each of its transfers; None if it is not."""

@@ -4,31 +4,36 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from ringsim.analysis.chunk_states import ChunkStates
+from ringsim.analysis.holdings import walk_holdings
+from ringsim.analysis.phases import SchedulePhase, find_phases
+from ringsim.analysis.stall import Stall, find_stall
+from ringsim.analysis.usage import waiting_times
+from ringsim.display import Displayed
 from ringsim.network import AnyNetwork, Network
-from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule, initial_counts, replay_steps, required
+from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
+from ringsim.units import format_size, format_time
 
 MAX_RANKS = 128  # more can neither be told apart in a picture nor be counted in little memory
-MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
+MAX_PHASES = 4  # with names above the lanes
 _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Overview:
+class Overview(Displayed):
     """One schedule on one network: when its transfers run, what the ranks hold, and how size matters.
 
     waiting_s: per rank, the (begin, end) of every time in which it neither sends nor reduces, up to its last
     activity; each of shape (num_gaps, 2).
-    states: how many steps have been run in each state that is kept, shape (num_states,): all of them if there
-    are at most MAX_STATES, else evenly chosen, the first and the last included.
-    holdings: the counts in those states, shape (num_states, rank, chunk, contributor).
-    finished: where a rank holds all that the collective asks of a chunk, shape (num_states, rank, chunk).
-    times_s: simulated, one for each of `sizes_bytes`; `closed_form_s` likewise, None if there is no formula.
+    states, holdings, finished: as `ChunkStates` has them; of a run that never finishes, only what was applied.
+    times_s: simulated, one for each of `sizes_bytes`; `closed_form_s` likewise, None if there is no formula. Both end
+    before the first size with which the run never finishes.
     floor_s: the time at size 0, which is latency and overhead alone.
     crossover_bytes: the smallest size that takes twice `floor_s`: below it latency is most of the time, above
     it bandwidth and reduction are. None if the floor is 0 or no simulated size takes that long.
+    phases: reduce-scatter and all-gather, where the algorithm has such. stall: what hangs; None if the run finishes.
     """
 
     collective: Collective
@@ -48,24 +53,33 @@ class Overview:
     closed_form_s: Seconds | None
     floor_s: float
     crossover_bytes: int | None
+    phases: tuple[SchedulePhase, ...]
+    stall: Stall | None
+
+    def __repr__(self) -> str:
+        time = "never finishes" if self.stall else format_time(self.timeline.time_s)
+        run = f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"
+        return f"Overview({run}, {format_size(self.size_bytes)}, {time})"
+
+
+def check_few_ranks(num_ranks: int) -> None:
+    """Raises ValueError for more ranks than a picture shows."""
+    if num_ranks > MAX_RANKS:
+        raise ValueError(f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks")
 
 
 def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Overview:
     """The overview of `schedule` on `network`, its timeline and holdings at `size_bytes`.
 
-    Raises ValueError for a negative size, more than MAX_RANKS ranks, or a run that never finishes.
+    Raises ValueError for a negative size or more than MAX_RANKS ranks.
 
         >>> from ringsim import Network, make_overview, ring_all_reduce
         >>> make_overview(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20).floor_s
         6e-05
     """
-    if schedule.num_ranks > MAX_RANKS:
-        raise ValueError(f"num_ranks {schedule.num_ranks}: a picture shows at most {MAX_RANKS} ranks")
+    check_few_ranks(schedule.num_ranks)
     timeline = simulate(schedule, network, size_bytes)
-    if not np.isfinite(timeline.time_s):
-        raise ValueError(f"{schedule} never finishes, as something fails: ringsim simulate says what")
-    states, holdings = _holdings(schedule)
-    counts, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+    held = ChunkStates.of(schedule, timeline)
     sizes, times = _times_around(schedule, network, size_bytes)
     floor = predict_time(schedule, network, 0)
     return Overview(
@@ -77,41 +91,24 @@ def make_overview(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> O
         network=network,
         size_bytes=size_bytes,
         timeline=timeline,
-        waiting_s=tuple(_waiting(timeline, rank) for rank in range(schedule.num_ranks)),
-        states=states,
-        holdings=holdings,
-        finished=(holdings == counts).all(axis=-1),
+        waiting_s=waiting_times(timeline),
+        states=held.states,
+        holdings=held.holdings,
+        finished=held.finished,
         sizes_bytes=sizes,
         times_s=times,
         closed_form_s=_closed_form(schedule, network, sizes),
         floor_s=floor,
         crossover_bytes=_crossover(schedule, network, floor, sizes, times),
+        phases=_phases(schedule),
+        stall=find_stall(timeline, network.topology(schedule.num_ranks)),
     )
 
 
-def _holdings(schedule: Schedule) -> tuple[Ints, Counts]:
-    """The states that are kept, and the counts in each."""
-    num_states = schedule.num_steps + 1
-    states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
-    counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    wanted = set(states.tolist())
-    kept = [counts.copy()]
-    # One row of counts is one element of the buffer: what moves data also moves the counts of it.
-    for index in replay_steps(schedule, list(counts)):
-        if index + 1 in wanted:
-            kept.append(counts.copy())
-    return states, np.stack(kept)
-
-
-def _waiting(timeline: Timeline, rank: int) -> Seconds:
-    sends, receives = timeline.src == rank, timeline.dst == rank
-    begin = np.concatenate([timeline.start_s[sends], timeline.apply_s[receives]])
-    end = np.concatenate([timeline.left_s[sends], timeline.applied_s[receives]])
-    order = np.argsort(begin, kind="stable")
-    begin = begin[order]
-    idle_since = np.concatenate([[0.0], np.maximum.accumulate(end[order])])[:-1]
-    gaps: npt.NDArray[np.bool_] = begin > idle_since
-    return np.column_stack([idle_since[gaps], begin[gaps]])
+def _phases(schedule: Schedule) -> tuple[SchedulePhase, ...]:
+    """The phases, if there are several and not so many that their names would not be read."""
+    phases = find_phases(schedule, list(walk_holdings(schedule)))
+    return phases if 1 < len(phases) <= MAX_PHASES else ()
 
 
 def _times_around(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> tuple[Ints, Seconds]:
@@ -123,8 +120,6 @@ def _times_around(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> t
         if not np.isfinite(time_s):
             break
         times.append(time_s)
-    if not times:
-        raise ValueError(f"{schedule} never finishes with {sizes[0]} bytes, as something fails")
     return sizes[: len(times)], np.array(times)
 
 
@@ -138,7 +133,7 @@ def _closed_form(schedule: Schedule, network: AnyNetwork, sizes: Ints) -> Second
 
 def _crossover(schedule: Schedule, network: AnyNetwork, floor: float, sizes: Ints, times: Seconds) -> int | None:
     beyond = np.flatnonzero(times >= 2 * floor)
-    if floor == 0 or not len(beyond):
+    if floor in (0, np.inf) or not len(beyond):
         return None
     # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
     first = int(beyond[0])

@@ -144,10 +144,14 @@ def format_stall(stall: Stall) -> list[str]:
 
 
 def _of_rank(rank: StalledRank) -> str:
+    return f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {hanging_text(rank)}"
+
+
+def hanging_text(rank: StalledRank) -> str:
+    """What a rank that never finishes does without end, or waits for."""
     transfer = rank.transfer
-    doing = {
+    return {
         "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {transfer.step}",
         "adds": f"adds without end what rank {rank.peer} sent: chunk {transfer.chunk}, step {transfer.step}",
         "waits": f"waits for rank {rank.peer}: chunk {transfer.chunk}, step {transfer.step}",
     }[rank.doing]
-    return f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {doing}"

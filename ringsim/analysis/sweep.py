@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ringsim.analysis.sweep_cell import SweepCell, read_cells
+from ringsim.display import Displayed
 from ringsim.files import atomic_file, parse_json, quoted, read_text
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
 from ringsim.registry import Algorithm, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.simulation import predict_time
+from ringsim.units import format_size
 
 FORMAT = "ringsim-sweep"
 VERSION = 1
@@ -41,7 +43,7 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Displayed):
     """Cells for all combinations, and where they come from.
 
     networks: by the name that the cells give them, as their `as_dict` has them.
@@ -51,6 +53,14 @@ class Sweep:
     cells: tuple[SweepCell, ...]
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
+
+    def __repr__(self) -> str:
+        algorithms = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"{len(self.algorithms)} algorithms"
+        ranks = "-".join(dict.fromkeys(str(count) for count in (self.ranks[0], self.ranks[-1])))
+        sizes = " - ".join(dict.fromkeys(format_size(size) for size in (self.sizes_bytes[0], self.sizes_bytes[-1])))
+        networks = ", ".join(self.networks)
+        run = f"{self.collective.value}, {algorithms}, {ranks} ranks, {sizes} on {networks}"
+        return f"Sweep({run}: {len(self.cells)} cells)"
 
     @property
     def collective(self) -> Collective:

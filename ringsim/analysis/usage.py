@@ -83,6 +83,26 @@ def rank_usage(timeline: Timeline) -> RankUsage:
     )
 
 
+def waiting_times(timeline: Timeline) -> tuple[Floats, ...]:
+    """For each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
+
+    Up to its last activity; after one that never ends there is none.
+    """
+    return tuple(_gaps(timeline, rank) for rank in range(timeline.num_ranks))
+
+
+def _gaps(timeline: Timeline, rank: int) -> Floats:
+    sends, receives = timeline.src == rank, timeline.dst == rank
+    begin = np.concatenate([timeline.start_s[sends], timeline.apply_s[receives]])
+    end = np.concatenate([timeline.left_s[sends], timeline.applied_s[receives]])
+    happens = np.isfinite(begin)
+    order = np.argsort(begin[happens], kind="stable")
+    begin, end = begin[happens][order], end[happens][order]
+    idle_since = np.concatenate([[0.0], np.maximum.accumulate(end)])[:-1]
+    gaps: Bools = begin > idle_since
+    return np.column_stack([idle_since[gaps], begin[gaps]])
+
+
 def last_active_s(timeline: Timeline) -> Floats:
     """(num_ranks,): when each rank began or ended something for the last time."""
     latest = np.zeros(timeline.num_ranks)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
@@ -14,7 +15,7 @@ from ringsim.simulation import Seconds, Timeline, simulate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ComparedRun:
+class ComparedRun(Displayed):
     """A run as predicted and as measured: row i, in the order of the record, is one transfer in both timelines.
 
     A record knows only when a transfer was issued and applied, so in both a transfer starts when it is issued, and in
@@ -25,6 +26,9 @@ class ComparedRun:
     network: str
     predicted: Timeline
     measured: Timeline
+
+    def __repr__(self) -> str:
+        return f"ComparedRun({self.run} on {self.network}, error {self.error:+.1%})"
 
     @property
     def error(self) -> float:

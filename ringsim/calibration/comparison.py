@@ -9,6 +9,7 @@ from typing import Any
 from ringsim.calibration.cases import TimedCase, cases_of_measurements
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
+from ringsim.display import Displayed
 from ringsim.measurements import RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
 from ringsim.network import Cluster
@@ -62,11 +63,17 @@ class ComparedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Displayed):
     """All cases of one file or several, compared on one network."""
 
     network: str
     cases: tuple[ComparedCase, ...]
+
+    def __repr__(self) -> str:
+        errors = [abs(compared.error) for compared in self.cases if compared.error is not None]
+        median = f", median |error| {statistics.median(errors):.1%}" if errors else ", nothing predicted"
+        cases = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
+        return f"Comparison({self.network}, {cases}{median})"
 
     def held_out(self) -> list[ComparedCase]:
         """Returns the predicted cases that the network was not fitted to."""

@@ -22,6 +22,20 @@ COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 
 Command = Callable[..., None]
 
+
+def _parse_style(name: str) -> str:
+    """The name or file of a style of pictures; raises ValueError for one that there is not."""
+    if name not in ("light", "dark"):
+        from ringsim.report.plots.style import check_style  # noqa: PLC0415  takes most of a second to import
+
+        check_style(name)
+    return name
+
+
+STYLE = Quantity("style", _parse_style)
+style_option = click.option(
+    "--style", type=STYLE, help="Of the picture: light, dark, or a style of matplotlib's or file of one."
+)
 size_option = click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 64KiB, 64MB.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -108,6 +122,13 @@ def network_options(command: Command) -> Command:
         command(network=network, **rest)
 
     return with_network
+
+
+def refuse_without(name: str, needed: object, needed_name: str) -> None:
+    """Usage error if the option `name` was given, but not the one without which it has no effect."""
+    context = click.get_current_context()
+    if needed is None and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        raise click.UsageError(f"--{name} has no effect without --{needed_name}", context)
 
 
 def _refuse_beside_network(*names: str) -> None:

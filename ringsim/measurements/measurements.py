@@ -93,6 +93,12 @@ class Measurements:
     collectives: tuple[CollectiveTimes, ...] = ()
     runs: tuple[RecordedRun, ...] = ()
 
+    def __repr__(self) -> str:
+        counts = {"probes": len(self.probes), "collectives": len(self.collectives), "runs": len(self.runs)}
+        parts = [f"{count} {name}" for name, count in counts.items() if count]
+        machine = self.provenance.get("machine")
+        return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
+
     def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
         """Returns the probes of a kind, by size; in_flight: only those with so many messages."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]

@@ -32,6 +32,9 @@ class Cluster:
     file: str = ""
     calibration: Calibration | None = None
 
+    def __repr__(self) -> str:
+        return f"Cluster({self.name}: {self.description})" if self.description else f"Cluster({self.name})"
+
     def __post_init__(self) -> None:
         try:
             require_quantities(self.spec)

@@ -36,6 +36,10 @@ class Network:
     gap_s: float = 0.0
     receive_overhead_s: float = 0.0
 
+    def __repr__(self) -> str:
+        given = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        return f"Network({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

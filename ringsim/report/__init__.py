@@ -9,6 +9,7 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
+from ringsim.report.notebook import html_of
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.placement_report import format_placement, placement_dict
@@ -34,6 +35,7 @@ __all__ = [
     "format_probe_fit",
     "format_sweep",
     "format_walkthrough",
+    "html_of",
     "network_details",
     "network_summary",
     "placement_dict",

@@ -1,7 +1,8 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
 Each rank is a process. What it applies is a thread of it, and what it sends is another, or several where it sends to
-several at once, since slices of one thread must not overlap. An arrow leads from each sending to its application.
+several at once, since slices of one thread must not overlap. An arrow leads from each sending to its application. In
+a run that never finishes, a thread of each rank that hangs says what it does without end, or waits for.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.analysis import Stall, hanging_text
 from ringsim.files import atomic_file
 from ringsim.report.send_rows import pack_sends
 from ringsim.schedule import Bools
@@ -20,11 +22,16 @@ from ringsim.simulation import Seconds, Timeline
 
 MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
 _LINES_AT_ONCE = 10_000
-_APPLIES = 0  # the number of that thread; those that send come after it
+_APPLIES = 0  # the number of that thread; those that send come after it, and then what hangs
+_STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how far beyond its end that is drawn
 
 
-def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]]) -> None:
-    """Writes runs with their names, one below the other; what never happens is left out.
+def write_trace(
+    path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None] = ()
+) -> None:
+    """Writes runs with their names, one below the other; transfers that never happen are left out.
+
+    stalls: for each run what hangs in it, as `explain` finds it, None if it finishes; nothing: all finish.
 
     Times are rounded to nanoseconds, finer than which the viewers do not go. The file appears complete or not at all.
 
@@ -34,7 +41,7 @@ def write_trace(path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline
         >>> timeline = simulate(ring_all_reduce(4), Network(1e-5, 1e9), 2**20)
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
-    write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs))
+    write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs, stalls or [None] * len(runs)))
 
 
 def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterator[str]) -> None:
@@ -53,15 +60,17 @@ def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterat
         file.write(b"\n]}\n")
 
 
-def _all_lines(runs: Sequence[tuple[str, Timeline]]) -> Iterator[str]:
+def _all_lines(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None]) -> Iterator[str]:
     """An event a line. Processes and arrows are numbered through all runs."""
     first_pid, first_arrow = 1, 0
-    for name, timeline in runs:
+    for (name, timeline), stall in zip(runs, stalls, strict=True):
         row = pack_sends(timeline)
         num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
         np.maximum.at(num_rows, timeline.src, row + 1)
         sends = _sends(timeline, (_APPLIES + 1 + row).tolist(), first_pid, first_arrow)
         yield from chain(_names(name, first_pid, num_rows.tolist()), sends, _applies(timeline, first_pid, first_arrow))
+        if stall:
+            yield from _hanging(stall, num_rows.tolist(), first_pid)
         first_pid += timeline.num_ranks
         first_arrow += len(timeline)
 
@@ -77,6 +86,19 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
         for tid in range(1, count + 1):
             yield metadata("thread_name", pid, tid, name="send" if count == 1 else f"send {tid}")
             yield metadata("thread_sort_index", pid, tid, sort_index=tid)
+
+
+def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[str]:
+    """A slice for each rank that hangs, from its last activity to beyond the last that ends in the run."""
+    end_us = _microseconds(stall.until_s * (1 + _STOPPED)) + _AT_LEAST_US
+    for stalled in stall.ranks:
+        pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
+        yield metadata("thread_name", pid, tid, name="hangs")
+        yield metadata("thread_sort_index", pid, tid, sort_index=tid + 1)
+        begin_us = _microseconds(stalled.last_active_s)
+        args = {**stalled.transfer._asdict(), "failed": list(stalled.failed)}
+        event = {"ph": "X", "name": hanging_text(stalled), "pid": pid, "tid": tid, "ts": begin_us}
+        yield json.dumps({**event, "dur": round(end_us - begin_us, 3), "args": args})
 
 
 def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
@@ -157,6 +179,10 @@ def slices(
 
 def _nanoseconds(times: Seconds) -> Seconds:
     return np.rint(times * 1e9)
+
+
+def _microseconds(time_s: float) -> float:
+    return round(time_s * 1e6, 3)
 
 
 def _us(nanoseconds: int) -> str:

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.display import Displayed
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import Cut, partition
@@ -206,7 +207,7 @@ def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class Schedule(Displayed):
     """One algorithm for one number of ranks: a collective, its chunks and its steps.
 
     cut: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.

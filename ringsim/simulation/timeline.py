@@ -1,17 +1,19 @@
 """`Timeline`: when each transfer started, left, arrived and was applied."""
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.display import Displayed
 from ringsim.units import format_time
 
 Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(Displayed):
     """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
 
     Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from
@@ -42,7 +44,8 @@ class Timeline:
         return len(self.step)
 
     def __repr__(self) -> str:
-        return f"Timeline({self.num_ranks} ranks, {len(self)} transfers, {format_time(self.time_s)})"
+        time = format_time(self.time_s) if math.isfinite(self.time_s) else "never finishes"
+        return f"Timeline({self.num_ranks} ranks, {len(self)} transfers, {time})"
 
     @property
     def time_s(self) -> float:

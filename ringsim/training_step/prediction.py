@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringsim.display import Displayed
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.step import PredictedStep
-from ringsim.units import format_size
+from ringsim.units import format_size, format_time
 
 _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Displayed):
     """The step itself, one for each cap of a sweep, and one for each number of ranks.
 
     step: with the cap that is asked for, or recommended. default: with torch's own caps.
@@ -26,6 +27,10 @@ class Prediction:
     default: PredictedStep
     sweep: tuple[PredictedStep, ...] = ()
     scaling: tuple[PredictedStep, ...] = ()
+
+    def __repr__(self) -> str:
+        step = self.step
+        return f"Prediction({step.num_ranks} ranks, step {format_time(step.step_s)}, efficiency {step.efficiency:.1%})"
 
     @property
     def speedup(self) -> float:

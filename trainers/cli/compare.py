@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ringsim.cli.options import style_option
 from ringsim.console import check_writable, run_local_ranks
 from ringsim.files import read_json
 from ringsim.measurements import provenance, save_json
@@ -37,6 +38,7 @@ UNCHECKED = ("none", "zero1")  # whose gradients are not to be the mean
 @batch_size_option()
 @seed_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="runs/compare")
+@style_option
 def compare_command(
     task: str,
     strategies: tuple[str, ...],
@@ -45,6 +47,7 @@ def compare_command(
     batch_size: int | None,
     seed: int,
     output: Path,
+    style: str | None,
 ) -> None:
     """Train the same batches from the same start alone and together: losses, gradients, time, speed-up, efficiency.
 
@@ -63,7 +66,7 @@ def compare_command(
         launcher = ComparisonLauncher(task, options, config, ranks, batches.global_batch_size, steps, Path(folder))
         gradients = launcher.gradient_differences(strategies)
         runs = [launcher.alone(), *(launcher.together(name, gradients.get(name)) for name in strategies)]
-    _save(compare(runs), f"{task}, {batches}", output)
+    _save(compare(runs), f"{task}, {batches}", output, style)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class ComparisonLauncher:
         return ["--task", self.task, "--seed", str(self.config.seed)]
 
 
-def _save(rows: Sequence[ComparisonRow], title: str, output: Path) -> None:
+def _save(rows: Sequence[ComparisonRow], title: str, output: Path, style: str | None) -> None:
     """Print the table, and leave figures and picture."""
     output.mkdir(parents=True, exist_ok=True)
     host = provenance()
@@ -130,5 +133,6 @@ def _save(rows: Sequence[ComparisonRow], title: str, output: Path) -> None:
         save_json(output / "comparison.json", as_dict(rows, host))
         from trainers.comparison.plot import save_comparison_plot  # noqa: PLC0415  loads matplotlib
 
-        save_comparison_plot(rows, f"{title}, {host['machine']}, {host['cores']} cores", output / "comparison.png")
+        where = f"{title}, {host['machine']}, {host['cores']} cores"
+        save_comparison_plot(rows, where, output / "comparison.png", style)
     click.echo(f"wrote {output / 'comparison.json'} and comparison.png")

@@ -5,11 +5,13 @@ Everything a user can get wrong is checked before torch is imported, which takes
 
 import datetime
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import click
 
+from ringsim.cli.options import style_option
 from ringsim.console import OUTPUT, TorchrunCommand, check_writable, progress_bar, torchrun
 from trainers.cli.options import batch_size_option, model_options, seed_option, timeout_option
 from trainers.loop.config import StepConfig
@@ -54,6 +56,7 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @timeout_option
 @click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
+@style_option
 def main(
     data: str,
     batch_size: int,
@@ -65,6 +68,7 @@ def main(
     timeout_s: float,
     profile: Path | None,
     output: Path,
+    style: str | None,
     **sizes: int,
 ) -> None:
     """Train a tiny transformer with each strategy of gradient synchronisation; predict and measure each.
@@ -76,7 +80,7 @@ def main(
     config = JobConfig(task, data, step, strategies, steps, profile)
     step.batches(task, 0, torchrun.num_ranks(START))
     _check_writable(output)
-    sys.exit(_run(config, gloo_thread_policy, timeout_s, output))
+    sys.exit(_run(config, gloo_thread_policy, timeout_s, output, style))
 
 
 def _check_writable(output: Path) -> None:
@@ -87,7 +91,9 @@ def _check_writable(output: Path) -> None:
     check_writable(f"--output {output}", output)
 
 
-def _run(config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float, output: Path) -> int:
+def _run(
+    config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float, output: Path, style: str | None
+) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
@@ -114,7 +120,8 @@ def _run(config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float
         verdict = judge_report(report)
         for line in busy_lines(verdict):
             click.echo(line)
-        for path in save_results(report, verdict, checkpoint, output, lambda text: click.echo(text, err=True)):
+        say = partial(click.echo, err=True)
+        for path in save_results(report, verdict, checkpoint, output, say, style=style):
             click.echo(f"wrote {path}")
     results = report["strategies"]
     return 0 if all(result["parameters_identical"] or result["strategy"] == "none" for result in results) else 1

@@ -124,6 +124,7 @@ def save_results(
     output: Path,
     say: Callable[[str], None],
     wait_s: float = WRITING_S,
+    style: str | None = None,
 ) -> list[Path]:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
@@ -139,7 +140,7 @@ def save_results(
     paths = [output / name for name in RESULTS]
     with locked(output, say, wait_s):
         save_checkpoint(paths[0], checkpoint)
-        save_report_plot(report, paths[1])
+        save_report_plot(report, paths[1], style)
         with atomic_file(paths[2]) as file:
             file.write(page.encode())
         save_json(paths[3], report)

@@ -2,26 +2,30 @@
 
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ringsim.files import atomic_file
-from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, VERMILLION
+from ringsim.report.plots.loss_curves import draw_loss_curves
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import new_figure, points, save_figure
 
-_CURVES = ((BLUE, "-", 4.5), (ORANGE, "-", 3.0), (BLACK, "--", 1.5), (GREY, ":", 1.0))
-_DRIFTING = (VERMILLION, "-", 1.0)
+_SIZE = (12.0, 4.8)  # inches
 
 
-def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str], style: str | None = None) -> None:
     """Draw `report` (what report.json holds) as a picture in the format that the suffix of `path` names.
 
     Raises OSError if it cannot be written.
     """
-    figure = Figure(figsize=(12, 4.8), dpi=130, layout="constrained")
+    save_figure(lambda: draw_report(report), path, style)
+
+
+def draw_report(report: dict[str, Any]) -> Figure:
+    """Draw the times on the left and the losses on the right."""
+    figure = new_figure(*_SIZE, layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_times(left, report["strategies"])
     _draw_losses(right, report["strategies"], report["model"]["vocabulary"])
@@ -29,11 +33,10 @@ def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str]) -> No
     figure.suptitle(
         f"{report['num_ranks']} ranks, {report['num_parameters']:,} parameters — {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}",
-        fontsize=10,
-        color=DARK_GREY,
+        fontsize=points(10),
+        color=palette().dark_grey,
     )
-    with atomic_file(path) as file:
-        figure.savefig(file, format=Path(path).suffix[1:])
+    return figure
 
 
 def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
@@ -44,9 +47,20 @@ def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
     measured = [result["measured_sync_s"] * 1e3 for result in results]
     low = [result["measured_sync_p10_s"] * 1e3 for result in results]
     high = [result["measured_sync_p90_s"] * 1e3 for result in results]
-    axes.hlines(places, low, high, color=ORANGE, linewidth=7, alpha=0.45, label="measured, 10th to 90th percentile")
-    axes.plot(measured, places, "o", color=VERMILLION, markersize=9, label="measured, median")
-    axes.plot(predicted, places, "D", color=BLUE, markersize=8, fillstyle="none", markeredgewidth=2, label="predicted")
+    axes.hlines(
+        places, low, high, color=palette().orange, linewidth=7, alpha=0.45, label="measured, 10th to 90th percentile"
+    )
+    axes.plot(measured, places, "o", color=palette().vermillion, markersize=9, label="measured, median")
+    axes.plot(
+        predicted,
+        places,
+        "D",
+        color=palette().blue,
+        markersize=8,
+        fillstyle="none",
+        markeredgewidth=2,
+        label="predicted",
+    )
     for place, result in zip(places, results, strict=True):
         if result["error"] is not None:
             axes.annotate(f"{result['error']:+.0%}", (result["measured_sync_s"] * 1e3, place), (0, 12),
@@ -58,22 +72,25 @@ def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
     axes.set_yticks(places, [result["strategy"] for result in results])
     axes.set_ylim(0.4, len(results) + 1.5)
     axes.set_xlabel("gradient synchronisation of a step (ms)")
-    axes.set_title("predicted from point-to-point probes, and measured", fontsize=10)
-    axes.grid(axis="x", color=LIGHT_GREY)
+    axes.set_title("predicted from point-to-point probes, and measured", fontsize=points(10))
+    axes.grid(axis="x", color=palette().light_grey)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=8, columnspacing=1.0)
+    axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=points(8), columnspacing=1.0)
 
 
 def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> None:
-    """The curves should lie on one another: thick ones below, thin ones above, so that each can be seen."""
-    for index, result in enumerate(results):
-        drifts = result["strategy"] == "none"
-        colour, style, width = _DRIFTING if drifts else _CURVES[min(index, len(_CURVES) - 1)]
-        steps = range(1, len(result["losses"]) + 1)
-        axes.plot(steps, result["losses"], style, color=colour, linewidth=width, label=result["strategy"])
-    axes.axhline(math.log(vocabulary), color=DARK_GREY, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.text(1, math.log(vocabulary), f" ln {vocabulary}: a guess", va="bottom", fontsize=9, color=DARK_GREY)
-    axes.set_xlabel("step")
+    """They should lie on one another, but for those without synchronisation."""
+    draw_loss_curves(axes, {result["strategy"]: result["losses"] for result in results})
+    axes.axhline(math.log(vocabulary), color=palette().dark_grey, linewidth=0.8, linestyle=(0, (1, 3)))
+    axes.text(
+        max(len(result["losses"]) for result in results),
+        math.log(vocabulary),
+        f"ln {vocabulary}: a guess",
+        ha="right",
+        va="bottom",
+        fontsize=points(9),
+        color=palette().dark_grey,
+    )
     axes.set_ylabel("loss, mean over ranks (nats per token)")
-    axes.set_title("loss with each strategy, from the same start", fontsize=10)
-    axes.legend(frameon=False, ncols=1 + len(results) // 7, fontsize=8)
+    axes.set_title("loss with each strategy, from the same start", fontsize=points(10))
+    axes.legend(frameon=False, ncols=1 + len(results) // 7, fontsize=points(8), handlelength=3)

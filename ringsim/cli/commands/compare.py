@@ -10,7 +10,7 @@ import click
 
 from ringsim.calibration import Comparison, compare_logs, compare_measurements, compare_run, picture_names
 from ringsim.cli.inputs import Timings, timings_options
-from ringsim.cli.options import json_option, load_simulated
+from ringsim.cli.options import json_option, load_simulated, refuse_without, style_option
 from ringsim.console import Quantity, parse_share
 from ringsim.files import atomic_file
 from ringsim.measurements import RecordedRun
@@ -31,17 +31,22 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
     help="A directory for the pictures, the table, all cells as CSV and JSON, and recorded runs as a trace.",
 )
 @click.option("--fail-above", type=SHARE, help="Exit with 1 if the median |error| of held-out cells is more: 10%.")
+@style_option
 @json_option
-def compare(timings: Timings, name: str, output: Path | None, fail_above: float | None, as_json: bool) -> None:
+def compare(
+    timings: Timings, name: str, output: Path | None, fail_above: float | None, style: str | None, as_json: bool
+) -> None:
     """Predict what FILES (measurements, or logs as for calibrate) hold, and lay it beside what was measured."""
+    refuse_without("style", output, "output")
     cluster = load_simulated(name) if timings.measurements else load_network(name)
     comparing = compare_measurements if timings.measurements else compare_logs
     comparison = comparing(timings.cases, cluster)
     text = format_comparison(comparison)
     click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
     if output:
-        _report(comparison, text, output)
-        _report_runs([run for measurements in timings.measurements for run in measurements.runs], cluster, output)
+        _report(comparison, text, output, style)
+        runs = [run for measurements in timings.measurements for run in measurements.runs]
+        _report_runs(runs, cluster, output, style)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
 
@@ -54,7 +59,7 @@ def _median_error(comparison: Comparison) -> float:
     return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
-def _report(comparison: Comparison, text: str, output: Path) -> None:
+def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> None:
     from ringsim.report.plots.comparison_figure import save_errors, save_times  # noqa: PLC0415  takes most of a second
 
     output.mkdir(parents=True, exist_ok=True)
@@ -66,11 +71,11 @@ def _report(comparison: Comparison, text: str, output: Path) -> None:
     ):
         with atomic_file(output / name) as file:
             file.write(content.encode())
-    save_times(comparison, output / "times.png")
-    save_errors(comparison, output / "errors.png")
+    save_times(comparison, output / "times.png", style)
+    save_errors(comparison, output / "errors.png", style)
 
 
-def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path) -> None:
+def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path, style: str | None) -> None:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
     from ringsim.report.plots.run_figure import save_run  # noqa: PLC0415  as above
 
@@ -83,4 +88,4 @@ def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path) ->
     if compared:
         write_run_trace(output / "runs.json", compared)
     for name, pair in zip(picture_names([pair.run for pair in compared]), compared, strict=True):
-        save_run(pair, output / name)
+        save_run(pair, output / name, style)

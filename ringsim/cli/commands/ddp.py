@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import RANKS, json_option, network_options
+from ringsim.cli.options import RANKS, json_option, network_options, refuse_without, style_option
 from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers, progress_bar
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
@@ -58,6 +58,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
 @network_options
 @json_option
 @click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
+@style_option
 def ddp(
     profile_file: Path | None,
     layers_file: Path | None,
@@ -67,16 +68,18 @@ def ddp(
     scaling: list[int] | None,
     as_json: bool,
     output: Path | None,
+    style: str | None,
     **settings: Any,
 ) -> None:
     """How long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
+    refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
     prediction = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
     click.echo(json.dumps(prediction.as_dict(), allow_nan=False) if as_json else format_prediction(prediction))
     if output:
         from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
 
-        save_prediction(prediction, output)
+        save_prediction(prediction, output, style)
 
 
 def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:

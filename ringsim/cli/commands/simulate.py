@@ -30,7 +30,7 @@ def simulate(
     explanation = None if too_large else explain(schedule, network, size)
     result = summarise(schedule, network, size, explanation) | {"not_explained": too_large}
     if explanation and trace:
-        write_trace(trace, [("simulated", explanation.timeline)])
+        write_trace(trace, [("simulated", explanation.timeline)], [explanation.stall])
     if as_json:
         ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
         click.echo(json.dumps(result | ranks, allow_nan=False))

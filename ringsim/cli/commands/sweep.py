@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import MAX_TRANSFERS, Sweep, run_sweep
-from ringsim.cli.options import COLLECTIVES, MAX_RANKS, json_option, networks_options
+from ringsim.cli.options import COLLECTIVES, MAX_RANKS, json_option, networks_options, refuse_without, style_option
 from ringsim.console import FILE, OUTPUT, PICTURE, Quantity, parse_numbers, progress_bar
 from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS
@@ -41,11 +41,15 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
 @click.option("--from", "source", type=FILE, help="A CSV file; simulate nothing.")
 @click.option("--csv", "table", type=OUTPUT, help="Where to save all cells.")
 @click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
+@style_option
 @json_option
-def sweep(source: Path | None, table: Path | None, output: Path | None, as_json: bool, **run: Any) -> None:
+def sweep(
+    source: Path | None, table: Path | None, output: Path | None, style: str | None, as_json: bool, **run: Any
+) -> None:
     """Who is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    refuse_without("style", output, "output")
     if source:
-        _refuse_given_beside({"source", "table", "output", "as_json"})
+        _refuse_given_beside({"source", "table", "output", "style", "as_json"})
     result = Sweep.from_csv(source) if source else _sweep_with_bar(**run)
     if table:
         result.to_csv(table)
@@ -54,7 +58,7 @@ def sweep(source: Path | None, table: Path | None, output: Path | None, as_json:
     if output:
         from ringsim.report.plots.sweep_figure import save_sweep  # noqa: PLC0415  takes most of a second to import
 
-        save_sweep(result, output)
+        save_sweep(result, output, style)
 
 
 def _sweep_with_bar(

@@ -1,7 +1,6 @@
 """Pictures of a `Comparison`: time against size, predicted and measured, and error against size."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,70 +8,118 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ringsim.calibration import ComparedCase, Comparison
-from ringsim.files import atomic_file
 from ringsim.network import Floats
-from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, SKY, VERMILLION, WHITE
+from ringsim.report.plots.algorithm_styles import Style, series_style
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.units import format_size, format_time
 
-_COLOURS = (BLUE, VERMILLION, ORANGE, SKY, BLACK, GREY)
-_DASHES = ("-", "--", ":", "-.")  # so that more groups than colours can be told apart
-_DPI = 144
 _SIZE = (10.0, 5.6)  # inches
-_MAX_GROUPS = len(_COLOURS) * len(_DASHES)
+_MAX_GROUPS = 24  # whose lines can be told apart
+_LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
+_FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
-def save_times(comparison: Comparison, path: Path) -> None:
+def save_times(comparison: Comparison, path: Path, style: str | None = None) -> None:
     """Draws time against size into a file, see `draw_times`."""
-    _save(draw_times(comparison), path)
+    save_figure(lambda: draw_times(comparison), path, style)
 
 
 def draw_times(comparison: Comparison) -> Figure:
     """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
-    for group in _groups(comparison):
-        axes.plot(group.sizes, group.times_s("predicted"), group.dash, color=group.colour, linewidth=1.6)
+    groups = _groups(comparison)
+    for group in groups[:_MAX_GROUPS]:
+        colour = group.style.colour
+        axes.plot(group.sizes, group.times_s("predicted"), linestyle=group.style.stroke, color=colour, linewidth=1.6,
+                  label=group.label)  # fmt: skip
         measured, low, high = (group.times_s(name) for name in ("measured", "low", "high"))
         bars = np.stack([np.maximum(measured - low, 0), np.maximum(high - measured, 0)])
-        axes.errorbar(group.sizes, measured, yerr=bars, fmt="none", ecolor=group.colour, elinewidth=1)
-        _points(axes, group, measured)
+        axes.errorbar(group.sizes, measured, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
+        _draw_points(axes, group, measured)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("time")
-    _legend(axes, comparison, [Line2D([], [], color=DARK_GREY, label="predicted")])
+    _draw_legend(axes, groups, [Line2D([], [], color=palette().dark_grey, label="predicted")])
     return figure
 
 
-def save_errors(comparison: Comparison, path: Path) -> None:
-    """Draws the error of each case; bars show how far the measured times themselves lie apart."""
+def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
+    """Draws the error of each case into a file, see `draw_errors`."""
+    save_figure(lambda: draw_errors(comparison), path, style)
+
+
+def draw_errors(comparison: Comparison) -> Figure:
+    """Draws the error of each case; bars show how far the measured times themselves lie apart.
+
+    In percent where all are small, else as factors on a logarithmic axis, on which half and twice are as far off.
+    """
     figure, axes = _page(f"Error of the prediction on {comparison.network}")
-    for group in _groups(comparison):
-        measured, error = group.times_s("measured"), group.times_s("predicted") / group.times_s("measured") - 1
-        low, high = group.times_s("low") / measured - 1, group.times_s("high") / measured - 1
-        axes.vlines(group.sizes, low, high, color=LIGHT_GREY, linewidth=5, zorder=0)
-        axes.plot(group.sizes, error, group.dash, color=group.colour, linewidth=1)
-        _points(axes, group, error)
-    axes.axhline(0, color=DARK_GREY, linewidth=1)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0%}"))
-    axes.set_ylabel("predicted / measured - 1")
-    _legend(axes, comparison, [Line2D([], [], color=LIGHT_GREY, linewidth=5, label="spread of the measured")])
-    _save(figure, path)
+    groups = _groups(comparison)
+    ratios = np.concatenate([group.ratios for group in groups]) if groups else np.ones(1)
+    is_linear = bool((np.abs(ratios - 1) <= _LINEAR_ERRORS).all())
+    for group in groups[:_MAX_GROUPS]:
+        low, high = (group.times_s(name) / group.times_s("measured") for name in ("low", "high"))
+        axes.vlines(group.sizes, low, high, color=palette().light_grey, linewidth=5, zorder=0)
+        axes.plot(group.sizes, group.ratios, linestyle=group.style.stroke, color=group.style.colour, linewidth=1,
+                  label=group.label)  # fmt: skip
+        _draw_points(axes, group, group.ratios)
+    axes.axhline(1, color=palette().dark_grey, linewidth=1)
+    _set_error_axis(axes, ratios, is_linear=is_linear)
+    _draw_legend(
+        axes, groups, [Line2D([], [], color=palette().light_grey, linewidth=5, label="spread of the measured")]
+    )
+    return figure
+
+
+def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
+    """Of the predicted time over the measured one."""
+    if is_linear:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_percent(value)))
+        axes.set_ylabel("predicted / measured - 1")
+        return
+    furthest = float(np.exp(np.abs(np.log(ratios)).max()))
+    shown = [factor for factor in _FACTORS if factor <= 1.5 * furthest]
+    shown = [1.0, *shown[1:][:: -(-len(shown) // 6)]]
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(sorted({*shown, *(1 / factor for factor in shown)})))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel("predicted / measured")
+
+
+def format_percent(ratio: float) -> str:
+    """Returns how far off a prediction is in percent: +20%."""
+    return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
+
+
+def format_factor(ratio: float) -> str:
+    """Returns how far off a prediction is in words: 2 times too long, 3 times too short."""
+    if abs(np.log(ratio)) < 1e-6:
+        return "right"
+    return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"
 
 
 class _Group(NamedTuple):
     """Cases that differ in size alone, and how they are drawn."""
 
     label: str
-    colour: str
-    dash: str
+    style: Style
+    marker: str
     cases: Sequence[ComparedCase]
 
     @property
     def sizes(self) -> Floats:
         return np.array([compared.case.size_bytes for compared in self.cases], dtype=float)
+
+    @property
+    def ratios(self) -> Floats:
+        """(num_cases,): the predicted times over the measured ones."""
+        return self.times_s("predicted") / self.times_s("measured")
 
     def times_s(self, name: str) -> Floats:
         """(num_cases,) seconds."""
@@ -85,56 +132,61 @@ class _Group(NamedTuple):
         return np.array(values[name], dtype=float)
 
 
-def _groups(comparison: Comparison) -> Iterator[_Group]:
+def _groups(comparison: Comparison) -> list[_Group]:
     cases_by_line: dict[tuple[str, str, int, int], list[ComparedCase]] = {}
     for compared in comparison.cases:
         case = compared.case
         if compared.predicted_s is not None:
             key = case.collective, case.algorithm, case.num_ranks, case.num_nodes
             cases_by_line.setdefault(key, []).append(compared)
-    for number, ((test, algorithm, ranks, nodes), cases) in enumerate(sorted(cases_by_line.items())[:_MAX_GROUPS]):
+    groups = []
+    for number, ((test, algorithm, ranks, nodes), cases) in enumerate(sorted(cases_by_line.items())):
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
-        dash, colour = divmod(number, len(_COLOURS))
         ordered = sorted(cases, key=lambda compared: compared.case.size_bytes)
-        yield _Group(f"{test} ({algorithm}), {ranks} ranks{hosts}", _COLOURS[colour], _DASHES[dash], ordered)
+        groups.append(_Group(f"{test} ({algorithm}), {ranks} ranks{hosts}", *series_style(number), ordered))
+    return groups
 
 
-def _points(axes: Axes, group: _Group, values: Floats) -> None:
+def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
     """Filled where held out, hollow where used in the calibration."""
     used = np.array([compared.used_in_calibration for compared in group.cases], dtype=bool)
-    for mask, face in ((~used, group.colour), (used, WHITE)):
-        axes.scatter(group.sizes[mask], values[mask], s=26, color=group.colour, facecolors=face, zorder=3)
+    for mask, face in ((~used, group.style.colour), (used, palette().paper)):
+        axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
+                     facecolors=face, zorder=3)  # fmt: skip
 
 
 def _page(title: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+    figure = new_figure(*_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_title(title, loc="left", fontsize=points(12), fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9))
     axes.set_xlabel("size of the whole tensor")
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.6)
+    axes.grid(axis="y", color=palette().light_grey, linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
 
 
-def _legend(axes: Axes, comparison: Comparison, others: list[Line2D]) -> None:
-    groups = list(_groups(comparison))
+def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> None:
+    """What occurs, and how many lines are not drawn, as nobody could tell them apart."""
     _set_size_ticks(axes, groups)
-    point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": DARK_GREY}
-    others = [
-        *others,
-        Line2D([], [], **point, markerfacecolor=DARK_GREY, label="measured, held out"),
-        Line2D([], [], **point, markerfacecolor=WHITE, label="measured, used in the calibration"),
-    ]
-    lines = [Line2D([], [], color=group.colour, **_dashed(group), label=group.label) for group in groups]
-    axes.legend(handles=[*lines, *others], fontsize=8, framealpha=1, edgecolor=WHITE, loc="upper left",
+    colours = palette()
+    point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
+    used = {compared.used_in_calibration for group in groups for compared in group.cases}
+    for kind, face, label in ((False, colours.dark_grey, "measured, held out"),
+                              (True, colours.paper, "measured, used in the calibration")):  # fmt: skip
+        if kind in used:
+            others.append(Line2D([], [], **point, markerfacecolor=face, label=label))
+    lines = [
+        Line2D([], [], color=group.style.colour, linestyle=group.style.stroke, marker=group.marker, markersize=4,
+               label=group.label)
+        for group in groups[:_MAX_GROUPS]
+    ]  # fmt: skip
+    if len(groups) > _MAX_GROUPS:
+        others.append(Line2D([], [], linestyle="none", label=f"and {len(groups) - _MAX_GROUPS} more, not drawn"))
+    axes.legend(handles=[*lines, *others], fontsize=points(8), frameon=False, handlelength=3.2, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))  # fmt: skip
-
-
-def _dashed(group: _Group) -> dict[str, Any]:
-    return {"linestyle": group.dash}
 
 
 def _set_size_ticks(axes: Axes, groups: Sequence[_Group]) -> None:
@@ -144,8 +196,3 @@ def _set_size_ticks(axes: Axes, groups: Sequence[_Group]) -> None:
     ticks = 2.0 ** np.arange(first, last + 1, max(1, -(-(last - first) // 8)))
     axes.set_xticks(ticks, [format_size(tick) for tick in ticks.tolist()])
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic_file(os.fspath(path)) as file:
-        figure.savefig(file, format="png", dpi=_DPI)

@@ -15,7 +15,7 @@ from PIL import Image
 from ringsim.analysis import Animation
 from ringsim.files import atomic_file
 from ringsim.report.plots.film_views import ChunksView, GraphView, TimeView
-from ringsim.report.plots.palette import BLUE
+from ringsim.report.plots.palette import palette
 from ringsim.units import format_size, format_time
 
 _FRAMES_PER_STEP = 13
@@ -74,7 +74,7 @@ class Film:
             lanes = self.figure.add_subplot(cells[1, :])
             self._views.append(TimeView(lanes, run, self._first_s, self._last_s))
         self._texts = [
-            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in _LINES]
+            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in _lines()]
             for number in range(len(runs))
         ]
 
@@ -103,11 +103,13 @@ class Film:
             on_progress(1)
 
 
-_LINES: tuple[tuple[float, dict[str, Any]], ...] = (
-    (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
-    (0.9, {"fontsize": 10, "fontweight": "bold", "color": BLUE, "va": "center"}),
-    (0.858, {"fontsize": 9.5, "va": "center"}),
-)
+def _lines() -> tuple[tuple[float, dict[str, Any]], ...]:
+    """The height of each line above the views, and how it is written: title, phase and sentence."""
+    return (
+        (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
+        (0.9, {"fontsize": 10, "fontweight": "bold", "color": palette().blue, "va": "center"}),
+        (0.858, {"fontsize": 9.5, "va": "center"}),
+    )
 
 
 def _title(run: Animation) -> str:
@@ -135,8 +137,8 @@ def _save_gif(film: Film, path: Path, on_progress: OnProgress) -> None:
     sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
     for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
         sample.paste(frame, (0, place * frame.height))
-    palette = sample.quantize(_COLOURS, dither=Image.Dither.NONE)
-    drawn = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    colours = sample.quantize(_COLOURS, dither=Image.Dither.NONE)
+    drawn = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     frame_ms = 1000 // _FRAMES_PER_S
     durations = [frame_ms] * (len(drawn) - 1) + [frame_ms * _HOLD]
     with atomic_file(path) as file:

@@ -10,7 +10,7 @@ from matplotlib.patches import Circle, Rectangle
 from ringsim.analysis import Animation, GraphShape
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.plots.boxes import Floats, boxes
-from ringsim.report.plots.palette import BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, PALE_GREY, SKY, VERMILLION, WHITE
+from ringsim.report.plots.palette import palette
 from ringsim.schedule import Bools, Ints
 
 _GREEN = "#009E73"
@@ -41,7 +41,7 @@ class GraphView:
         self._draw_links()
         for rank, (x, y) in enumerate(self._run.graph.places.tolist()):
             circle = Circle(
-                (x, y), self._radius, facecolor=WHITE, edgecolor=self._colours[rank], linewidth=2.5, zorder=3
+                (x, y), self._radius, facecolor=palette().paper, edgecolor=self._colours[rank], linewidth=2.5, zorder=3
             )
             self._axes.add_patch(circle)
             if self._few:
@@ -54,15 +54,21 @@ class GraphView:
         run = self._run
         for box in run.graph.hosts:
             size = (box.right - box.left, box.bottom - box.top)
-            self._axes.add_patch(Rectangle((box.left, box.top), *size, facecolor=PALE_GREY, edgecolor=LIGHT_GREY))
+            self._axes.add_patch(
+                Rectangle((box.left, box.top), *size, facecolor=palette().pale_grey, edgecolor=palette().light_grey)
+            )
         pairs = np.unique(np.column_stack([run.timeline.src, run.timeline.dst]).astype(np.int64), axis=0)
-        self._axes.add_collection(LineCollection(self._lines(pairs), colors=LIGHT_GREY, linewidths=1.2, zorder=1))
+        self._axes.add_collection(
+            LineCollection(self._lines(pairs), colors=palette().light_grey, linewidths=1.2, zorder=1)
+        )
         wrong = [
             (pair.src, pair.dst) for pair in run.troubles.pairs if pair.slowdown > 1.05 or pair.fails_at_s is not None
         ]
         if wrong:
             self._axes.add_collection(
-                LineCollection(self._lines(np.array(wrong)), colors=VERMILLION, linewidths=2, linestyles="--", zorder=1)
+                LineCollection(
+                    self._lines(np.array(wrong)), colors=palette().vermillion, linewidths=2, linestyles="--", zorder=1
+                )
             )
 
     def _draw_chunks(self, time_s: float) -> None:
@@ -101,16 +107,27 @@ class GraphView:
 
     def _draw_chunk(self, row: int, x: float, y: float) -> None:
         run, timeline = self._run, self._run.timeline
-        edge = VERMILLION if not np.isfinite(timeline.applied_s[row]) else DARK_GREY if timeline.reduce[row] else _GREEN
+        edge = (
+            palette().vermillion
+            if not np.isfinite(timeline.applied_s[row])
+            else palette().dark_grey
+            if timeline.reduce[row]
+            else _GREEN
+        )
         if not self._few:
             self._axes.add_patch(
-                Circle((x, y), 0.4 * self._radius, facecolor=BLUE if edge == DARK_GREY else edge, zorder=5)
+                Circle(
+                    (x, y),
+                    0.4 * self._radius,
+                    facecolor=palette().blue if edge == palette().dark_grey else edge,
+                    zorder=5,
+                )
             )
             return
         width = self._width
         height, left = 0.62 * width, x - width / 2
         self._axes.add_patch(
-            Rectangle((left, y - height / 2), width, height, facecolor=WHITE, edgecolor="none", zorder=5)
+            Rectangle((left, y - height / 2), width, height, facecolor=palette().paper, edgecolor="none", zorder=5)
         )
         _draw_stripes(
             self._axes, run.sent[row], self._colours, (left, y, width, height / 2), run.schedule.collective.reduces
@@ -184,13 +201,13 @@ class ChunksView:
         self._axes.imshow(image, extent=(0, num_chunks, num_ranks, 0), aspect="auto", interpolation="nearest")
         rank, chunk = np.indices(finished.shape).reshape(2, -1)
         cells = boxes(rank, chunk + across, chunk + 1 - across, (down, 1 - down))
-        for rows, colour, width in ((~finished.ravel(), GREY, 0.6), (finished.ravel(), _GREEN, 2.4)):
+        for rows, colour, width in ((~finished.ravel(), palette().grey, 0.6), (finished.ravel(), _GREEN, 2.4)):
             frames = PolyCollection(list(cells[rows]), facecolors="none", edgecolors=colour, linewidths=width)
             self._axes.add_collection(frames, autolim=False)
 
     def _stripes(self, held: Bools) -> Floats:
         """(num_ranks, num_chunks, stripes, 3): a stripe for each contributor, or one where nothing is summed."""
-        colours, empty = np.array([to_rgb(colour) for colour in self._colours]), np.array(to_rgb(PALE_GREY))
+        colours, empty = np.array([to_rgb(colour) for colour in self._colours]), np.array(to_rgb(palette().pale_grey))
         if self._run.schedule.collective.reduces:
             return np.where(held[..., None], colours, empty)
         present = np.any(held, axis=-1, keepdims=True)
@@ -230,19 +247,21 @@ class TimeView:
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.annotate(unit, (1, 0), (0, -4), "axes fraction", "offset points", fontsize=8, ha="right", va="top")
         self._draw_bars(axes, run)
-        self._now: Line2D = axes.axvline(0, color=DARK_GREY, linewidth=1.2, zorder=6)
-        self._ahead = Rectangle((0, 0), self._last, num_ranks, color=WHITE, alpha=0.62, zorder=5)
+        self._now: Line2D = axes.axvline(0, color=palette().dark_grey, linewidth=1.2, zorder=6)
+        self._ahead = Rectangle((0, 0), self._last, num_ranks, color=palette().paper, alpha=0.62, zorder=5)
         axes.add_patch(self._ahead)
 
     def _draw_bars(self, axes: Axes, run: Animation) -> None:
         timeline, until_s = run.timeline, run.timeline.until_s
         least = 0.003 * self._last  # so that what takes no time can be seen
-        for reduce, sends, applies in ((True, BLUE, ORANGE), (False, SKY, _GREEN)):
+        for reduce, sends, applies in ((True, palette().blue, palette().orange), (False, palette().sky, _GREEN)):
             rows = (timeline.reduce == reduce) & np.isfinite(timeline.start_s)
             begin, end = timeline.start_s[rows], np.minimum(timeline.left_s[rows], until_s)
             shapes = boxes(timeline.src[rows], begin * self._scale, end * self._scale, (0.06, 0.52))
-            colours = np.where(np.isfinite(timeline.left_s[rows]), sends, VERMILLION).tolist()
-            axes.add_collection(PolyCollection(list(shapes), facecolors=colours, edgecolors=WHITE, linewidths=0.4))
+            colours = np.where(np.isfinite(timeline.left_s[rows]), sends, palette().vermillion).tolist()
+            axes.add_collection(
+                PolyCollection(list(shapes), facecolors=colours, edgecolors=palette().paper, linewidths=0.4)
+            )
             rows = (timeline.reduce == reduce) & np.isfinite(timeline.applied_s)
             end = timeline.applied_s[rows] * self._scale
             begin = np.minimum(timeline.apply_s[rows] * self._scale, end - least)

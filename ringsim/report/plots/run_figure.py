@@ -1,7 +1,6 @@
 """The space-time picture of one run: a lane for each rank, a slanted line for each transfer, predicted and measured."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,39 +9,42 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import offset_copy
 
 from ringsim.calibration import ComparedRun
-from ringsim.files import atomic_file
-from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, SKY, VERMILLION, WHITE
+from ringsim.report.plots.lane_notes import shifted, strided
+from ringsim.report.plots.lanes import time_unit
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.schedule import Bools
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time
 
 MAX_LINES = 400  # of each side; more of them run into each other
 _FEW_LINES = 100  # up to so many are drawn wider
-_PEACH = "#FBCBA5"  # vermillion, as SKY is blue
-_KINDS = ((True, "to add", SKY, BLUE), (False, "to overwrite", _PEACH, VERMILLION))
-_DPI = 144
 _WIDTH, _LANE, _STEPS, _REST = 11.0, 0.75, 1.6, 2.0  # inches
 _MAX_LANES = 7.5
 
 
-def save_run(compared: ComparedRun, path: str | os.PathLike[str]) -> None:
-    """Draws the picture and writes it to `path` as PNG, whole or not at all. Raises OSError if it cannot be written."""
-    with atomic_file(Path(path)) as file:
-        draw_run(compared).savefig(file, format="png", dpi=_DPI)
+def save_run(compared: ComparedRun, path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draws the picture and writes it to `path`, as `save_figure` does and with its errors."""
+    save_figure(lambda: draw_run(compared), path, style)
+
+
+def _kinds() -> tuple[tuple[bool, str, str, str], ...]:
+    """Whether a transfer is added, that in words, and the colours as predicted and as measured."""
+    colours = palette()
+    return ((True, "to add", colours.sky, colours.blue), (False, "to overwrite", colours.peach, colours.vermillion))
 
 
 def draw_run(compared: ComparedRun) -> Figure:
     """Draws time and ranks above, of many steps only some; below, the time of a transfer of each step."""
     run = compared.run
     lanes = min(_LANE * run.num_ranks, _MAX_LANES)
-    figure = Figure(figsize=(_WIDTH, lanes + _STEPS + _REST), dpi=_DPI, layout="constrained")
+    figure = new_figure(_WIDTH, lanes + _STEPS + _REST, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(lanes + 0.6, _STEPS))
     every = -(-len(run) // MAX_LINES)
-    figure.suptitle(_title(compared), x=0.01, ha="left", fontsize=12, fontweight="bold")
-    _draw_lanes(figure, above, compared, every)
+    figure.suptitle(_title(compared), x=0.01, ha="left", fontsize=points(12), fontweight="bold")
+    _draw_lanes(above, compared, every)
     _draw_steps(below, compared)
     return figure
 
@@ -67,23 +69,24 @@ def _note(compared: ComparedRun, every: int) -> str:
     return "; ".join(parts)
 
 
-def _draw_lanes(figure: Figure, axes: Axes, compared: ComparedRun, every: int) -> None:
+def _draw_lanes(axes: Axes, compared: ComparedRun, every: int) -> None:
     run = compared.run
-    scale, unit = _time_unit(max(run.time_s, compared.predicted.time_s))
+    scale, unit = time_unit(max(run.time_s, compared.predicted.time_s))
     first, last = min(run.begin_s) * scale, max(*run.end_s, compared.predicted.time_s) * scale
     axes.set_xlim(first - 0.005 * (last - first), last + 0.01 * (last - first))
     axes.set_ylim(run.num_ranks - 0.6, -0.4)
-    axes.set_yticks(range(run.num_ranks), [f"rank {rank}" for rank in range(run.num_ranks)], fontsize=9)
-    axes.set_xlabel(f"time since the last rank began ({unit})", fontsize=9)
+    named = strided(run.num_ranks, 10, 72 * min(_LANE, _MAX_LANES / run.num_ranks))
+    axes.set_yticks(named, [f"rank {rank}" for rank in named], fontsize=points(9))
+    axes.set_xlabel(f"time since the last rank began ({unit})", fontsize=points(9))
     axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="x", labelsize=points(8))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(_note(compared, every), loc="left", fontsize=9, color=DARK_GREY)
-    axes.hlines(np.arange(run.num_ranks), first, last, color=LIGHT_GREY, linewidth=0.8, zorder=0)
+    axes.set_title(_note(compared, every), loc="left", fontsize=points(9), color=palette().dark_grey)
+    axes.hlines(np.arange(run.num_ranks), first, last, color=palette().light_grey, linewidth=0.8, zorder=0)
     drawn = compared.measured.step % every == 0
     wide, thin = (5.0, 1.3) if drawn.sum() <= _FEW_LINES else (3.0, 0.9)
     handles = []
-    for reduce, does, pale, dark in _KINDS:
+    for reduce, does, pale, dark in _kinds():
         rows = drawn & (compared.measured.reduce == reduce)
         if rows.any():
             _draw_transfers(axes, compared.predicted, rows, scale, colors=pale, linewidths=wide, zorder=1)
@@ -93,9 +96,11 @@ def _draw_lanes(figure: Figure, axes: Axes, compared: ComparedRun, every: int) -
                 Line2D([], [], color=dark, linewidth=thin, marker="o", markersize=3, label=f"measured, {does}"),
             ]
     handles += _draw_ends(axes, compared, scale)
-    above_note = offset_copy(axes.transAxes, figure, y=20, units="points")
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=above_note, fontsize=8,
-                ncols=len(handles), frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8)  # fmt: skip
+    above_note = shifted(axes, axes.transAxes, y=points(20))
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=above_note, fontsize=points(8),
+        ncols=len(handles), frameon=False, borderaxespad=0, columnspacing=1.4, handlelength=1.8,
+    )  # fmt: skip
 
 
 def _draw_transfers(axes: Axes, timeline: Timeline, rows: Bools, scale: float, **style: Any) -> None:
@@ -112,34 +117,36 @@ def _draw_ends(axes: Axes, compared: ComparedRun, scale: float) -> list[Line2D]:
     """When each side was done, and where ranks began, as those that began early only wait."""
     run = compared.run
     ends = ((compared.predicted.time_s, "--", "predicted end"), (run.time_s, "-", "measured end"))
-    handles = [axes.axvline(end * scale, color=DARK_GREY, linestyle=dash, linewidth=1, zorder=2, label=label)
+    handles = [axes.axvline(end * scale, color=palette().dark_grey, linestyle=dash, linewidth=1, zorder=2, label=label)
                for end, dash, label in ends]  # fmt: skip
     begins = np.array(run.begin_s) * scale
-    handles += axes.plot(begins, np.arange(run.num_ranks), linestyle="none", marker=">", markersize=6, color=BLACK,
-                         markerfacecolor=WHITE, zorder=5, clip_on=False, label="began")  # fmt: skip
+    marker: dict[str, Any] = {
+        "marker": ">",
+        "markersize": 6,
+        "color": palette().ink,
+        "markerfacecolor": palette().paper,
+    }
+    places = begins, np.arange(run.num_ranks)
+    handles += axes.plot(*places, linestyle="none", zorder=5, clip_on=False, label="began", **marker)
     return handles
 
 
 def _draw_steps(axes: Axes, compared: ComparedRun) -> None:
     """What each transfer took from being issued to being applied, by step."""
     took = [side.applied_s - side.start_s for side in (compared.predicted, compared.measured)]
-    scale, unit = _time_unit(max(float(times_s.max(initial=0)) for times_s in took))
+    scale, unit = time_unit(max(float(times_s.max(initial=0)) for times_s in took))
     step, reduce = compared.measured.step, compared.measured.reduce
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.6)
+    axes.grid(axis="y", color=palette().light_grey, linewidth=0.6)
     axes.set_axisbelow(True)
-    for kind, _, pale, dark in _KINDS:
+    for kind, _, pale, dark in _kinds():
         rows = reduce == kind
         axes.plot(step[rows], took[0][rows] * scale, "_", color=pale, markersize=14, markeredgewidth=5)
         axes.plot(step[rows], took[1][rows] * scale, "o", color=dark, markersize=3.5)
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step", fontsize=9)
-    axes.set_ylabel(unit, fontsize=9)
-    axes.tick_params(labelsize=8, color=GREY)
-    axes.set_title("What each transfer took, from being issued to being applied", loc="left", fontsize=9,
-                   color=DARK_GREY)  # fmt: skip
-
-
-def _time_unit(time_s: float) -> tuple[float, str]:
-    return next(((scale, unit) for scale, unit in ((1.0, "s"), (1e3, "ms")) if time_s * scale >= 1), (1e6, "us"))
+    axes.set_xlabel("step", fontsize=points(9))
+    axes.set_ylabel(unit, fontsize=points(9))
+    axes.tick_params(labelsize=points(8), color=palette().grey)
+    axes.set_title("What each transfer took, from being issued to being applied", loc="left", fontsize=points(9),
+                   color=palette().dark_grey)  # fmt: skip

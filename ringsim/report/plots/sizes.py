@@ -5,24 +5,28 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ringsim.analysis import Overview
-from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, PALE_GREY, SKY, VERMILLION, WHITE
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import points
 from ringsim.units import format_size, format_time
 
 
 def draw_sizes(axes: Axes, overview: Overview) -> None:
     """Draws simulated time against size, the closed form over it, the two regimes and the size of this run."""
-    axes.set_title("Time against size", loc="left", fontsize=11, fontweight="bold")
+    axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     sizes = overview.sizes_bytes
+    if not len(sizes):
+        _say(axes, "the run never finishes, however small the data")
+        return
     axes.set_xscale("log", base=2)
     axes.set_xlim(sizes[0], sizes[-1])
     _set_size_ticks(axes, overview)
     if not overview.times_s.min() > 0:
-        axes.set_yticks([])
-        axes.text(0.5, 0.5, "no time passes", transform=axes.transAxes, ha="center", va="center", fontsize=10)
+        _say(axes, "no time passes")
         return
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
@@ -31,52 +35,83 @@ def draw_sizes(axes: Axes, overview: Overview) -> None:
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
     _draw_regimes(axes, overview)
     handles = _draw_times(axes, overview)
-    axes.legend(handles=handles, loc="upper left", fontsize=8, framealpha=1, edgecolor=WHITE)
+    if overview.stall:
+        text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
+        axes.annotate(text, (sizes[-1], overview.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
+                      fontsize=points(9), color=palette().vermillion,
+                      bbox={"facecolor": palette().paper, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+    axes.legend(handles=handles, loc="upper left", fontsize=points(8), framealpha=1, edgecolor=palette().paper)
+
+
+def _say(axes: Axes, why: str) -> None:
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(10))
 
 
 def _set_size_ticks(axes: Axes, overview: Overview) -> None:
     ticks = overview.sizes_bytes[::4]
     axes.set_xticks(ticks, [format_size(size) for size in ticks.tolist()])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("size of the whole data", fontsize=9)
-    axes.set_ylabel("time", fontsize=9)
+    axes.tick_params(labelsize=points(8))
+    axes.set_xlabel("size of the whole data", fontsize=points(9))
+    axes.set_ylabel("time", fontsize=points(9))
 
 
 def _draw_times(axes: Axes, overview: Overview) -> list[Line2D]:
-    sizes, run_s = overview.sizes_bytes, overview.timeline.time_s
-    dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": BLUE, "markeredgecolor": BLUE}
-    lines = axes.plot(sizes, overview.times_s, color=SKY, linewidth=4, **dots, label="simulated")
+    sizes, run_s, colours = overview.sizes_bytes, overview.timeline.time_s, palette()
+    dots: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 5,
+        "markerfacecolor": colours.blue,
+        "markeredgecolor": colours.blue,
+    }
+    lines = axes.plot(sizes, overview.times_s, color=colours.sky, linewidth=4, **dots, label="simulated")
     if overview.closed_form_s is not None:
-        lines += axes.plot(sizes, overview.closed_form_s, "--", color=VERMILLION, linewidth=1.6, label="closed form")
-    if overview.size_bytes >= sizes[0]:
+        lines += axes.plot(
+            sizes, overview.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form"
+        )
+    if sizes[0] <= overview.size_bytes <= sizes[-1]:
         name = f"this run: {format_size(overview.size_bytes)} in {format_time(run_s)}"
-        diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": BLACK, "markeredgewidth": 1.8, "zorder": 5}
-        lines += axes.plot([overview.size_bytes], [run_s], "D", color=WHITE, **diamond, clip_on=False, label=name)
+        diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": colours.ink, "markeredgewidth": 1.8, "zorder": 5}
+        lines += axes.plot(
+            [overview.size_bytes], [run_s], "D", color=colours.paper, **diamond, clip_on=False, label=name
+        )
     return lines
 
 
 def _draw_regimes(axes: Axes, overview: Overview) -> None:
     """Latency-bound below the crossover, bandwidth-bound above; one regime alone where there is none."""
     first, last = axes.get_xlim()
+    colours = palette()
     crossover = overview.crossover_bytes
     if overview.floor_s > 0:
-        axes.axhline(overview.floor_s, color=DARK_GREY, linestyle=":", linewidth=1.2)
+        axes.axhline(overview.floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2)
     if crossover is None:
         bound = "latency-bound" if overview.floor_s > 0 else "bandwidth-bound"
         _name_regime(axes, first, last, bound)
         return
     border = float(np.clip(crossover, first, last))
-    axes.axvspan(first, border, color=PALE_GREY, linewidth=0)
-    axes.axvline(crossover, color=DARK_GREY, linewidth=1, label="crossover")
+    axes.axvspan(first, border, color=colours.pale_grey, linewidth=0)
+    axes.axvline(crossover, color=colours.dark_grey, linewidth=1, label="crossover")
     floor = format_time(overview.floor_s)
     _name_regime(axes, first, border, f"latency-bound\nmore than half is the {floor} that even 0 bytes take")
     _name_regime(axes, border, last, f"bandwidth-bound\nabove {format_size(crossover)} the bytes take longer than that")
 
 
 def _name_regime(axes: Axes, first: float, last: float, name: str) -> None:
+    """With as many of the lines of the name as have room."""
     if last <= first:
         return
-    middle = float(np.sqrt(first * last))
-    place = axes.get_xaxis_transform()
-    axes.text(middle, 0.03, name, transform=place, fontsize=9, color=DARK_GREY, ha="center", va="bottom")
+    left, right = axes.get_xlim()
+    room = axes.get_position().width * axes.figure.bbox.width * 72 / axes.figure.dpi
+    room *= np.log(last / first) / np.log(right / left)
+    fits = [text for text in (name, name.partition("\n")[0]) if _width(text) < room]
+    if fits:
+        place = axes.get_xaxis_transform()
+        axes.text(float(np.sqrt(first * last)), 0.03, fits[0], transform=place, fontsize=points(9),
+                  color=palette().dark_grey, ha="center", va="bottom")  # fmt: skip
+
+
+def _width(text: str) -> float:
+    """In points, of the longest line."""
+    return max(float(TextPath((0, 0), line, points(9)).get_extents().width) for line in text.split("\n"))

@@ -3,7 +3,6 @@
 import os
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ringsim.analysis import Sweep
-from ringsim.files import atomic_file
-from ringsim.report.network_table import describe_network
 from ringsim.report.plots.algorithm_styles import Style, styles_of
-from ringsim.report.plots.palette import DARK_GREY, LIGHT_GREY
+from ringsim.report.plots.network_note import network_facts
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.report.plots.winner_map import draw_winner_map, set_size_axis
 from ringsim.report.sweep_table import runner_up
 from ringsim.units import format_time
 
-_DPI = 144
 # Inches, here and below.
 _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
@@ -30,15 +28,9 @@ _MAX_PANELS = 3
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
-def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
-
-    The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a
-    suffix that is no picture's.
-    """
-    path = Path(path)
-    with atomic_file(path) as file:
-        draw_sweep(sweep).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
+def save_sweep(sweep: Sweep, path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draws the page and writes it to `path`, as `save_figure` does and with its errors."""
+    save_figure(lambda: draw_sweep(sweep), path, style)
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
@@ -46,16 +38,18 @@ def draw_sweep(sweep: Sweep) -> Figure:
     notes = _notes(sweep)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
     heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
-    figure = Figure(figsize=(_WIDTH, sum(heights)), dpi=_DPI)
+    figure = new_figure(_WIDTH, sum(heights))
     head, *parts, foot = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     styles = styles_of(sweep.algorithms)
     title = f"{sweep.collective.value}: the fastest of {len(sweep.algorithms)} algorithms"
-    head.text(_LEFT / _WIDTH, 0.5, title, fontsize=15, fontweight="bold", va="center")
+    head.text(_LEFT / _WIDTH, 0.5, title, fontsize=points(15), fontweight="bold", va="center")
     for index, network in enumerate(sweep.networks):
         top, bottom = parts[2 * index : 2 * index + 2]
         _draw_map(top, sweep, network, styles, map_height)
         _draw_lines(bottom, sweep, network, styles)
-    foot.text(_LEFT / _WIDTH, 1, "\n".join(notes), fontsize=7.5, color=DARK_GREY, va="top", linespacing=1.35)
+    foot.text(
+        _LEFT / _WIDTH, 1, "\n".join(notes), fontsize=points(7.5), color=palette().dark_grey, va="top", linespacing=1.35
+    )
     return figure
 
 
@@ -72,10 +66,11 @@ def _margins(height: float, above: float, below: float) -> dict[str, Any]:
 
 def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, Style], height: float) -> None:
     axes = figure.subplots(gridspec_kw=_margins(height, 0.5, 0.45))
-    axes.set_title(f"Fastest on network {network}", loc="left", fontsize=11, fontweight="bold")
-    axes.set_title(", ".join(describe_network(sweep.networks[network])), loc="right", fontsize=9, color=DARK_GREY)
+    axes.set_title(f"Fastest on network {network}", loc="left", fontsize=points(11), fontweight="bold")
+    facts = ", ".join(network_facts(sweep.networks[network]))
+    axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
-    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {runner_up(sweep)}", fontsize=9)
+    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {runner_up(sweep)}", fontsize=points(9))
     _draw_legend(figure, areas, 1 - 0.5 / height)
 
 
@@ -86,12 +81,13 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
     for axes, num_ranks in zip(panels, chosen, strict=True):
         _draw_panel(axes, sweep, network, num_ranks, styles)
         set_size_axis(axes, sweep.sizes_bytes, 18 // (2 * len(chosen)))
-        axes.set_xlabel("size of the whole data", fontsize=9)
-        axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=11, fontweight="bold")
-    panels[0].set_ylabel("time", fontsize=9)
+        axes.set_xlabel("size of the whole data", fontsize=points(9))
+        axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=points(11), fontweight="bold")
+    panels[0].set_ylabel("time", fontsize=points(9))
     lines = [
         Line2D([], [], color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
         for name, style in styles.items()
+        if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)
     ]
     _draw_legend(figure, lines, 1 - 0.45 / _LINES_HEIGHT)
 
@@ -100,7 +96,7 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
     """In the margin on the right."""
     place = (1 - _LEGEND / _WIDTH, top)
     figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=8.5, frameon=False, borderaxespad=0,
+        handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=points(8.5), frameon=False, borderaxespad=0,
         handlelength=2.8, labelspacing=0.5,
     )  # fmt: skip
 
@@ -112,17 +108,22 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
         FuncFormatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
     )
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(color=LIGHT_GREY, linewidth=0.5)
+    axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)
     for name, style in reversed(styles.items()):  # the first on top
-        cells = [
-            (cell.size_bytes, cell.time_s)
-            for cell in sweep.cells
-            if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name) and cell.time_s
-        ]
-        if cells:
-            sizes, times = zip(*cells, strict=True)
+        curve = _curve(sweep, network, num_ranks, name)
+        if curve:
+            sizes, times = zip(*curve, strict=True)
             axes.plot(sizes, times, color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
+
+
+def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
+    """Sizes and times of the cells that were simulated, and in which time passes."""
+    return [
+        (cell.size_bytes, cell.time_s)
+        for cell in sweep.cells
+        if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name) and cell.time_s
+    ]
 
 
 def _notes(sweep: Sweep) -> list[str]:

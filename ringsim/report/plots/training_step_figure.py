@@ -1,7 +1,6 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ringsim.files import atomic_file
-from ringsim.report.network_table import describe_network
-from ringsim.report.plots.palette import BLACK, BLUE, DARK_GREY, GREY, LIGHT_GREY, ORANGE, SKY, VERMILLION, WHITE
+from ringsim.report.plots.network_note import named_network
+from ringsim.report.plots.palette import ink_on, palette
+from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 
-_DPI = 144
 # Inches, here and below.
 _WIDTH, _LEFT, _RIGHT = 14.0, 1.25, 0.3
 _TITLE, _LANE, _AXIS, _CURVES, _FOOT = 0.85, 0.62, 0.75, 3.6, 0.35
@@ -24,17 +22,14 @@ _BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
-def save_prediction(prediction: Prediction, path: str | os.PathLike[str]) -> None:
-    """Draws the page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+def save_prediction(prediction: Prediction, path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draws the page and writes it to `path`, as `save_figure` does and with its errors.
 
-    The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for a step that
-    never ends and a suffix that is no picture's.
+    Raises ValueError for a step that never ends, too.
     """
-    path = Path(path)
     if not np.isfinite(prediction.step.step_s):
         raise ValueError(f"{path}: the step never ends, as something fails: there is nothing to draw")
-    with atomic_file(path) as file:
-        draw_prediction(prediction).savefig(file, format=path.suffix[1:] or "png", dpi=_DPI)
+    save_figure(lambda: draw_prediction(prediction), path, style)
 
 
 def draw_prediction(prediction: Prediction) -> Figure:
@@ -42,7 +37,7 @@ def draw_prediction(prediction: Prediction) -> Figure:
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
     lanes = _TITLE + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
     height = lanes + (_CURVES + _FOOT if curves else 0)
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
+    figure = new_figure(_WIDTH, height)
     _write_title(figure, prediction, height)
     rows = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
     top = figure.add_gridspec(1, 1, top=1 - _TITLE / height, bottom=1 - (lanes - _AXIS) / height, **rows)
@@ -61,14 +56,16 @@ def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
         f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
     )
     facts = [
-        *describe_network(prediction.network),
+        *named_network(prediction.network),
         f"{format_size(prediction.profile.gradient_bytes)} of gradients",
         f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
         f"efficiency {100 * step.efficiency:.1f} %",
     ]
     left = _LEFT / _WIDTH
-    figure.text(left, 1 - 0.3 / height, name, fontsize=15, fontweight="bold", va="center")
-    figure.text(left, 1 - 0.6 / height, "   ·   ".join(facts), fontsize=10, color=DARK_GREY, va="center")
+    figure.text(left, 1 - 0.3 / height, name, fontsize=points(15), fontweight="bold", va="center")
+    figure.text(
+        left, 1 - 0.6 / height, "   ·   ".join(facts), fontsize=points(10), color=palette().dark_grey, va="center"
+    )
 
 
 def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
@@ -78,18 +75,22 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     axes.set_xlim(0, step.step_s or 1.0)
     axes.set_ylim(_num_lanes(step) + 0.5, -0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=10)
+    axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=points(10))
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s) if time_s else "0"))
-    axes.set_xlabel("time from the start of the step", fontsize=9)
+    axes.set_xlabel("time from the start of the step", fontsize=points(9))
     _draw_computing(axes, step)
-    colours = (BLUE, SKY)
+    colours = (palette().blue, palette().sky)
     for number, (bucket, lane) in enumerate(zip(step.buckets, _lanes(step), strict=True)):
         text = f"{number}: {format_size(bucket.size_bytes)}" if bucket.parameters else "used"
         begin_s, end_s = start_s + bucket.begin_s, start_s + bucket.end_s
         _draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
         axes.plot(
-            [start_s + bucket.ready_s] * 2, [0.5 - _BAR / 8, lane - _BAR / 2], color=GREY, linewidth=0.7, zorder=1
+            [start_s + bucket.ready_s] * 2,
+            [0.5 - _BAR / 8, lane - _BAR / 2],
+            color=palette().grey,
+            linewidth=0.7,
+            zorder=1,
         )
 
 
@@ -97,37 +98,37 @@ def _draw_computing(axes: Axes, step: PredictedStep) -> None:
     """What the computing thread does; the wait for communication is marked through all lanes."""
     into_s = step.copy_s if step.config.bucket_view else step.copy_s / 2
     parts = [
-        ("broadcast", step.broadcast_s, VERMILLION),
-        ("forward", step.forward_s, LIGHT_GREY),
-        ("backward" if not into_s else "backward, copying into buckets", step.backward_s + into_s, ORANGE),
-        ("exposed", step.exposed_s, WHITE),
-        ("copying back", step.copy_s - into_s, GREY),
-        ("optimizer", step.optimizer_s, LIGHT_GREY),
+        ("broadcast", step.broadcast_s, palette().vermillion),
+        ("forward", step.forward_s, palette().light_grey),
+        ("backward" if not into_s else "backward, copying into buckets", step.backward_s + into_s, palette().orange),
+        ("exposed", step.exposed_s, palette().paper),
+        ("copying back", step.copy_s - into_s, palette().grey),
+        ("optimizer", step.optimizer_s, palette().light_grey),
     ]
     now_s = 0.0
     for name, time_s, colour in parts:
         text = f"{name} {format_time(time_s)}"
         if name == "exposed" and time_s:
-            axes.axvspan(now_s, now_s + time_s, color=VERMILLION, alpha=0.13, linewidth=0, zorder=0)
-            _draw_label(axes, 0, now_s, now_s + time_s, text, name, VERMILLION)
+            axes.axvspan(now_s, now_s + time_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
+            _draw_label(axes, 0, now_s, now_s + time_s, text, name, palette().vermillion)
         elif time_s:
             _draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
         now_s += time_s
 
 
 def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
-    style: dict[str, Any] = {"facecolor": colour, "edgecolor": WHITE, "linewidth": 0.8, "zorder": 2}
+    style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
     axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
-    _draw_label(axes, lane, begin_s, end_s, text, short, WHITE if colour in (BLUE, VERMILLION) else BLACK)
+    _draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
     """The longest of the two that fits; none if neither does."""
-    points = (_WIDTH - _LEFT - _RIGHT) * 72 * (end_s - begin_s) / axes.get_xlim()[1]
+    room = (_WIDTH - _LEFT - _RIGHT) * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
-        if len(label) * _POINTS_PER_CHARACTER < points - 2:
+        if len(label) * _POINTS_PER_CHARACTER < room - 2:
             place = (begin_s + end_s) / 2, lane
-            axes.text(*place, label, ha="center", va="center", fontsize=8.5, color=colour, zorder=3)
+            axes.text(*place, label, ha="center", va="center", fontsize=points(8.5), color=colour, zorder=3)
             return
 
 
@@ -155,27 +156,44 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     """The step's time against the cap, and how much of it is exposed; torch's own caps are a line across."""
     steps = [step for step in prediction.sweep if step is not prediction.default]
     caps = [step.config.caps.rest_bytes / 2**20 for step in steps]
-    _style(axes, "PredictedStep time against bucket_cap_mb")
+    _style(axes, "Time of a step against bucket_cap_mb")
     axes.set_xscale("log", base=2)
     axes.set_xticks(caps[:: max(1, len(caps) // 8)], [f"{cap:g}" for cap in caps[:: max(1, len(caps) // 8)]])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.plot(caps, [step.step_s for step in steps], "o-", color=BLUE, linewidth=2, label="step")
+    axes.plot(caps, [step.step_s for step in steps], "o-", color=palette().blue, linewidth=2, label="step")
     axes.axhline(
-        prediction.default.step_s, color=DARK_GREY, linestyle="--", linewidth=1.2, label="torch's own: 1, then 25"
+        prediction.default.step_s,
+        color=palette().dark_grey,
+        linestyle="--",
+        linewidth=1.2,
+        label="torch's own: 1, then 25",
     )
     single_s = prediction.step.single_s
-    axes.axhline(single_s, color=ORANGE, linestyle=":", linewidth=1.8, label="one process alone")
+    axes.axhline(single_s, color=palette().orange, linestyle=":", linewidth=1.8, label="one process alone")
     if prediction.step in steps:
         best = prediction.step.config.caps.rest_bytes / 2**20
-        axes.plot([best], [prediction.step.step_s], "D", color=VERMILLION, markersize=9, label="recommended", zorder=5)
+        axes.plot(
+            [best],
+            [prediction.step.step_s],
+            "D",
+            color=palette().vermillion,
+            markersize=9,
+            label="recommended",
+            zorder=5,
+        )
     for cap, step in zip(caps, steps, strict=True):
         axes.annotate(
-            f"{len(step.buckets)}", (cap, step.step_s), (0, -15), textcoords="offset points", ha="center", fontsize=7.5
+            f"{len(step.buckets)}",
+            (cap, step.step_s),
+            (0, -15),
+            textcoords="offset points",
+            ha="center",
+            fontsize=points(7.5),
         )
-    axes.set_xlabel("bucket_cap_mb, MiB; number: buckets", fontsize=9)
+    axes.set_xlabel("bucket_cap_mb, MiB; number: buckets", fontsize=points(9))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
     axes.margins(y=0.15)
-    axes.legend(fontsize=8.5, framealpha=1, edgecolor=WHITE)
+    axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper)
 
 
 def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
@@ -186,17 +204,19 @@ def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
     axes.set_xticks(ranks[:: max(1, len(ranks) // 10)], [str(n) for n in ranks[:: max(1, len(ranks) // 10)]])
     axes.xaxis.set_minor_locator(NullLocator())
     efficiency = [100 * step.efficiency for step in prediction.scaling]
-    axes.plot(ranks, efficiency, "o-", color=BLUE, linewidth=2)
+    axes.plot(ranks, efficiency, "o-", color=palette().blue, linewidth=2)
     for count, percent in zip(ranks, efficiency, strict=True):
-        axes.annotate(f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(
+            f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=points(8)
+        )
     axes.set_ylim(0, 110)
-    axes.set_ylabel("% of one process alone", fontsize=9)
-    axes.set_xlabel("ranks, each with the same work", fontsize=9)
+    axes.set_ylabel("% of one process alone", fontsize=points(9))
+    axes.set_xlabel("ranks, each with the same work", fontsize=points(9))
 
 
 def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=LIGHT_GREY, linewidth=0.5)
+    axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8.5)
+    axes.tick_params(labelsize=points(8.5))

@@ -14,7 +14,8 @@ from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.plots.algorithm_styles import Style
 from ringsim.report.plots.boxes import Floats, boxes, draw_boxes
 from ringsim.report.plots.labels import Label, draw_labels
-from ringsim.report.plots.palette import BLACK, GREY, WHITE
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import points
 from ringsim.report.sweep_table import format_gain
 from ringsim.units import format_size
 
@@ -33,7 +34,7 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     ranks = sweep.ranks
     set_size_axis(axes, sweep.sizes_bytes)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
-    axes.set_yticks(range(len(ranks)), [f"{num_ranks} ranks" for num_ranks in ranks], fontsize=8)
+    axes.set_yticks(range(len(ranks)), [f"{num_ranks} ranks" for num_ranks in ranks], fontsize=points(8))
     axes.tick_params(axis="y", length=0)
     names, edges = winning_names(sweep, network), size_edges(sweep.sizes_bytes)
     areas = {name: _area(name, styles) for name in [*styles, NOBODY] if (names == name).any()}
@@ -42,13 +43,13 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
         draw_boxes(axes, boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
     _draw_borders(axes, names, edges)
     _draw_gains(axes, sweep, network, styles)
-    return [Patch(**area) for area in areas.values()]
+    return [Patch(linewidth=0, **area) for area in areas.values()]
 
 
 def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
     if name == NOBODY:
-        return {"label": "all skipped", "facecolor": WHITE, "edgecolor": GREY, "hatch": "///"}
-    return {"label": name, "facecolor": styles[name].colour}
+        return {"label": "all skipped", "facecolor": palette().paper, "edgecolor": palette().grey, "hatch": "xx"}
+    return {"label": name, **styles[name].area}
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
@@ -77,23 +78,23 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
     ticks = sizes_bytes[:: -(-len(sizes_bytes) // max_ticks)]
     axes.set_xticks(ticks, [format_size(size) for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=points(8))
 
 
 def _draw_borders(axes: Axes, names: Names, edges: Floats) -> None:
     """A line wherever neighbours have different winners; thin white ones between the rest."""
     num_rows, num_columns = names.shape
     x = edges.tolist()
-    lines: dict[str, list[list[tuple[float, float]]]] = {WHITE: [], BLACK: []}
+    lines: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}  # whether winners differ
     for row, column in np.ndindex(num_rows, num_columns):
         if column:
             upright = [(x[column], row - 0.5), (x[column], row + 0.5)]
-            lines[BLACK if names[row, column] != names[row, column - 1] else WHITE].append(upright)
+            lines[names[row, column] != names[row, column - 1]].append(upright)
         if row:
             level = [(x[column], row - 0.5), (x[column + 1], row - 0.5)]
-            lines[BLACK if names[row, column] != names[row - 1, column] else WHITE].append(level)
-    for colour, width in ((WHITE, 0.6), (BLACK, 1.4)):
-        axes.add_collection(LineCollection(lines[colour], colors=colour, linewidths=width), autolim=False)
+            lines[names[row, column] != names[row - 1, column]].append(level)
+    for differ, colour, width in ((False, palette().paper, 0.6), (True, palette().ink, 1.4)):
+        axes.add_collection(LineCollection(lines[differ], colors=colour, linewidths=width), autolim=False)
 
 
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
@@ -104,11 +105,12 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
     edges = np.log2(size_edges(sweep.sizes_bytes))
     rooms = np.diff(edges) / (edges[-1] - edges[0]) * width
     labels: list[Label] = []
-    for (winner_network, num_ranks, size), winner in sweep.winners().items():
+    size = points(_GAIN_SIZE)
+    for (winner_network, num_ranks, size_bytes), winner in sweep.winners().items():
         text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
-        column = sweep.sizes_bytes.index(size)
-        if winner_network == network and len(text) * 0.65 * _GAIN_SIZE < rooms[column]:
+        column = sweep.sizes_bytes.index(size_bytes)
+        if winner_network == network and len(text) * 0.65 * size < rooms[column]:
             ink = styles[winner.cell.algorithm].ink
-            labels.append((float(size), float(sweep.ranks.index(num_ranks)), text, ink, False))
-    if height / len(sweep.ranks) > 1.2 * _GAIN_SIZE:
-        draw_labels(axes, [label for label in labels if label[2]], _GAIN_SIZE)
+            labels.append((float(size_bytes), float(sweep.ranks.index(num_ranks)), text, ink, False))
+    if height / len(sweep.ranks) > 1.2 * size:
+        draw_labels(axes, [label for label in labels if label[2]], size)

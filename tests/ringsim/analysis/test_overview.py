@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ringsim.algorithms.chain import ring_broadcast
-from ringsim.analysis.overview import MAX_RANKS, MAX_STATES, Overview, make_overview
+from ringsim.analysis.chunk_states import MAX_STATES
+from ringsim.analysis.overview import MAX_RANKS, Overview, make_overview
 from ringsim.network.file_reader import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
@@ -114,5 +115,39 @@ def test_sizes_end_where_a_run_never_ends() -> None:
     assert overview.times_s[-1] < 2e-3
     assert len(overview.sizes_bytes) == len(overview.times_s) < 20
     assert overview.crossover_bytes is not None
-    with pytest.raises(ValueError, match="^all_reduce ring over 4 ranks never finishes, as something fails"):
-        make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 24)
+    assert overview.stall is None
+
+
+def test_a_run_that_never_finishes_has_its_stall() -> None:
+    """What hangs, and only what was applied: nothing that rank 0 sends gets anywhere."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml")
+    overview = make_overview(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 20)
+    assert overview.stall is not None
+    assert overview.stall.failed == (("host0.nic0.out", 0.0),)
+    assert (len(overview.sizes_bytes), overview.crossover_bytes) == (0, None)
+    assert np.argwhere(overview.finished[-1]).tolist() == [[0, 0]]  # chunk 0 goes from rank 1 round to rank 0
+    # Rank 1 gets nothing of rank 0; rank 2 gets the two chunks that do not come from there.
+    assert overview.holdings[-1].sum(axis=(1, 2)).tolist() == [4 + 1 + 2 + 3, 4, 4 + 1, 4 + 1 + 2]
+    assert all(np.isfinite(gaps).all() for gaps in overview.waiting_s)
+    assert repr(overview) == "Overview(all_reduce ring over 4 ranks, 1 MiB, never finishes)"
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "phases"),
+    [
+        ("all_reduce", "ring", [("reduce-scatter", 0, 7), ("all-gather", 7, 7)]),
+        ("all_reduce", "two_shot", [("reduce-scatter", 0, 1), ("all-gather", 1, 1)]),
+        ("all_reduce", "hierarchical", [("reduce-scatter", 0, 7), ("all-gather", 7, 7)]),
+        ("all_reduce", "binomial_tree", [("reduce", 0, 3), ("broadcast", 3, 3)]),
+        ("all_reduce", "parameter_server", [("reduce", 0, 1), ("broadcast", 1, 1)]),
+        ("all_reduce", "recursive_doubling", []),
+        ("all_reduce", "double_binary_tree", []),
+        ("all_gather", "ring", []),
+    ],
+)
+def test_phases_have_the_names_that_people_use(
+    collective: str, algorithm: str, phases: list[tuple[str, int, int]]
+) -> None:
+    """The two halves of an all_reduce, where no step is of both."""
+    assert [tuple(phase) for phase in overview_of(collective, algorithm, 8).phases] == phases

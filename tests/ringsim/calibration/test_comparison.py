@@ -95,6 +95,11 @@ def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     assert written["compare.txt"].decode() == result.stdout
     assert written["compare.csv"].count(b"\n") == 23
     assert all(written[name].startswith(b"\x89PNG") for name in ("errors.png", "times.png"))
+    dark = ["--style", "dark", "-o", tmp_path / "dark"]
+    assert run("compare", *logs, "--network", tmp_path / "net.toml", *dark).exit_code == 0
+    for name in ("errors.png", "times.png"):
+        assert (tmp_path / "dark" / name).read_bytes() != written[name]
+    assert run("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark").exit_code == 2
 
 
 @pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 0)])

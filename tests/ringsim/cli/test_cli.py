@@ -122,7 +122,7 @@ def test_simulate_writes_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:
-    """Who waits for what, with exit code 0 and no infinity in JSON; a sweep skips it, and a picture is refused."""
+    """Who waits for what, with exit code 0 and no infinity in JSON; a sweep skips it, and a picture shows it."""
     network, table = tmp_path / "failing.toml", str(tmp_path / "sweep.csv")
     network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
     options = ["--network", str(network), "--ranks", "4"]
@@ -135,11 +135,31 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
     sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
     assert "ring on 4 ranks skipped: never finishes on " in run(*sweep, *options)
     assert "never finishes" in run("sweep", "--from", table)
-    refused = CliRunner().invoke(main, ["plot", *options, "-o", str(tmp_path / "no.png")])
+    run("plot", *options, "-o", str(tmp_path / "hangs.svg"))
+    picture = (tmp_path / "hangs.svg").read_text()
+    assert f"never finishes: {result['stalled']['num_unfinished']} of 24 transfers hang" in picture
+    assert "waits for rank 2: chunk" in picture
+
+
+def test_a_style_is_chosen(tmp_path: Path) -> None:
+    """light, dark, one of matplotlib's, or a file; anything else is refused before the work, and one of no picture."""
+    own = tmp_path / "own.mplstyle"
+    own.write_text("figure.facecolor: 010203\naxes.facecolor: 010203\ntext.color: F0F0F0\n")
+    faces = {"light": "#ffffff", "dark": "#14181d", "ggplot": "#ffffff", str(own): "#010203"}
+    for number, (style, face) in enumerate(faces.items()):
+        path = tmp_path / f"{number}.svg"
+        run("plot", "--ranks", "2", "--style", style, "-o", str(path))
+        assert f"fill: {face}" in path.read_text()
+    refused = CliRunner().invoke(main, ["plot", "--style", "drak", "-o", str(tmp_path / "no.png")])
     assert refused.exit_code == 2
-    assert refused.stderr == (
-        "ringsim: all_reduce ring over 4 ranks never finishes, as something fails: ringsim simulate says what\n"
+    assert "Invalid value for '--style': 'drak' is no style: give light, dark, a file of matplotlib settings, or" in (
+        refused.stderr
     )
+    for command in (["sweep"], ["ddp", "--layers", "x.toml"]):
+        refused = CliRunner().invoke(main, [*command, "--style", "dark"])
+        assert refused.exit_code == 2
+        assert "--style has no effect without --output" in refused.stderr
+    assert not (tmp_path / "no.png").exists()
 
 
 def test_verify() -> None:

@@ -12,6 +12,7 @@ from ringsim.analysis.overview import Overview, make_overview
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
 from ringsim.report.plots.chunk_grid import contributor_colours, shaded_image, striped_image
+from ringsim.report.plots.lane_facts import LaneFacts
 from ringsim.report.plots.lane_layout import LaneLayout, pack_sends
 from ringsim.report.plots.lanes import draw_lanes
 from ringsim.report.plots.overview_figure import draw_overview, save_overview
@@ -36,7 +37,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
     overview = overview_of(3)
     axes = Figure().subplots()
-    draw_lanes(axes, overview, LaneLayout.of(overview.timeline))
+    draw_lanes(axes, LaneFacts.of_overview(overview))
     timeline = overview.timeline
     for label, rank, begin, end, rows in (
         ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
@@ -120,7 +121,7 @@ def test_shading_tells_nothing_part_and_all() -> None:
 def test_the_crossover_is_marked_where_it_lies() -> None:
     """The line between the two regimes stands at the overview's crossover."""
     overview = overview_of(4)
-    axes = draw_overview(overview).axes[-1]
+    axes = draw_overview(overview).axes[-2]
     [mark] = [line for line in axes.get_lines() if line.get_label() == "crossover"]
     assert np.asarray(mark.get_path().vertices)[:, 0].tolist() == [overview.crossover_bytes] * 2
 

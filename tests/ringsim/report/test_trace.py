@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Timeline
+from ringsim import Collective, Network, Schedule, Timeline, explain
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
@@ -109,6 +109,30 @@ def test_what_never_happens_is_left_out() -> None:
     assert sorted(e["pid"] for e in events["X"] if e["name"].startswith("send")) == [2, 2, 3, 3]
     assert [e["pid"] for e in events["X"] if e["name"].startswith("copy")] == [1, 1]
     assert len(events["s"]) == len(events["f"]) == 2
+
+
+def test_what_hangs_has_a_thread_of_its_own(tmp_path: Path) -> None:
+    """Of each rank that never finishes: what it does or waits for, from its last activity to beyond the run's end."""
+    failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink = "host0.nic0.out"\n'
+    network = read_network(failing, "test.toml")
+    explanation = explain(build(Collective.ALL_GATHER, "direct", 3), network, 3000)
+    assert explanation.stall is not None
+    finished = simulate(build(Collective.ALL_GATHER, "direct", 3), Network(1e-6, 1e9), 3000)
+    runs = [("fine", finished), ("hangs", explanation.timeline)]
+    write_trace(tmp_path / "trace.json", runs, [None, explanation.stall])
+    events = json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "hangs"}
+    slices = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) in threads]
+    assert [(e["pid"], e["name"]) for e in slices] == [
+        (4, "sends to rank 1 without end: chunk 0, step 0"),
+        (5, "waits for rank 0: chunk 0, step 0"),
+        (6, "waits for rank 0: chunk 0, step 0"),
+    ]
+    until_us = explanation.stall.until_s * 1e6
+    assert all(e["dur"] > 0 and e["ts"] + e["dur"] > until_us for e in slices)
+    assert slices[0]["args"] == {"step": 0, "src": 0, "dst": 1, "chunk": 0, "failed": ["host0.nic0.out"]}
+    others = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X" and e not in slices}
+    assert not others & threads
 
 
 def test_too_many_and_nowhere(tmp_path: Path) -> None:

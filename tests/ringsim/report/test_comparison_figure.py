@@ -1,0 +1,82 @@
+"""Tests of the pictures of a comparison, and of loss curves."""
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ringsim.calibration import ComparedCase, Comparison, TimedCase
+from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
+from ringsim.report.plots.loss_curves import draw_loss_curves
+
+
+def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> Comparison:
+    """Predictions that are so many times the measured 1 ms, for as many sizes, of several algorithms."""
+    cases = [
+        ComparedCase(
+            TimedCase("all_reduce", f"algorithm{group}", 1024 << place, 4, 1, (1e-3,), spread_s=(9e-4, 11e-4)),
+            ratio * 1e-3,
+            "test",
+            used,
+        )
+        for group in range(num_groups)
+        for place, ratio in enumerate(ratios)
+    ]
+    return Comparison("box", tuple(cases))
+
+
+def legend_of(axes: Axes) -> list[str]:
+    """The entries of a legend."""
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_small_errors_are_in_percent() -> None:
+    """On a linear axis, on which the line of no error is named so."""
+    [axes] = draw_errors(comparison([0.9, 1.2])).axes
+    assert axes.get_yscale() == "linear"
+    [line] = [line for line in axes.get_lines() if "algorithm0" in str(line.get_label())]
+    assert np.asarray(line.get_ydata()).tolist() == [0.9, 1.2]
+    assert [format_percent(ratio) for ratio in (0.9, 1.0, 1.125)] == ["-10%", "right", "+12.5%"]
+
+
+def test_large_errors_are_factors() -> None:
+    """On a logarithmic axis with few ticks; half and twice lie as far from none."""
+    [axes] = draw_errors(comparison([0.05, 1.0, 9.0])).axes
+    assert axes.get_yscale() == "log"
+    ticks = axes.get_yticks()
+    np.testing.assert_allclose(np.asarray(ticks) * ticks[::-1], 1)
+    assert len(ticks) < 16
+    assert [format_factor(ratio) for ratio in (0.5, 1.0, 3.0)] == ["2x too short", "right", "3x too long"]
+
+
+@pytest.mark.parametrize("draw", [draw_times, draw_errors])
+def test_lines_can_be_told_apart(draw: object) -> None:
+    """By colour and stroke together; what cannot is counted, not drawn."""
+    assert callable(draw)
+    [axes] = draw(comparison([1.0, 1.1], num_groups=26)).axes
+    lines = [line for line in axes.get_lines() if "algorithm" in str(line.get_label())]
+    assert len(lines) == 24
+    assert len({(line.get_color(), str(line.get_linestyle())) for line in lines[:18]}) == 18
+    assert legend_of(axes)[-1] == "and 2 more, not drawn"
+
+
+def test_the_legend_says_what_occurs() -> None:
+    """Held out, or used in the calibration; not both if there is one."""
+    assert "measured, used in the calibration" not in legend_of(draw_times(comparison([1.0])).axes[0])
+    entries = legend_of(draw_times(comparison([1.0], used=True)).axes[0])
+    assert "measured, used in the calibration" in entries
+    assert "measured, held out" not in entries
+
+
+def test_equal_loss_curves_can_be_told_apart() -> None:
+    """Each has a marker or colour of its own, and its marks at other steps; the later ones are thinner, on top."""
+    axes = Figure().subplots()
+    draw_loss_curves(axes, {f"strategy {number}": [3.0 - step / 30 for step in range(60)] for number in range(7)})
+    lines = axes.get_lines()
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 7
+    assert len({line.get_markevery()[0] for line in lines}) == 7
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True)
+    assert min(widths) > 1

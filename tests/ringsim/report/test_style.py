@@ -1,0 +1,91 @@
+"""Tests of `ringsim.report.plots.style`: pictures follow matplotlib's settings, and leave them alone."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from PIL import Image
+
+from ringsim import Collective, Network, make_overview, plot, ring_all_reduce, run_sweep
+from ringsim.network.file_reader import read_network
+from ringsim.report.plots.overview_figure import save_overview
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import drawing
+from ringsim.report.plots.sweep_figure import save_sweep
+
+NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+
+
+def test_settings_are_as_before_afterwards() -> None:
+    """Also after an error."""
+    before = dict(mpl.rcParams)
+    plot(ring_all_reduce(2), style="dark")
+    with pytest.raises(ValueError, match="^'no such' is no style: give light, dark, a file of matplotlib settings, or"):
+        plot(ring_all_reduce(2), style="no such")
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_file_that_is_no_style_is_refused(tmp_path: Path) -> None:
+    """In one line, which names it."""
+    path = tmp_path / "mine.mplstyle"
+    path.write_text("figure.facecolor: no colour\n")
+    with drawing(str(path)):  # matplotlib warns of what it does not understand, and goes on
+        assert palette().paper == "#FFFFFF"
+    path.write_bytes(b"\xff\xfe\x00")
+    with (
+        pytest.raises(ValueError, match="mine.mplstyle' is no style [(].*[)]: give light") as caught,
+        drawing(str(path)),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_the_users_settings_are_kept() -> None:
+    """A larger font makes a larger page, on which nothing is squeezed; colours and resolution are the user's."""
+    plain = plot(ring_all_reduce(3))
+    with mpl.rc_context({"font.size": 15, "figure.dpi": 50, "text.color": "#112233", "font.family": "serif"}):
+        figure = plot(ring_all_reduce(3))
+        title = figure.findobj(lambda artist: "all_reduce" in getattr(artist, "get_text", str)())[0]
+    assert figure.get_size_inches().tolist() == (1.5 * plain.get_size_inches()).tolist()
+    assert figure.dpi == 50
+    assert (title.get_fontsize(), title.get_color(), title.get_fontfamily()) == (22.5, "#112233", ["serif"])
+    assert plain.dpi == 144
+
+
+def test_a_dark_page_is_dark(tmp_path: Path) -> None:
+    """Paper, and ink that can be read on it; more dark than light."""
+    path = tmp_path / "dark.png"
+    save_overview(make_overview(ring_all_reduce(4), NETWORK, 1 << 20), path, "dark")
+    with Image.open(path) as picture:
+        grey = picture.convert("L")
+        assert grey.getpixel((2, 2)) < 40
+        assert sum(grey.histogram()[:60]) > 0.6 * grey.width * grey.height
+        assert sum(grey.histogram()[200:]) > 1000
+    with drawing("dark"):
+        assert palette().is_dark
+    with drawing("dark_background"):
+        assert (palette().paper, palette().ink) == ("#000000", "#FFFFFF")
+
+
+def test_svg_has_text(tmp_path: Path) -> None:
+    """Titles, and what stands on the bars and in the grid, can be searched for."""
+    path = tmp_path / "page.svg"
+    save_overview(make_overview(ring_all_reduce(4), NETWORK, 1 << 20), path)
+    svg = path.read_text()
+    for text in ("all_reduce, algorithm ring, 4 ranks", "reduce-scatter", "c0 → r2", ">3</text>"):
+        assert text in svg, text
+
+
+def test_a_dollar_is_a_dollar(tmp_path: Path) -> None:
+    """In the name of a network or of a user's algorithm; it is no formula."""
+    hosts = (
+        'name = "$x_1$ and $y"\ndescription = "costs $5 and $6^"\n[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n'
+    )
+    network = read_network(hosts, "test.toml")
+    sweep = run_sweep(Collective.ALL_REDUCE, ["ring"], [2, 4], [8, 1024], {"$a^$b": network})
+    save_sweep(sweep, tmp_path / "sweep.svg")
+    assert "Fastest on network $a^$b" in (tmp_path / "sweep.svg").read_text()
+    save_overview(make_overview(ring_all_reduce(2), network, 1024), tmp_path / "page.svg")
+    page = (tmp_path / "page.svg").read_text()
+    assert "network $x_1$ and $y" in page
+    assert "costs $5 and $6^" in page

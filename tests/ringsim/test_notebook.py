@@ -1,0 +1,140 @@
+"""The notebook in examples/, run cell by cell, and what results show in one."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import ringsim
+from ringsim.calibration import ComparedCase, Comparison, TimedCase
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "ring.ipynb"
+NETWORK = ringsim.Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+RING = ringsim.ring_all_reduce(4)
+
+
+def timed_case(size_bytes: int = 1024) -> TimedCase:
+    """A measured all_reduce over 4 ranks."""
+    return TimedCase("all_reduce", "ring", size_bytes, 4, 1, (1e-3,), spread_s=(9e-4, 1.2e-3))
+
+
+def comparison(cases: int = 1) -> Comparison:
+    """One whose predictions are 10 % too long."""
+    return Comparison("<mine>", tuple(ComparedCase(timed_case(1 << n), 1.1e-3, "ring", False) for n in range(cases)))
+
+
+def failing_timeline() -> ringsim.Timeline:
+    """A run that never finishes."""
+    failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n'
+    return ringsim.simulate(RING, ringsim.network.read_network(failing, "test.toml"), 4096)
+
+
+RESULTS = {
+    "Schedule(all_reduce ring over 4 ranks, 4 chunks, 6 steps)": lambda: RING,
+    "Timeline(4 ranks, 24 transfers, 120 us)": lambda: ringsim.simulate(RING, NETWORK, 40_000),
+    "Timeline(4 ranks, 24 transfers, never finishes)": failing_timeline,
+    "Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)": lambda: ringsim.run_sweep(
+        ringsim.Collective.ALL_REDUCE, ["ring"], [2, 4], [8], {"one": NETWORK}
+    ),
+    "Overview(all_reduce ring over 4 ranks, 39.06 KiB, 120 us)": lambda: ringsim.make_overview(RING, NETWORK, 40_000),
+    "Comparison(<mine>, 1 case, median |error| 10.0%)": comparison,
+    "Explanation(Timeline(4 ranks, 24 transfers, 180 us), bandwidth 67%, latency 33%, bottleneck rank0 -> rank1)": (
+        lambda: ringsim.explain(RING, NETWORK, 80_000)
+    ),
+    "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0)": lambda: NETWORK,
+    "Cluster(gbe: hosts of one rank each on one Gigabit Ethernet switch, TCP)": lambda: ringsim.load_network("gbe"),
+    "Measurements(2 ranks, box)": lambda: ringsim.Measurements(2, {"machine": "box"}),
+}
+
+
+@pytest.mark.parametrize("text", RESULTS)
+def test_a_repr_is_one_line_with_the_essentials(text: str) -> None:
+    """Not the arrays."""
+    assert repr(RESULTS[text]()) == text
+
+
+def test_the_repr_of_a_network_makes_it_again() -> None:
+    """So that it can be copied from a message into a program."""
+    network = ringsim.Network(1e-5, 1e9, reduce_bytes_per_s=2e9, gap_s=1e-6)
+    assert eval(repr(network), {"Network": ringsim.Network}) == network
+
+
+def displayed(value: Any) -> None:
+    """What a notebook does with the value of a cell."""
+    assert repr(value)
+    html = getattr(value, "_repr_html_", lambda: None)()
+    assert html is None or html.startswith("<div>")
+    if isinstance(value, Figure):
+        assert value._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_notebook_runs() -> None:
+    """Every cell, in order, with its value displayed; it is kept without outputs."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    namespace: dict[str, Any] = {}
+    pictures = 0
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, str(NOTEBOOK), "exec"), namespace)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), namespace)
+            displayed(value)
+            pictures += isinstance(value, Figure)
+    assert pictures == 4
+
+
+def test_results_draw_themselves() -> None:
+    """As `ringsim.plot` does, in the style that is asked for."""
+    for result in (RING, ringsim.simulate(RING, NETWORK, 4096), failing_timeline(), comparison(3)):
+        assert isinstance(result.plot(), Figure)
+    figure = RING.plot(style="dark")
+    assert sum(figure.get_facecolor()[:3]) < 1
+    assert sum(RING.plot(style="light").get_facecolor()[:3]) == 3
+    with pytest.raises(ValueError, match="num_ranks 200: a picture shows at most 128 ranks"):
+        ringsim.ring_all_reduce(200).plot()
+
+
+def test_a_schedule_is_shown_as_its_grid() -> None:
+    """Step downwards, ranks across; a large one is cut, and says so."""
+    html = RING._repr_html_()
+    assert html is not None
+    assert "<td>0</td><td>c2 + r3</td><td>c3 + r0</td>" in html
+    assert "c0 = r2" in html
+    large = ringsim.ring_all_reduce(64)._repr_html_()
+    assert large is not None
+    assert "and 94 more steps" in large
+    assert "<th>and 48 more ranks</th>" in large
+
+
+def test_a_timeline_is_shown_as_its_lanes() -> None:
+    """A rectangle a sending, which tells about it; a large one, or one that never begins, has its line alone."""
+    html = ringsim.simulate(RING, NETWORK, 40_000)._repr_html_()
+    assert html is not None
+    assert html.count("<rect") == 24
+    assert "<title>c3: rank 0 to rank 1, step 0, 0 ns to 10 us</title>" in html
+    large = ringsim.simulate(ringsim.ring_all_reduce(100), NETWORK, 40_000)._repr_html_()
+    assert large is not None
+    assert "<svg" not in large
+    failing = failing_timeline()._repr_html_()
+    assert failing is not None
+    assert "never finishes" in failing
+    assert not re.search("inf|nan", failing)
+
+
+def test_a_sweep_is_shown_as_the_fastest_and_a_comparison_as_its_cases() -> None:
+    """With names escaped, and what is left out counted."""
+    sweep = RESULTS["Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)"]()._repr_html_()
+    assert "<td>8 B</td><td>ring 20.01 us</td><td>ring 60.01 us</td>" in sweep
+    html = comparison(40)._repr_html_()
+    assert html is not None
+    assert "&lt;mine&gt;" in html
+    assert "<td>+10.0%</td>" in html
+    assert "and 8 more cases" in html
