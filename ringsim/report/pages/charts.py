@@ -9,6 +9,7 @@ COLOURS = ("blue", "vermillion", "orange", "green", "sky", "faint")
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 76.0, 16.0, 12.0, 44.0
 HEIGHT, ROW = 300.0, 26.0
 _MOST_TICKS = 9
+_BEYOND = 1e100
 
 Label = Callable[[float], str]
 
@@ -79,7 +80,7 @@ def line_chart(
     base: float = 2,
 ) -> str:
     """Returns the SVG of lines and points; "" without points. log: of x and y. base: of the ticks of x."""
-    points = [point for one in series for point in one.points if math.isfinite(point.y)]
+    points = [point for one in series for point in _shown(one)]
     if not points:
         return ""
     ys = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
@@ -173,7 +174,7 @@ def _y_axis(y: Scale, text: Label) -> str:
 
 
 def _drawn(series: ChartSeries, x: Scale, y: Scale, x_text: Label, y_text: Label) -> str:
-    points = [point for point in series.points if math.isfinite(point.y)]
+    points = _shown(series)
     parts = []
     if series.line and len(points) > 1:
         path = " ".join(f"{x.place(p.x):.1f},{y.place(p.y):.1f}" for p in points)
@@ -188,6 +189,11 @@ def _drawn(series: ChartSeries, x: Scale, y: Scale, x_text: Label, y_text: Label
             middle = f'cx="{at:.1f}" cy="{y.place(point.y):.1f}"'
             parts.append(f'<circle class="dot {series.colour}" {middle} r="3.5">{title}</circle>')
     return "".join(parts)
+
+
+def _shown(series: ChartSeries) -> list[ChartPoint]:
+    """Those that an axis can hold: not infinities, nor what comes near to the end of floats, as losses may."""
+    return [point for point in series.points if abs(point.y) < _BEYOND]
 
 
 def _dash(series: ChartSeries) -> str:
