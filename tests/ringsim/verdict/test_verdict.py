@@ -190,6 +190,13 @@ def test_without_probes_it_says_what_to_measure() -> None:
         assert verdict.finding(topic).command == "ringsim measure --ranks 2 -o measured.json"
 
 
+def test_one_rank_alone_is_bound_by_computing() -> None:
+    """The main job on one rank has probes of nothing that is sent."""
+    alone = Measurements(1, {"cores": 2})
+    verdict = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=alone)
+    assert verdict.finding(Topic.BOUND).answer == "Computing: one rank has nobody to synchronise with."
+
+
 def test_a_log_says_how_much_is_synchronising() -> None:
     """Without probes it is known whether that bounds a run, though not why."""
     log = TrainingLog((LogEntry(10, 2.0, 100.0, 0.7),))
