@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 COLOURS = ("blue", "vermillion", "orange", "green", "sky", "faint")
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 76.0, 16.0, 12.0, 44.0
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 76.0, 28.0, 12.0, 44.0
 HEIGHT, ROW = 300.0, 26.0
 _MOST_TICKS = 9
 _BEYOND = 1e100
@@ -203,15 +203,15 @@ def _dash(series: ChartSeries) -> str:
 
 
 def _log_ticks(first: float, last: float, base: float) -> list[float]:
-    """Powers of the base, every so many that they fit; between two powers of ten also 2 and 5 where there is room."""
+    """Powers of the base, every so many that they fit; else also 2 and 5 times a power of ten, else as evenly."""
     low, high = math.ceil(math.log(first, base) - 1e-9), math.floor(math.log(last, base) + 1e-9)
     every = max(1, -(-(high - low + 1) // _MOST_TICKS))
     ticks = [float(base) ** power for power in range(low, high + 1, every)]
     if base == 10 and len(ticks) < 3:
         around = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
         finer = [digit * 10.0**power for power in around for digit in (1, 2, 5)]
-        ticks = [tick for tick in finer if first <= tick <= last] or ticks
-    return ticks
+        ticks = [tick for tick in finer if first <= tick <= last]
+    return ticks if len(ticks) > 1 else _plain_ticks(first, last)
 
 
 def _plain_ticks(first: float, last: float) -> list[float]:
