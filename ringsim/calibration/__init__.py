@@ -12,7 +12,7 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
-from ringsim.calibration.noise import PredictedTime, busy_line, probe_noise, with_interval
+from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.uniform import calibrate_uniform
 
@@ -26,6 +26,7 @@ __all__ = [
     "PredictedTime",
     "ProbeFit",
     "ProbeModel",
+    "ProbeNoise",
     "TimedCase",
     "busy_line",
     "calibrate",

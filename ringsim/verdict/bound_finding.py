@@ -96,17 +96,29 @@ def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
     without_s = last.time_s - last.seconds[Bound.STRAGGLER]
     sentences = []
     if without_stragglers(cluster) != cluster:
-        names = [slow.link for slow in cluster.spec.slow_links] + [f"rank {s.rank}" for s in cluster.spec.slow_ranks]
-        verb = "is" if len(names) == 1 else "are"
         sentences.append(
-            f"{listed(names)} {verb} slower than the others: as fast as they, {size} would take "
-            f"{roughly(without_s)} instead of {now}."
+            f"{_slow_parts(cluster)} as slow as the others: were they alike, {size} would take {roughly(without_s)} "
+            f"instead of {now}."
         )
     worst = max(attributions, key=lambda attribution: attribution.share(Bound.CORES))
     if worst.share(Bound.CORES) >= 0.005:
         left_s = worst.time_s - worst.seconds[Bound.STRAGGLER] - worst.seconds[Bound.CORES]
+        also = " and no straggler" if worst.share(Bound.STRAGGLER) >= 0.005 else ""
         sentences.append(
-            f"With a core for every thread, {format_size(worst.size_bytes)} would take {roughly(left_s)} instead "
+            f"With a core for every thread{also}, {format_size(worst.size_bytes)} would take {roughly(left_s)} instead "
             f"of {roughly(worst.time_s)}."
         )
     return sentences
+
+
+def _slow_parts(cluster: Cluster) -> str:
+    """The links and ranks that are slower, and how many times."""
+    spec = cluster.spec
+    usual = min(spec.host.link.bandwidth_bytes_per_s, spec.host.nics.bandwidth_bytes_per_s)
+    factors: dict[str, float] = {}
+    for slow in spec.slow_links:
+        own = slow.bandwidth_bytes_per_s
+        factors[slow.link] = usual / own if own is not None else slow.slowdown
+    factors |= {f"rank {slow.rank}": slow.slowdown for slow in spec.slow_ranks}
+    verb = "is" if len(factors) == 1 else "are"
+    return f"{listed(list(factors))} {verb} {max(factors.values()):.2g} times"

@@ -3,14 +3,13 @@
 import statistics
 from collections.abc import Sequence
 
-from ringsim.calibration import probe_noise
+from ringsim.calibration import MISFIT, ProbeNoise, probe_noise
 from ringsim.measurements import p10_p90, p95
+from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, percent
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.subject import Subject
 from ringsim.verdict.training_files import StrategyResult
-
-CLOSE = 0.25  # the error within which the project says that a model fits (calibration.MISFIT)
 
 
 def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
@@ -26,34 +25,30 @@ def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
         if held_out:
             errors.append(statistics.median(held_out))
             reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {network}.")
-    noise, is_busy = _noise(subjects[0]) if subjects else ("", False)
-    return Finding(Topic.SURE, _answer(errors, is_busy), tuple(filter(None, (noise, *reasons))))
+    noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
+    noisy = _noise(subjects[0].file, noise) if noise else ""
+    return Finding(Topic.SURE, _answer(errors, noise), tuple(filter(None, (noisy, *reasons))))
 
 
-def _answer(errors: Sequence[float], is_busy: bool) -> str:
-    if is_busy:
-        return "Not very: the machine was busy while it was probed. Measure again when it is quiet."
+def _answer(errors: Sequence[float], noise: ProbeNoise | None) -> str:
+    worst = max(errors, default=0.0)
+    off = f"what was both predicted and measured is off by {percent(worst)} in the median"
+    if noise and noise.too_wide:
+        size = format_size(noise.probe.size_bytes)
+        seen = f"; {off}" if errors else ""
+        return (
+            f"Not very: the machine was busy when messages of {size} were probed{seen}. Measure again when it is quiet."
+        )
     if not errors:
         return "Only as far as the probes go: nothing here was both predicted and measured."
-    worst = max(errors)
-    if worst <= CLOSE:
-        return f"Fairly: what was both predicted and measured is off by {percent(worst)} in the median."
-    off = f"what was both predicted and measured is off by {percent(worst)} in the median"
-    return f"Enough to see what is larger, not by how many per cent: {off}."
+    return f"Fairly: {off}." if worst <= MISFIT else f"Enough to see what is larger, not by how many per cent: {off}."
 
 
-def _noise(subject: Subject) -> tuple[str, bool]:
-    noise = probe_noise(subject.measurements, subject.fit)
-    if noise is None:
-        return "", False
+def _noise(file: str, noise: ProbeNoise) -> str:
     if noise.too_wide:
-        line = noise.line()
-        return f"{subject.file}: {line}.", True
+        return f"{file}: {noise.line()}."
     low, high = noise.predicted.off_by
-    return (
-        f"{subject.file}: noise of the probes alone moves a prediction by {low:+.0%} to {high:+.0%} (95 % interval).",
-        False,
-    )
+    return f"{file}: noise of the probes alone moves a prediction by {low:+.0%} to {high:+.0%} (95 % interval)."
 
 
 def _compared(subject: Subject) -> tuple[float, str] | None:

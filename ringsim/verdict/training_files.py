@@ -1,5 +1,6 @@
 """What training leaves in files, read as plain data: the main job's report, a run's log, a comparison of runs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any, Self, TypeVar
 
 from ringsim.files import (
     MAX_RANKS,
-    MAX_S,
     as_tuple,
     naming_place,
     parse_json,
@@ -313,6 +313,6 @@ def _all_seconds(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_S <= value <= MAX_S:
-        raise ValueError(f"{name} {quoted(value)}: must be a number from {-MAX_S:g} to {MAX_S:g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} {quoted(value)}: must be a finite number")
     return float(value)

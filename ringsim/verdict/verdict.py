@@ -13,6 +13,7 @@ from ringsim.verdict.strategies import SlowestRank, StrategyRanking, rank_strate
 from ringsim.verdict.subject import Forecast, Subject, find_subjects, make_forecast
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
+TRAIN = "torchrun --nproc-per-node 2 scripts/train_ring.py --output report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
     return (
         _bound_of_runs(contents),
         _algorithm_of_sweeps(contents),
-        Finding(Topic.BUCKET, unknown, (), "torchrun --nproc-per-node 2 scripts/train_ring.py --output report"),
+        Finding(Topic.BUCKET, unknown, (), TRAIN),
         Finding(Topic.RANKS, unknown, (), MEASURE),
         certainty((), contents),
     )
@@ -89,6 +90,8 @@ def _bound_of_runs(contents: RunDirectory) -> Finding:
             shares[folder] = known[-1]
     for file, comparison in contents.comparisons.items():
         shares |= {f"{file}, {run.name}": run.sync_share for run in comparison.runs if run.num_ranks > 1}
+    if not shares and any(job.num_ranks == 1 for job in contents.jobs.values()):
+        return Finding(Topic.BOUND, "Computing: one rank has nobody to synchronise with.", (), TRAIN)
     if not shares:
         return Finding(Topic.BOUND, "Not known: no probes of this machine and no training run are here.", (), MEASURE)
     name, share = max(shares.items(), key=lambda item: item[1])

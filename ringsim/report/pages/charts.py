@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from html import escape
 
 COLOURS = ("blue", "vermillion", "orange", "green", "sky", "faint")
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 76.0, 16.0, 12.0, 44.0
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 76.0, 28.0, 12.0, 44.0
 HEIGHT, ROW = 300.0, 26.0
 _MOST_TICKS = 9
+_BEYOND = 1e100
 
 Label = Callable[[float], str]
 
@@ -79,7 +80,7 @@ def line_chart(
     base: float = 2,
 ) -> str:
     """Returns the SVG of lines and points; "" without points. log: of x and y. base: of the ticks of x."""
-    points = [point for one in series for point in one.points if math.isfinite(point.y)]
+    points = [point for one in series for point in _shown(one)]
     if not points:
         return ""
     ys = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
@@ -173,7 +174,7 @@ def _y_axis(y: Scale, text: Label) -> str:
 
 
 def _drawn(series: ChartSeries, x: Scale, y: Scale, x_text: Label, y_text: Label) -> str:
-    points = [point for point in series.points if math.isfinite(point.y)]
+    points = _shown(series)
     parts = []
     if series.line and len(points) > 1:
         path = " ".join(f"{x.place(p.x):.1f},{y.place(p.y):.1f}" for p in points)
@@ -190,6 +191,11 @@ def _drawn(series: ChartSeries, x: Scale, y: Scale, x_text: Label, y_text: Label
     return "".join(parts)
 
 
+def _shown(series: ChartSeries) -> list[ChartPoint]:
+    """Those that an axis can hold: not infinities, nor what comes near to the end of floats, as losses may."""
+    return [point for point in series.points if abs(point.y) < _BEYOND]
+
+
 def _dash(series: ChartSeries) -> str:
     if series.line:
         return " dashed" if series.dashed else ""
@@ -197,15 +203,15 @@ def _dash(series: ChartSeries) -> str:
 
 
 def _log_ticks(first: float, last: float, base: float) -> list[float]:
-    """Powers of the base, every so many that they fit; between two powers of ten also 2 and 5 where there is room."""
+    """Powers of the base, every so many that they fit; else also 2 and 5 times a power of ten, else as evenly."""
     low, high = math.ceil(math.log(first, base) - 1e-9), math.floor(math.log(last, base) + 1e-9)
     every = max(1, -(-(high - low + 1) // _MOST_TICKS))
     ticks = [float(base) ** power for power in range(low, high + 1, every)]
     if base == 10 and len(ticks) < 3:
         around = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
         finer = [digit * 10.0**power for power in around for digit in (1, 2, 5)]
-        ticks = [tick for tick in finer if first <= tick <= last] or ticks
-    return ticks
+        ticks = [tick for tick in finer if first <= tick <= last]
+    return ticks if len(ticks) > 1 else _plain_ticks(first, last)
 
 
 def _plain_ticks(first: float, last: float) -> list[float]:

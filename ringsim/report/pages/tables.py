@@ -39,7 +39,9 @@ def rate_cell(bytes_per_s: float | None) -> TableCell:
 
 def count_cell(count: float | None, digits: int = 0) -> TableCell:
     """Returns a number."""
-    return NOTHING if count is None else TableCell(f"{count:,.{digits}f}", count)
+    if count is None:
+        return NOTHING
+    return TableCell(f"{count:,.{digits}f}" if abs(count) < 1e9 else f"{count:.3g}", count)
 
 
 def share_cell(share: float | None, signed: bool = False) -> TableCell:

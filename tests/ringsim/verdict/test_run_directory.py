@@ -157,3 +157,13 @@ def test_a_fit_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "measured.json: no network can be fitted to it: the measurements have too few shift" in result.stderr
     assert 'data-name="collectives"' in output.read_text()
+
+
+def test_a_loss_may_be_any_finite_number(tmp_path: Path) -> None:
+    """A run that diverges still has its page, and its picture of a loss that no axis was made for."""
+    strategy = made_strategy("ring", 2, 0.01, 0.1) | {"losses": [5.5, 1e30, -1.7e308, 1.7e308], "final_loss": 1e300}
+    (tmp_path / "report.json").write_text(json.dumps(made_job(made_measurements(2), [strategy])))
+    output = tmp_path / "out.html"
+    result = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(output)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Loss by step (report.json)" in output.read_text()

@@ -65,8 +65,10 @@ def test_a_straggler_is_named_and_taken_away() -> None:
     """The link with its name, and the time without it, which is the simulator's on the network without it."""
     finding = verdict_on(made_measurements(4, 8, hosts(slow=SLOW))).finding(Topic.BOUND)
     assert finding.answer.endswith("by a straggler from 16 KiB on.")
-    (sentence,) = [reason for reason in finding.reasons if "slower than the others" in reason]
-    assert sentence.startswith("host2.nic0.out and host2.nic0.in are slower than the others: as fast as they, 16 MiB")
+    (sentence,) = [reason for reason in finding.reasons if "as slow as the others" in reason]
+    assert sentence.startswith(
+        "host2.nic0.out and host2.nic0.in are 5 times as slow as the others: were they alike, 16"
+    )
     without_s = all_reduce_s(hosts(), "ring", 4, 2**24)
     said = re.search(r"would take (\d+) ms instead", sentence)
     assert said
@@ -188,6 +190,13 @@ def test_without_probes_it_says_what_to_measure() -> None:
         assert verdict.finding(topic).command == "ringsim measure --ranks 2 -o measured.json"
 
 
+def test_one_rank_alone_is_bound_by_computing() -> None:
+    """The main job on one rank has probes of nothing that is sent."""
+    alone = Measurements(1, {"cores": 2})
+    verdict = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=alone)
+    assert verdict.finding(Topic.BOUND).answer == "Computing: one rank has nobody to synchronise with."
+
+
 def test_a_log_says_how_much_is_synchronising() -> None:
     """Without probes it is known whether that bounds a run, though not why."""
     log = TrainingLog((LogEntry(10, 2.0, 100.0, 0.7),))
@@ -200,7 +209,7 @@ def test_a_busy_machine_is_not_trusted() -> None:
     measurements = made_measurements(2)
     with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
         finding = verdict_on(measurements).finding(Topic.SURE)
-    assert finding.answer.startswith("Not very: the machine was busy while it was probed.")
+    assert finding.answer.startswith("Not very: the machine was busy when messages of ")
     assert "this machine was busy: a message of " in finding.reasons[0]
 
 
