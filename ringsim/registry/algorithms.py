@@ -42,6 +42,7 @@ from ringsim.algorithms import (
 from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, split
+from ringsim.suggestions import suggestion
 
 MAX_SEGMENTS = 2**16
 Algorithm = Callable[[int], Schedule]
@@ -126,9 +127,10 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
         return build_from_file(collective, algorithm, num_ranks)
     name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
-        known = ", ".join(name for owner, name in ALGORITHMS if owner is collective)
+        known = [name for owner, name in ALGORITHMS if owner is collective]
         raise ValueError(
-            f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
+            f"algorithm {algorithm!r}: {collective.value} has {', '.join(known)}; or give your own as FILE.py:FUNCTION "
+            f"or FILE.xml{suggestion(name, known)}"
         )
     if slash and not (count.isdecimal() and 1 <= int(count) <= MAX_SEGMENTS):
         raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")

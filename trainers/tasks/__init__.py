@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task
 from trainers.tasks.config import check_seed
 from trainers.tasks.lm import LanguageModel
@@ -26,12 +27,16 @@ def load_task(name: str, seed: int, **options: Any) -> Task:
     if ":" in name:
         return load_user_task(name, seed, options)
     if name not in TASKS:
-        raise ValueError(f"task {name!r}: is not one of {', '.join(TASK_NAMES)}; or give your own as MODULE:FUNCTION")
+        raise ValueError(
+            f"task {name!r}: is not one of {', '.join(TASK_NAMES)}; or give your own as MODULE:FUNCTION"
+            f"{suggestion(name, TASK_NAMES)}"
+        )
     task = TASKS[name]
     for option in options:
         if option not in task.options:
-            known = ", ".join(_flag(known) for known in task.options)
-            raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {known}")
+            known = [_flag(known) for known in task.options]
+            hint = suggestion(_flag(option), known)
+            raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {', '.join(known)}{hint}")
     return task(seed, **options)
 
 
