@@ -75,6 +75,15 @@ def format_rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s:.3g} B/s"
 
 
+def plural(count: int, name: str) -> str:
+    """Such as 1 rank or 2 ranks.
+
+    >>> plural(1, "rank"), plural(1024, "rank")
+    ('1 rank', '1024 ranks')
+    """
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def format_time(time_s: float) -> str:
     """Such as 1.5 ms."""
     for unit in ("s", "ms", "us"):

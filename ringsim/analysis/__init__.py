@@ -1,7 +1,7 @@
 """What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
 
 from ringsim.analysis.congestion import Congestion
-from ringsim.analysis.cost import cost_of, format_costs
+from ringsim.analysis.cost import Cost, cost_of, format_costs
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.overview import Overview, make_overview
@@ -15,6 +15,7 @@ __all__ = [
     "BASELINE",
     "MAX_TRANSFERS",
     "Congestion",
+    "Cost",
     "CriticalPath",
     "Explanation",
     "LinkUsage",

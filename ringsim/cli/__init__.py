@@ -14,10 +14,14 @@ from ringsim.cli.commands.order import order
 from ringsim.cli.commands.plot import plot
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
-from ringsim.console import OneLineGroup
+from ringsim.console import OneLineGroup, examples, general_help
 
 
-@click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="ringsim",
+    cls=OneLineGroup,
+    epilog=f"{examples('ringsim simulate --algorithm ring --ranks 8 --size 64MiB')}\n\n{general_help('ringsim')}",
+)
 @click.version_option(__version__, prog_name="ringsim")
 def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""

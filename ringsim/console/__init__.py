@@ -1,8 +1,12 @@
-"""What the command lines of all three packages share: errors in one line, types of options, torchrun."""
+"""What the command lines of all three packages share: errors in one line, types of options, help, files, torchrun."""
 
+from ringsim.console.help import examples, examples_of, general_help
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
+from ringsim.console.names import Choice, Name
 from ringsim.console.numbers import parse_numbers, parse_share
 from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, message_of
+from ringsim.console.options import json_option, wide_option
+from ringsim.console.output import STDOUT, output_file, print_result, require_one_stdout, say_wrote
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import Progress, clear_line, progress_bar
 from ringsim.console.signals import ended_once
@@ -15,7 +19,10 @@ __all__ = [
     "PICTURE",
     "RATE",
     "SIZE",
+    "STDOUT",
     "TIME",
+    "Choice",
+    "Name",
     "OneLineCommand",
     "OneLineGroup",
     "OutputFile",
@@ -26,10 +33,19 @@ __all__ = [
     "check_writable",
     "clear_line",
     "ended_once",
+    "examples",
+    "examples_of",
+    "general_help",
+    "json_option",
     "message_of",
     "num_ranks",
+    "output_file",
     "parse_numbers",
     "parse_share",
+    "print_result",
     "progress_bar",
+    "require_one_stdout",
     "run_local_ranks",
+    "say_wrote",
+    "wide_option",
 ]

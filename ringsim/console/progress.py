@@ -44,7 +44,7 @@ class Progress:
         self._recent = deque([(time.monotonic(), done)], maxlen=RECENT)
 
     def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
-        """Begin a phase. length: of what is to be done, None if unknown; done: of that, what an earlier run has done."""
+        """Begin a phase. length: of what is to be done, if it is known; done: of that, what an earlier run has done."""
         self._begin(phase, length, done)
         self._draw()
 

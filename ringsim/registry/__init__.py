@@ -1,5 +1,5 @@
 """Algorithms by name: built-in ones, a function in a Python file, or an MSCCL file."""
 
-from ringsim.registry.algorithms import ALGORITHMS, Algorithm, algorithm, build, size_variant
+from ringsim.registry.algorithms import ALGORITHMS, Algorithm, algorithm, build, build_recorded, size_variant
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "build", "size_variant"]
+__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "build", "build_recorded", "size_variant"]

@@ -1,6 +1,6 @@
 """`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ringsim.algorithms import (
     bidirectional_ring_all_gather,
@@ -137,6 +137,26 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
     if size_bytes is not None and (per_rank := size_variant(collective, name, num_ranks, size_bytes)):
         return split(gloo_ring_all_reduce(num_ranks, per_rank), int(count or 1))
     return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
+
+
+def build_recorded(
+    collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, trusted: Collection[str] = ()
+) -> Schedule:
+    """The same for a name that was read from a file: a Python file that it names is run only if it is trusted.
+
+    Whoever made the file of measurements chose the name, and a function of any Python file would run with the rights of
+    whoever compares them.
+
+    trusted: the names, FILE.py:FUNCTION, whose files may be run.
+
+    Raises ValueError for one that is not, and as `build` does.
+    """
+    if ":" in algorithm and not algorithm.endswith(SUFFIX) and algorithm not in trusted:
+        raise ValueError(
+            f"algorithm {algorithm!r}: the measurements name a Python file, which is run only if you trust it: give "
+            f"--trust {algorithm}"
+        )
+    return build(collective, algorithm, num_ranks, size_bytes)
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:

@@ -4,19 +4,19 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.report.network_table import describe_network
-from ringsim.text_table import align_columns
-from ringsim.units import format_size, format_time
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_size, format_time, plural
 
 _GAP = "   "
 
 
-def format_sweep(sweep: Sweep, width: int = 100) -> str:
+def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
     """Returns a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
     blocks = [_format_network(sweep, name, width) for name in sweep.networks]
-    notes = sweep.skipped()
+    notes = [wrap_text(note, width, "  ") for note in sweep.skipped()]
     return "\n\n".join([*blocks, "\n".join(notes)] if notes else blocks)
 
 
@@ -48,14 +48,15 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
-    return "\n\n".join([f"{title}\nnetwork {network}" + (f": {about}" if about else ""), *blocks])
+    head = title, f"network {network}" + (f": {about}" if about else "")
+    return "\n\n".join(["\n".join(wrap_text(line, width, "  ") for line in head), *blocks])
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
     """The cells of one number of ranks below its heading, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
-    return [f"{num_ranks} ranks", *align_columns(rows, "lr")]
+    return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
 
 
 def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:

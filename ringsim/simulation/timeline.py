@@ -1,5 +1,6 @@
 """`Timeline`: when each transfer started, left, arrived and was applied."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -8,6 +9,11 @@ import numpy.typing as npt
 from ringsim.units import format_time
 
 Seconds = npt.NDArray[np.float64]
+OnProgress = Callable[[int], object]
+
+
+def ignore_progress(_: int) -> None:
+    """Does nothing; what is told how far a simulation is where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

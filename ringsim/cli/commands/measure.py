@@ -4,28 +4,47 @@ from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, check_local_rank, check_writable, run_local_ranks
+from ringsim.console import FILE, STDOUT, Progress, check_local_rank, check_writable, examples, run_local_ranks
+from ringsim.units import plural
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
 BENCHMARK = ("-m", "collectives.benchmark", "--probes", "--in-place")
 ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "show_default": True})
-@click.option("--ranks", type=click.IntRange(1, 1024), default=4, help="Local ranks to start.")
-@click.option("-o", "--output", type=FILE, default="measurements.json", help="The file to write.")
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "ringsim measure --ranks 4 -o measurements.json",
+        "ringsim measure --ranks 2 -b 1KiB -e 16MiB --algorithm ring --wide",
+        "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
+    ),
+)
+@click.option("--ranks", type=click.IntRange(1, 1024), default=4, help="So many local ranks are started.")
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    default="measurements.json",
+    help="The measurements are written to this file, as JSON.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
-    """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
+    """Probes messages and additions on local ranks, times the collectives, and writes both to a measurements file.
 
-    OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring; see python -m collectives.benchmark
-    --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes; on several hosts, start that
-    yourself, on each of them.
+    OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring --json; see
+    python -m collectives.benchmark --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
+    on several hosts, start that yourself, on each of them.
     """
-    check_writable(f"--output {output}", output.parent)
+    if output != STDOUT:
+        check_writable(f"--output {output}", output.parent)
     chosen = () if any(option.startswith("--collective") for option in options) else ALL
     arguments = [*chosen, *options, "-o", str(output)]
-    if said := check_local_rank(ranks, [*BENCHMARK, "--check", *arguments]):
+    with Progress() as progress:
+        progress.begin("checking the options")
+        said = check_local_rank(ranks, [*BENCHMARK, "--check", *arguments])
+        progress.begin(f"starting {plural(ranks, 'rank')}")
+    if said:
         click.echo(said, nl=False)
         return
     run_local_ranks(ranks, [*BENCHMARK, *arguments])
