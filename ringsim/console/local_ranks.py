@@ -40,6 +40,7 @@ def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = F
     in the main thread. Raises OSError, which names the command, if it fails.
     """
     given = ["--nproc-per-node", str(num_ranks), *arguments]
+    environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ)  # as torchrun sets it, which would say so in three lines
     # In a session of its own: Ctrl-C reaches us alone, and the ranks do not die each with a traceback of its own.
     with (
         ended_once(),
@@ -48,6 +49,7 @@ def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = F
             stdout=subprocess.DEVNULL if quiet else None,
             stderr=subprocess.PIPE if quiet else None,
             text=True,
+            env=environment,
             start_new_session=True,
         ) as job,
     ):

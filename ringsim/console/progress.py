@@ -57,6 +57,12 @@ class Progress:
         if now >= self._drawn_at + REDRAW_S or self.done == self.length:
             self._draw()
 
+    def advance_to(self, done: int, length: int, phase: str) -> None:
+        """So much of `length` is done of a phase, which begins if it is not the present one."""
+        if (phase, length) != (self.phase, self.length):
+            self.begin(phase, length)
+        self.update(done - self.done)
+
     def line(self) -> str:
         """What is drawn."""
         if self.length is None:

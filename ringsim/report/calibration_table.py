@@ -60,7 +60,7 @@ def _shown(name: str, value: float) -> str:
 def _seen(cases: Sequence[TimedCase]) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
     if not cases:
-        return "no timing: NCCL's own model"
+        return "none: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
     for case in cases:
         sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)

@@ -1,5 +1,6 @@
 """`ringsim measure`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -8,7 +9,7 @@ from ringsim.console import FILE, STDOUT, Progress, check_local_rank, check_writ
 from ringsim.units import plural
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
-BENCHMARK = ("-m", "collectives.benchmark", "--probes", "--in-place")
+BENCHMARK = ("-m", "collectives.benchmark", "--probes")
 ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor")
 
 
@@ -38,13 +39,18 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     """
     if output != STDOUT:
         check_writable(f"--output {output}", output.parent)
-    chosen = () if any(option.startswith("--collective") for option in options) else ALL
-    arguments = [*chosen, *options, "-o", str(output)]
+    arguments = [*_defaults(options), *options, "-o", str(output)]
     with Progress() as progress:
         progress.begin("checking the options")
         said = check_local_rank(ranks, [*BENCHMARK, "--check", *arguments])
         progress.begin(f"starting {plural(ranks, 'rank')}")
-    if said:
-        click.echo(said, nl=False)
-        return
-    run_local_ranks(ranks, [*BENCHMARK, *arguments])
+        if not said:
+            run_local_ranks(ranks, [*BENCHMARK, *arguments])
+    click.echo(said, nl=False)
+
+
+def _defaults(options: Sequence[str]) -> list[str]:
+    """What is measured unless the options say otherwise: three collectives, in place; nccl-tests has both places."""
+    collectives = [] if any(option.startswith("--collective") for option in options) else ALL
+    both = any(option in ("nccl-tests", "--format=nccl-tests") for option in options)
+    return [*collectives, *([] if both else ["--in-place"])]
