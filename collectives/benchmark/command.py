@@ -82,8 +82,8 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     cls=TorchrunCommand,
     name="benchmark",
     epilog=examples(
-        f"{START} -b 1KiB -e 16MiB --algorithm ring",
-        "torchrun --nproc-per-node 2 -m collectives.benchmark -b 8M -e 8M --format nccl-tests",
+        f"{START} -b 1KiB --algorithm ring",
+        f"{START} --format nccl-tests",
     ),
 )
 @click.option(

@@ -76,5 +76,5 @@ def format_costs(costs: Iterable[Cost]) -> str:
 def _row(cost: Cost) -> tuple[str, ...]:
     schedule = cost.schedule
     counts = (schedule.num_chunks, schedule.num_steps, cost.steps_bound, cost.num_transfers)
-    bytes_ = (f"{cost.sent:.3f}", f"{cost.sent_bound:.3f}")
+    bytes_ = tuple(f"{sent:.3f}" if sent < 100 else f"{sent:.6g}" for sent in (cost.sent, cost.sent_bound))
     return schedule.collective.value, schedule.algorithm, *(str(count) for count in counts), *bytes_

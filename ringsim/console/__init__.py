@@ -8,7 +8,7 @@ from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, mes
 from ringsim.console.options import json_option, wide_option
 from ringsim.console.output import STDOUT, output_file, print_result, require_one_stdout, say_wrote
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
-from ringsim.console.progress import Progress, clear_line, progress_bar
+from ringsim.console.progress import Progress, clear_line, progress_bar, say
 from ringsim.console.signals import ended_once
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks
 
@@ -46,6 +46,7 @@ __all__ = [
     "progress_bar",
     "require_one_stdout",
     "run_local_ranks",
+    "say",
     "say_wrote",
     "wide_option",
 ]

@@ -97,6 +97,12 @@ def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay
     return progress
 
 
+def say(text: str) -> None:
+    """Print a line on stderr, in place of a progress line."""
+    clear_line()
+    click.echo(text, err=True)
+
+
 def clear_line() -> None:
     """Erase what a progress line, also that of a rank which has been ended, left in the last line of the terminal."""
     if sys.stderr.isatty():

@@ -58,7 +58,7 @@ def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
 
 
 def _sweep(prediction: Prediction) -> str:
-    rows: list[Row] = [("cap_mb", "buckets", "communication", "exposed", "step", "efficiency", "")]
+    rows: list[Row] = [("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", "")]
     for step in prediction.sweep:
         mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
         times = (_time(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))

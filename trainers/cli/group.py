@@ -1,31 +1,50 @@
 """The command line `trainers`, or `python -m trainers`. Loading it loads no torch."""
 
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
 
 from ringsim import __version__
-from ringsim.console import OneLineGroup, TorchrunCommand
+from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
 from trainers.cli.compare import compare_command
+from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 
 DEFAULT = "train"
+RULE = """A directory that holds a run's checkpoints is not written to again without
+--resume."""
 
 
 class TrainersGroup(TorchrunCommand, OneLineGroup):
     """Commands of which `train` need not be named: options alone are its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[RESUME_COMMAND] = resume_command(args)
         own = {name for option in self.get_params(ctx) for name in option.opts}
-        if not args or (args[0].startswith("-") and args[0] not in own):
+        if args and args[0].startswith("-") and args[0] not in own:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(name="trainers", cls=TrainersGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def resume_command(arguments: Sequence[str]) -> str:
+    """Returns the command that goes on with the run that these arguments began."""
+    program = ["python", "-m", "trainers"] if Path(sys.argv[0]).name == "__main__.py" else ["trainers"]
+    return shlex.join([*program, *(argument for argument in arguments if argument != "--resume"), "--resume"])
+
+
+@click.group(
+    name="trainers",
+    cls=TrainersGroup,
+    epilog=f"{examples('trainers --task mlp --strategy ring --ranks 2')}\n\n{general_help('trainers', RULE)}",
+)
 @click.version_option(__version__, prog_name="trainers")
 def main() -> None:
-    """Train on several ranks, with gradients synchronised as you like.
+    """Trains on several ranks, with gradients synchronised as you like.
 
-    Without the name of a command it is train: trainers --task lm --ranks 4; see trainers train --help.
+    Options without the name of a command are those of train: trainers --task lm --ranks 4; see trainers train --help.
     """
 
 

@@ -55,7 +55,7 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
 
 @click.command(
     epilog=examples(
-        "ringsim ddp --layers docs/models/transformer.toml --ranks 8 --bucket-cap-mb 1:64",
+        "ringsim ddp --layers model.toml --ranks 8 --bucket-cap-mb 1:64",
         "ringsim ddp --profile profile.json --network ib-100g --ranks 16 -o step.png",
     )
 )

@@ -35,7 +35,7 @@ from ringsim.schedule import Schedule
 @click.option(
     "--budget",
     type=click.IntRange(1),
-    help="At most so many placements are simulated; without it as many as take some seconds.",
+    help="The search simulates at most so many placements; without it as many as take some seconds.",
 )
 @wide_option
 @json_option

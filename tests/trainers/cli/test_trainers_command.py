@@ -58,7 +58,10 @@ def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Complet
     ("arguments", "message"),
     [
         ("--task nope", "trainers: task 'nope': is not one of lm, mlp, wine; or give your own as MODULE:FUNCTION"),
-        ("--strategy rung", f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}"),
+        (
+            "--strategy rung",
+            f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",
+        ),
         ("--steps 0", "trainers: --steps 0: must be at least 1"),
         ("--keep 0", "trainers: --keep 0: must be at least 1"),
         ("--check-every -1", "trainers: --check-every -1: must be at least 0, which is never"),
@@ -128,7 +131,8 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     output = tmp_path / "new" / "run"
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
     done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
-    assert (done.returncode, done.stderr) == (0, "")
+    left = ("checkpoint-40.pt", "log.jsonl", "result.json")
+    assert (done.returncode, done.stderr) == (0, "".join(f"wrote {output / name}\n" for name in left))
     assert sorted(path.name for path in output.iterdir()) == [
         "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json"
     ]  # fmt: skip
