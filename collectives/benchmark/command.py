@@ -82,7 +82,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     cls=TorchrunCommand,
     name="benchmark",
     epilog=examples(
-        f"{START} -b 1KiB --algorithm ring",
+        f"{START} --algorithm ring",
         f"{START} --format nccl-tests",
     ),
 )

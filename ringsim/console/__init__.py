@@ -9,10 +9,11 @@ from ringsim.console.options import json_option, wide_option
 from ringsim.console.output import STDOUT, output_file, print_result, require_one_stdout, say_wrote
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import Progress, clear_line, progress_bar, say
-from ringsim.console.signals import ended_once
+from ringsim.console.signals import ENDINGS, ended_once
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks
 
 __all__ = [
+    "ENDINGS",
     "FILE",
     "MISTAKES",
     "OUTPUT",

@@ -28,6 +28,8 @@ def delay_termination(
 
     So a process that fails has the time to say why, and to end by itself. To be called in the main thread.
     """
+    if not hasattr(os, "set_blocking"):
+        return  # Windows: a pipe cannot be told of signals there
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # What Python calls for a signal it calls in the main thread, which may be waiting in C++ for a peer. The number of
