@@ -6,6 +6,7 @@ import pty
 import random
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -147,6 +148,30 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
     assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
     assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
+
+
+@pytest.mark.parametrize("ranks", [["--ranks", "2"], []])
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, ranks: list[str]) -> None:
+    """With exit code 130, on ranks that were started here and in one process; and that command goes on."""
+    arguments = [*POINTS, *ranks, "--epochs", "100000", "--save-every", "5", "--output", str(tmp_path / "my run")]
+    with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        job.send_signal(signal.SIGINT)
+        _, errors = job.communicate(timeout=TIMEOUT_S)
+    resume = shlex.join(["python", "-m", "trainers", *arguments, "--resume"])
+    assert (job.returncode, errors) == (130, f"trainers: interrupted; resume with: {resume}\n")
+    again = start(*shlex.split(resume)[3:], "--steps", "1")
+    assert "1 asked for; give more --steps" in again.stderr
+
+
+def test_the_result_as_json(tmp_path: Path) -> None:
+    """One object on stdout, the same as the file."""
+    done = start(*POINTS, "--output", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout, parse_constant=pytest.fail) == result_of(tmp_path)
 
 
 def test_a_loss_that_is_no_number_ends_the_command(tmp_path: Path) -> None:
