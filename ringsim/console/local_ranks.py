@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from ringsim.console.signals import ended_once
 
 # It brings torch with it; we only start it. By itself it ends in a traceback of its own, whether a signal ends it or a
-# rank fails, which then has said why.
+# rank fails, which then has said why; and it warns of each signal that it passes on.
 PROGRAM = """
+import logging
 import sys
+
+logging.disable(logging.WARNING)
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
@@ -59,8 +62,6 @@ def run_local_ranks(
     in the main thread. Raises OSError, which names the command, if it fails.
     """
     given = ["--nproc-per-node", str(num_ranks), *arguments]
-    # The first as torchrun sets it, which would say so in four lines; the second keeps it from telling of each signal.
-    environment = {"OMP_NUM_THREADS": "1", "LOGLEVEL": "ERROR"} | dict(os.environ)
     # In a session of its own: Ctrl-C reaches us alone, and the ranks do not die each with a traceback of its own.
     with (
         ended_once(),
@@ -69,7 +70,6 @@ def run_local_ranks(
             stdout=subprocess.DEVNULL if quiet else None,
             stderr=subprocess.PIPE if quiet else None,
             text=True,
-            env=environment,
             start_new_session=True,
         ) as job,
     ):

@@ -14,7 +14,8 @@ from typing import Self
 import click
 
 REDRAW_S = 0.1
-RECENT = 50  # updates from which the time left is estimated: the first steps of a phase are slower than the rest
+RECENT = 50  # marks from which the time left is estimated: the first steps of a phase are slower than the rest
+MARK_S = 0.2  # between two marks, at least
 BAR_WIDTH = 24
 CLEAR_LINE = "\r\033[K"
 
@@ -27,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:
-        self._hidden = rank != 0 or not sys.stderr.isatty()
+        self._hidden = rank != 0 or not _is_terminal()
         self._visible_from = time.monotonic() + delay_s
         self._drawn_at = float("-inf")
         self._begin("", None, 0)
@@ -53,7 +54,8 @@ class Progress:
         self.done += count
         self.text = self.text if text is None else text
         now = time.monotonic()
-        self._recent.append((now, self.done))
+        if now >= self._recent[-1][0] + MARK_S:
+            self._recent.append((now, self.done))
         if now >= self._drawn_at + REDRAW_S or self.done == self.length:
             self._draw()
 
@@ -75,7 +77,7 @@ class Progress:
 
     def _time_left(self) -> str:
         (first_s, first_done), (last_s, last_done) = self._recent[0], self._recent[-1]
-        if self.length is None or last_done <= first_done or last_done >= self.length:
+        if self.length is None or last_done <= first_done or self.done >= self.length:
             return ""
         left_s = round((self.length - last_done) * (last_s - first_s) / (last_done - first_done))
         hours, minutes, seconds = left_s // 3600, left_s // 60 % 60, left_s % 60
@@ -105,5 +107,9 @@ def say(text: str) -> None:
 
 def clear_line() -> None:
     """Erase what a progress line, also that of a rank which has been ended, left in the last line of the terminal."""
-    if sys.stderr.isatty():
+    if _is_terminal():
         click.echo(CLEAR_LINE, file=sys.stderr, nl=False)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # Windows has programs without a stderr

@@ -1,5 +1,6 @@
 """The command line `trainers`, or `python -m trainers`. Loading it loads no torch."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_hel
 from trainers.cli.compare import compare_command
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
+from trainers.launch import slurm
+from trainers.launch.termination import is_under_torchrun
 
 DEFAULT = "train"
 RULE = """A directory that holds a run's checkpoints is not written to again without
@@ -30,9 +33,17 @@ class TrainersGroup(TorchrunCommand, OneLineGroup):
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    """Returns the command that goes on with the run that these arguments began."""
+    """Returns the command that goes on with the run that these arguments began, started in the same way."""
+    return shlex.join([*_program(), *(argument for argument in arguments if argument != "--resume"), "--resume"])
+
+
+def _program() -> list[str]:
+    if is_under_torchrun(os.environ):
+        hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
+        several = ["--nnodes", hosts] if hosts != "1" else []
+        return ["torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", "trainers"]
     program = ["python", "-m", "trainers"] if Path(sys.argv[0]).name == "__main__.py" else ["trainers"]
-    return shlex.join([*program, *(argument for argument in arguments if argument != "--resume"), "--resume"])
+    return ["srun", *program] if slurm.in_step(os.environ) else program
 
 
 @click.group(

@@ -22,7 +22,7 @@ from tests.processes import below
 from tests.ranks import RankPool
 from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.group import main
+from trainers.cli.group import main, resume_command
 from trainers.strategy_names import STRATEGY_NAMES
 
 ROOT = Path(__file__).parents[3]
@@ -165,6 +165,33 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, ranks: list[s
     assert (job.returncode, errors) == (130, f"trainers: interrupted; resume with: {resume}\n")
     again = start(*shlex.split(resume)[3:], "--steps", "1")
     assert "1 asked for; give more --steps" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "start_of_command"),
+    [
+        ({}, "trainers --task 'my task:f'"),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m trainers --task"),
+        (
+            {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+            "torchrun --nnodes 2 --nproc-per-node 4 -m trainers --task",
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers --task"),
+    ],
+)
+def test_a_run_is_resumed_as_it_was_started(
+    variables: dict[str, str], start_of_command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun, by srun, or here; --resume stands there once."""
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
+    resume = resume_command(["--task", "my task:f", "--resume", "--steps", "9"])
+    assert resume.startswith(start_of_command)
+    assert resume.endswith(" --steps 9 --resume")
+    assert resume.count("--resume") == 1
 
 
 def test_the_result_as_json(tmp_path: Path) -> None:
