@@ -16,11 +16,13 @@ from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
 from ringsim.console import OneLineGroup, examples, general_help
 
+RULE = 'Where a file is text, "-" is stdout.'
+
 
 @click.group(
     name="ringsim",
     cls=OneLineGroup,
-    epilog=f"{examples('ringsim simulate --algorithm ring --ranks 8 --size 64MiB')}\n\n{general_help('ringsim')}",
+    epilog=f"{examples('ringsim simulate --algorithm ring --ranks 8 --size 64MiB')}\n\n{general_help('ringsim', RULE)}",
 )
 @click.version_option(__version__, prog_name="ringsim")
 def main() -> None:

@@ -7,7 +7,7 @@ import click
 GENERAL = """
 \b
 A file that exists is replaced by a new one when that is complete, and each
-file that was written is named on stderr. Where a file is text, "-" is stdout.
+file that was written is named on stderr. {rule}
 
 \b
 Names are completed by the shell after
@@ -30,10 +30,9 @@ def examples_of(command: click.Command) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def general_help(program: str, rule: str = "") -> str:
+def general_help(program: str, rule: str) -> str:
     """Returns what is said once for all commands of `program`: what becomes of files, and completion by the shell.
 
-    rule: one more paragraph, about files.
+    rule: one more about files; its first line goes on where the general ones end.
     """
-    text = inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_")))
-    return f"{text}\n\n\b\n{rule}" if rule else text
+    return inspect.cleandoc(GENERAL.format(program=program, variable=program.upper().replace("-", "_"), rule=rule))

@@ -17,8 +17,8 @@ from trainers.launch import slurm
 from trainers.launch.termination import is_under_torchrun
 
 DEFAULT = "train"
-RULE = """A directory that holds a run's checkpoints is not written to again without
---resume."""
+RULE = """A directory that holds the
+checkpoints of a run is not written to again without --resume."""
 
 
 class TrainersGroup(TorchrunCommand, OneLineGroup):
