@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main as ringsim
-from ringsim.console import Choice, Name, Quantity, examples_of
+from ringsim.console import Choice, Name, Quantity
 from trainers.cli.group import main as trainers
 from trainers.cli.main_job import main as main_job
 
@@ -34,6 +34,13 @@ def all_commands() -> dict[str, click.Command]:
 
 COMMANDS = all_commands()
 EVERY = pytest.mark.parametrize(("name", "command"), COMMANDS.items(), ids=COMMANDS)
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """What `ringsim.console.examples` has put at the end of a command's help."""
+    _, heading, after = (command.epilog or "").partition("Example")
+    lines = after.partition("\n\n")[0].splitlines()[1:] if heading else []
+    return [line.strip() for line in lines]
 
 
 def options_of(command: click.Command) -> list[click.Option]:

@@ -1,6 +1,6 @@
 """What the command lines of all three packages share: errors in one line, types of options, help, files, torchrun."""
 
-from ringsim.console.help import examples, examples_of, general_help
+from ringsim.console.help import examples, general_help
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.names import Choice, Name
 from ringsim.console.numbers import parse_numbers, parse_share
@@ -35,7 +35,6 @@ __all__ = [
     "clear_line",
     "ended_once",
     "examples",
-    "examples_of",
     "general_help",
     "json_option",
     "message_of",

@@ -2,8 +2,6 @@
 
 import inspect
 
-import click
-
 GENERAL = """
 \b
 A file that exists is replaced by a new one when that is complete, and each
@@ -21,13 +19,6 @@ def examples(*commands: str) -> str:
     """Returns the end of a help text (`epilog` of a click command) with commands that a reader can try."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
-
-
-def examples_of(command: click.Command) -> list[str]:
-    """Returns the commands that `examples` has put there."""
-    _, heading, after = (command.epilog or "").partition("Example")
-    lines = after.partition("\n\n")[0].splitlines()[1:] if heading else []
-    return [line.strip() for line in lines]
 
 
 def general_help(program: str, rule: str) -> str:
