@@ -29,16 +29,13 @@ def _wide_rows(comparison: Comparison) -> list[str]:
 
 
 def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
-    """All rows are aligned as one table, and one after which another algorithm comes is followed by that one's name."""
-    rows = [_COLUMNS, *(_row(compared) for compared in comparison.cases)]
-    heading, *lines = align_columns(rows, _ALIGNMENT, width=None)
-    before: tuple[str, str] | None = None
+    """The rows of each algorithm below its name, all aligned as one table."""
+    heading, *lines = align_columns([_COLUMNS, *(_row(compared) for compared in comparison.cases)], _ALIGNMENT)
+    by_name: dict[tuple[str, str], list[str]] = {}
     for compared, line in zip(comparison.cases, lines, strict=True):
-        if _name(compared) != before:
-            before = _name(compared)
-            yield f"\n{before[0]} {before[1]}"
-            yield heading
-        yield line
+        by_name.setdefault(_name(compared), []).append(line)
+    for (collective, algorithm), rows in by_name.items():
+        yield from ("", f"{collective} {algorithm}", heading, *rows)
 
 
 def _name(compared: ComparedCase) -> tuple[str, str]:

@@ -27,6 +27,8 @@ def test_the_nearest_name_is_found_whatever_its_case() -> None:
         ("trainers train --strategy ddp_rign/4", "ddp_ring"),
         ("trainers train --task wines", "wine"),
         ("trainers train --task mlp --leaning-rate 1", "--learning-rate"),
+        ("trainers train --task lm --stratgy ring", "--strategy"),
+        ("trainers compare --step 9", "--steps"),
     ],
 )
 def test_an_unknown_name_gets_a_suggestion(command: str, meant: str) -> None:

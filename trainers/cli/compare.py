@@ -30,7 +30,7 @@ from ringsim.units import plural
 from trainers.checkpoints.output_lock import WRITING_S, locked
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, task_option
-from trainers.cli.task_options import read_settings, read_unknown
+from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
 from trainers.strategy_names import STRATEGY_NAMES, check_strategy
@@ -83,7 +83,8 @@ def compare_command(
     """
     for name in strategies:
         check_strategy(name)
-    options = read_settings(task, read_unknown(click.get_current_context().args))
+    context = click.get_current_context()
+    options = read_settings(task, read_unknown(context.args), own_flags(context))
     config = StepConfig(batch_size=batch_size, seed=seed)
     batches = config.batches(load_task(task, seed, **options), 0, ranks)
     check_writable(f"--output {output}", output)

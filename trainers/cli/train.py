@@ -18,7 +18,7 @@ from trainers.cli.options import (
     task_option,
     timeout_option,
 )
-from trainers.cli.task_options import read_settings, read_unknown
+from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.launch.environment import read_environment
 from trainers.launch.spawn import spawn
 from trainers.loop.config import ON_NAN, TrainConfig
@@ -109,7 +109,8 @@ def train(
     Under torchrun or srun leave out --ranks. Other options are those of the task, such as --learning-rate, and for lm
     --data, --d-model, --heads, --layers.
     """
-    options = read_settings(task, [*settings, *read_unknown(click.get_current_context().args)])
+    context = click.get_current_context()
+    options = read_settings(task, [*settings, *read_unknown(context.args)], own_flags(context))
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     environment = read_environment(os.environ)
     num_ranks = ranks or environment.num_ranks
@@ -121,7 +122,7 @@ def train(
         os.environ.setdefault(
             "KINETO_LOG_LEVEL", "99"
         )  # else torch's profiler talks on stderr; read when torch is loaded
-    resume = click.get_current_context().meta.get(RESUME_COMMAND, "")
+    resume = context.meta.get(RESUME_COMMAND, "")
     return _run(Launch(task, options, config, timeout_s, as_json, resume), loaded, ranks)
 
 
