@@ -1,5 +1,6 @@
 """An ordinary DistributedDataParallel program: `torchrun --nproc-per-node 2 examples/ddp.py ring`, or gloo."""
 
+import os
 import sys
 
 import torch
@@ -29,4 +30,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:  # torchrun sets it
+        print("ddp.py: start it with torchrun --nproc-per-node 2 examples/ddp.py ring", file=sys.stderr)
+        sys.exit(2)
     main()

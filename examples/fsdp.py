@@ -1,5 +1,6 @@
 """An ordinary FSDP2 program: `torchrun --nproc-per-node 2 examples/fsdp.py ring`, or gloo."""
 
+import os
 import sys
 
 import torch
@@ -32,4 +33,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:  # torchrun sets it
+        print("fsdp.py: start it with torchrun --nproc-per-node 2 examples/fsdp.py ring", file=sys.stderr)
+        sys.exit(2)
     main()

@@ -1,5 +1,7 @@
 """A task of your own: `torchrun --nproc-per-node 2 -m trainers --task own_task:Sine`, started in this folder."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -36,3 +38,10 @@ class Sine:
 
     def config(self):
         return {"seed": self.seed}
+
+
+if __name__ == "__main__":
+    print(
+        "own_task.py: start it with python -m trainers --task own_task:Sine --ranks 2, in its folder", file=sys.stderr
+    )
+    sys.exit(2)

@@ -37,11 +37,11 @@ def add_up(seconds: float, timeout_s: float) -> None:
 
 
 @click.command("where", cls=TorchrunCommand, context_settings={"show_default": True})
-@click.option("--ranks", type=int, help="Start as many here, without torchrun.  [default: as started]")
-@click.option("--seconds", type=float, default=0.0, help="How long to go on.")
-@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for other ranks.")
+@click.option("--ranks", type=int, help="So many ranks are started here, without torchrun.")
+@click.option("--seconds", type=float, default=0.0, help="The ranks go on for so many seconds.")
+@click.option("--timeout", type=float, default=60.0, help="A rank waits so many seconds for others.")
 def main(ranks: int | None, seconds: float, timeout: float) -> int:
-    """Say where each rank is, and what all of them add up to."""
+    """Says where each rank is, and what all of them add up to."""
     if ranks is not None:
         return spawn(ranks, add_up, (seconds, timeout))
     add_up(seconds, timeout)

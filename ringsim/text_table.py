@@ -1,19 +1,27 @@
 """`align_columns`: the rows of a table as lines of text, for all tables that this project prints."""
 
+import textwrap
 from collections.abc import Sequence
 
 GAP = "  "  # between two columns
+WIDTH = 80  # columns of a terminal; what is wider is printed only if it is asked for
+LEAST_WRAPPED = 16  # characters of a wrapped column
 
 
-def align_columns(rows: Sequence[Sequence[str]], alignment: str = "l", gap: str = GAP) -> list[str]:
+def align_columns(
+    rows: Sequence[Sequence[str]], alignment: str = "l", gap: str = GAP, width: int | None = None
+) -> list[str]:
     """Returns a line for each row, in which every column is as wide as its longest cell.
 
     rows: all of one length. alignment: a letter for each column, l for left or r for right; the last letter holds for
     all columns that follow. Blanks at the end of a line are removed.
+    width: of the table, if it has a limit: cells of the last column go on in further lines.
 
     >>> align_columns([("size", "ranks"), ("64 KiB", "2")], "lr")
     ['size    ranks', '64 KiB      2']
     """
+    if width is not None and rows:
+        rows = [line for row in rows for line in _wrapped(row, _room_for_last(rows, gap, width))]
     columns = list(zip(*rows, strict=True))
     letters = alignment + alignment[-1] * (len(columns) - len(alignment))
     padded = []
@@ -21,3 +29,28 @@ def align_columns(rows: Sequence[Sequence[str]], alignment: str = "l", gap: str 
         width = max(map(len, column))
         padded.append([cell.ljust(width) if letter == "l" else cell.rjust(width) for cell in column])
     return [gap.join(line).rstrip() for line in zip(*padded, strict=True)]
+
+
+def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
+    """Returns the text in lines of at most `width` characters, those after the first one indented; None: as it is.
+
+    >>> print(wrap_text("what does not fit goes on in the next line", 30, "  "))
+    what does not fit goes on in
+      the next line
+    """
+    return text if width is None else "\n".join(_lines(text, width, indent))
+
+
+def _lines(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _room_for_last(rows: Sequence[Sequence[str]], gap: str, width: int) -> int:
+    used = sum(max(map(len, column)) + len(gap) for column in list(zip(*rows, strict=True))[:-1])
+    return max(width - used, LEAST_WRAPPED)
+
+
+def _wrapped(row: Sequence[str], room: int) -> list[Sequence[str]]:
+    """The row, and below it what does not fit into its last cell."""
+    first, *more = _lines(row[-1], room) or [""]
+    return [(*row[:-1], first), *((*[""] * (len(row) - 1), line) for line in more)]

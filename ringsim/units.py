@@ -27,6 +27,16 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def parse_size_of_nccl_tests(text: str) -> int:
+    """Bytes as the options of nccl-tests give them: 8K, 8M and 8G are 1024s; else as `parse_size`.
+
+    >>> parse_size_of_nccl_tests("8M"), parse_size_of_nccl_tests("8MB")
+    (8388608, 8000000)
+    """
+    binary = text.strip()[-1:] in ("k", "K", "m", "M", "g", "G")
+    return parse_size(f"{text.strip()[:-1]}{text.strip()[-1:].upper()}iB" if binary else text)
+
+
 def parse_rate(text: str) -> float:
     """Bytes per second: 1.25GB/s, 10Gbit/s. Raises ValueError for anything else, or a rate not above 0."""
     match = _RATE.fullmatch(text)
@@ -73,6 +83,15 @@ def format_rate(bytes_per_s: float) -> str:
         if shown >= _PREFIXES[prefix]:
             return f"{bytes_per_s / _PREFIXES[prefix]:.3g} {prefix}B/s"
     return f"{bytes_per_s:.3g} B/s"
+
+
+def plural(count: int, name: str) -> str:
+    """Such as 1 rank or 2 ranks.
+
+    >>> plural(1, "rank"), plural(1024, "rank")
+    ('1 rank', '1024 ranks')
+    """
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def format_time(time_s: float) -> str:

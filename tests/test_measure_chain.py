@@ -16,7 +16,7 @@ def ringsim(*arguments: str) -> str:
     """What the command prints; it must end well."""
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_from_measuring_to_comparing(tmp_path: Path) -> None:

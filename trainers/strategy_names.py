@@ -2,6 +2,8 @@
 
 import math
 
+from ringsim.suggestions import suggestion
+
 STRATEGY_NAMES = (
     "none",
     "allreduce",
@@ -23,7 +25,7 @@ def check_strategy(name: str) -> None:
     """Raise ValueError unless it is a strategy's name, for one with buckets possibly with their size, as in "ddp/4"."""
     plain, slash, cap = name.partition("/")
     if plain not in STRATEGY_NAMES:
-        raise ValueError(f"{name!r} is not one of {', '.join(STRATEGY_NAMES)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(STRATEGY_NAMES)}{suggestion(plain, STRATEGY_NAMES)}")
     if slash and plain not in WITH_BUCKETS:
         raise ValueError(f"{name!r}: {plain} has no buckets; only {', '.join(WITH_BUCKETS)} have")
     if slash and not _is_cap(cap):

@@ -4,6 +4,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch.distributed as dist
 
 from collectives.benchmark.case import DTYPES, OPS
 from collectives.benchmark.job import run_plan
+from collectives.benchmark.nccl_format import format_nccl_tests
 from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
+from collectives.calls import AUTO
 from collectives.runtime import (
     GLOO_THREAD_POLICIES,
     CollectiveError,
@@ -22,11 +25,35 @@ from collectives.runtime import (
     resolve,
     set_gloo_thread_policy,
 )
-from ringsim.console import FILE, SIZE, TIME, TorchrunCommand, check_writable, progress_bar, torchrun
+from ringsim.console import (
+    FILE,
+    SIZE,
+    STDOUT,
+    TIME,
+    Choice,
+    Name,
+    Progress,
+    Quantity,
+    TorchrunCommand,
+    check_writable,
+    clear_line,
+    examples,
+    json_option,
+    output_file,
+    print_result,
+    require_one_stdout,
+    torchrun,
+    wide_option,
+)
 from ringsim.measurements import Measurements
+from ringsim.registry import ALGORITHMS
+from ringsim.suggestions import suggestion
+from ringsim.units import parse_size_of_nccl_tests, plural
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
 MAX_TIMEOUT_S = 86400.0
+NCCL_SIZE = Quantity("size", parse_size_of_nccl_tests)
+TABLE, NCCL_TESTS = "table", "nccl-tests"
 
 
 def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
@@ -36,7 +63,8 @@ def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
         names = tuple(name for value in values for name in value.split(","))
         for name in names:
             if name not in (known or names) or not name:
-                raise click.BadParameter(f"{name!r} is not one of {', '.join(known or ['the names'])}", param=option)
+                listed = f"{', '.join(known or ['the names'])}{suggestion(name, known or [])}"
+                raise click.BadParameter(f"{name!r} is not one of {listed}", param=option)
             if names.count(name) > 1:
                 raise click.BadParameter(f"{name!r} is named twice", param=option)
         return names
@@ -50,57 +78,89 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command(cls=TorchrunCommand, name="benchmark", context_settings={"show_default": True})
+@click.command(
+    cls=TorchrunCommand,
+    name="benchmark",
+    epilog=examples(
+        f"{START} --algorithm ring",
+        f"{START} --format nccl-tests",
+    ),
+)
 @click.option(
     "--collective",
     "collectives",
+    type=Name("names", list(COLLECTIVES), several=True),
     multiple=True,
     callback=_listed(list(COLLECTIVES)),
     default=("all_reduce",),
-    help=f"Of {', '.join(COLLECTIVES)}; repeatable, or with commas.",
+    help=f"This collective is timed, one of {', '.join(COLLECTIVES)}; the option is repeatable, or has commas.",
 )
 @click.option(
     "--algorithm",
     "algorithms",
+    type=Name("names", sorted({AUTO, *(name for _, name in ALGORITHMS)}), several=True),
     multiple=True,
     callback=_listed(None),
-    help="See ringsim algorithms; each is timed beside torch's own.  [default: the collective's own]",
+    help="This algorithm, one that ringsim algorithms lists, is timed beside torch's own; without it the collective's "
+    "own is.",
 )
-@click.option("-b", "--begin", type=SIZE, default="64", help="The smallest size, of the whole tensor.")
-@click.option("-e", "--end", type=SIZE, default="64MiB", help="The largest.")
-@click.option("-f", "--factor", type=click.IntRange(2), default=4, help="From one size to the next.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32")
-@click.option("--op", type=click.Choice(list(OPS)), default="sum")
+@click.option(
+    "-b", "--begin", type=NCCL_SIZE, default="64", help="The smallest tensor has so many bytes; 8M is 8MiB, unlike 8MB."
+)
+@click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="The largest tensor has at most so many bytes.")
+@click.option(
+    "-f", "--factor", type=click.IntRange(2), default=4, help="Each size is so many times as large as the one before."
+)
+@click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="The elements have this type.")
+@click.option("--op", type=Choice(list(OPS)), default="sum", help="Collectives that reduce do it by this operation.")
 @click.option(
     "-n",
     "--iterations",
     type=click.IntRange(1),
-    help="Of each cell of the table.  [default: what fits the time, at least 5]",
+    help="Each cell of the table has so many iterations; without it as many as fit the time, at least 5.",
 )
 @click.option(
     "--calls",
     type=click.IntRange(1, 1000),
-    help="In a row, in each iteration; their mean counts.  [default: what takes 50 ms, at most 500]",
+    help="An iteration is so many calls in a row, of which the mean counts; without it as many as take 50 ms, at most "
+    "500.",
 )
-@click.option("--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Without -n, for a cell.")
-@click.option("-w", "--warm-up", type=click.IntRange(0), default=2, help="Iterations that are not counted.")
-@click.option("--in-place/--out-of-place", default=None, help="Only this half of the table.  [default: both]")
-@click.option("--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes over bare TCP, nothing added up.")
-@click.option("--probes", is_flag=True, help="First probe messages and additions, for ringsim calibrate.")
 @click.option(
-    "--record", is_flag=True, help="Record a run of each algorithm, transfer by transfer, for ringsim compare."
+    "--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Without -n a cell takes so long."
 )
-@click.option("--record-size", "record_bytes", type=SIZE, help="Of the tensor in it.  [default: the largest]")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the data.")
+@click.option("-w", "--warm-up", type=click.IntRange(0), default=2, help="So many first iterations are not counted.")
+@click.option("--in-place/--out-of-place", default=None, help="Only this half of the table is timed; otherwise both.")
+@click.option(
+    "--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes are sent over bare TCP, nothing being added up."
+)
+@click.option("--probes", is_flag=True, help="Messages and additions are probed first, for ringsim calibrate.")
+@click.option(
+    "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."
+)
+@click.option(
+    "--record-size", "record_bytes", type=SIZE, help="The recorded tensor has so many bytes; otherwise the most."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="The data are drawn from this seed.")
 @click.option(
     "--gloo-thread-policy",
-    type=click.Choice(GLOO_THREAD_POLICIES),
+    type=Choice(GLOO_THREAD_POLICIES),
     default="batch",
-    help="Of the kernel for Gloo's polling threads: as batch they take no core that is in use.",
+    help="The kernel schedules Gloo's polling threads by this policy: as batch they take no core that is in use.",
 )
-@click.option("--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="To wait for a peer.")
-@click.option("--check", is_flag=True, help="Check these options, and do nothing.")
-@click.option("-o", "--output", type=FILE, help="Write the times of every iteration there, as JSON.")
+@click.option(
+    "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="A rank waits so long for a peer."
+)
+@click.option("--check", is_flag=True, help="These options are checked, and nothing else is done.")
+@click.option(
+    "--format",
+    "form",
+    type=Choice([TABLE, NCCL_TESTS]),
+    default=TABLE,
+    help="The result is our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
+)
+@wide_option
+@json_option
+@click.option("-o", "--output", type=FILE, help="The times of every iteration are written to this file, as JSON.")
 def main(
     collectives: tuple[str, ...],
     begin: int,
@@ -111,12 +171,16 @@ def main(
     timeout_s: float,
     check: bool,
     output: Path | None,
+    form: str,
+    wide: bool,
+    as_json: bool,
     **rest: Any,
 ) -> None:
-    """Time our collectives and, in turn with them, torch.distributed's own; print nccl-tests' table.
+    """Times our collectives and, in turn with them, torch.distributed's own.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
+    require_one_stdout(as_json, output)
     plan = BenchmarkPlan(
         collectives=tuple(COLLECTIVES[name] for name in collectives),
         sizes_bytes=growing_sizes(begin, end, factor),
@@ -125,39 +189,56 @@ def main(
     )
     num_ranks = torchrun.num_ranks(START)
     plan.check(num_ranks, torchrun.ranks_here())
-    if output is not None:
+    if form == NCCL_TESTS:
+        _check_nccl_tests(plan)
+    if output is not None and output != STDOUT:
         check_writable(f"--output {output}", output.parent)
     if check:
         return
-    sys.exit(_run(plan, num_ranks, gloo_thread_policy, timeout_s, output))
+    formatted = partial(format_nccl_tests, plan=plan) if form == NCCL_TESTS else partial(format_table, wide=wide)
+    measurements = _run(plan, num_ranks, gloo_thread_policy, timeout_s)
+    if measurements is not None:
+        print_result(formatted(measurements), measurements.as_dict(), as_json, output)
+        _write(measurements, output)
 
 
-def _run(plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float, output: Path | None) -> int:
+def _check_nccl_tests(plan: BenchmarkPlan) -> None:
+    """Raises UsageError for what nccl-tests' lines have no place for."""
+    if len(plan.algorithms) > 1 or plan.raw_sockets:
+        raise click.UsageError(f"--format {NCCL_TESTS}: its table is of one algorithm: give --algorithm once")
+    if len(plan.in_place) != 2:
+        raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
+
+
+def _run(plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float) -> Measurements | None:
+    """What was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
+    progress = Progress(rank=int(os.environ["RANK"]))
+    progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:
         with naming_failures(f"rank {os.environ['RANK']}: meeting the other ranks failed"):
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
         group = resolve(None)
         set_gloo_thread_policy(policy)
-        with progress_bar(len(plan.cases(num_ranks)), "timing", rank=group.rank()) as bar:
-            measurements = run_plan(plan, group, timeout_s, lambda: bar.update(1))
+        with progress:
+            measurements = run_plan(plan, group, timeout_s, progress)
     except CollectiveError as error:
+        clear_line()
         click.echo(str(error), err=True)
         sys.stdout.flush()
         # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
         os._exit(1)
     is_first = group.rank() == 0
     dist.destroy_process_group()
-    if is_first:
-        _report(measurements, output)
-    return 1 if any(times.wrong for times in measurements.collectives) else 0
+    return measurements if is_first else None
 
 
-def _report(measurements: Measurements, output: Path | None) -> None:
-    click.echo(format_table(measurements))
+def _write(measurements: Measurements, output: Path | None) -> None:
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        measurements.save(output)
-        click.echo(f"wrote {output}")
+        if output != STDOUT:
+            output.parent.mkdir(parents=True, exist_ok=True)
+        with output_file(output) as file:
+            file.write(measurements.as_text().encode())
     wrong = sum(times.wrong or 0 for times in measurements.collectives)
     if wrong:
-        click.echo(f"benchmark: {wrong} elements are wrong: see #wrong", err=True)
+        click.echo(f"benchmark: {wrong} elements are wrong: the table says which", err=True)
+        sys.exit(1)

@@ -1,6 +1,5 @@
 """`run_plan`: a whole benchmark on one process group."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
 from collectives.probes import Blocks, places_of, probe, provenance
+from ringsim.console import Progress
 from ringsim.measurements import CollectiveTimes, Measurements
 from ringsim.schedule import Collective
 
@@ -23,34 +23,50 @@ BLOCKS = Blocks(turns=3, number=6)  # on a slow link with long messages even the
 
 
 def run_plan(
-    plan: BenchmarkPlan, group: dist.ProcessGroup, timeout_s: float, progress: Callable[[], None] = lambda: None
+    plan: BenchmarkPlan, group: dist.ProcessGroup, timeout_s: float, progress: Progress | None = None
 ) -> Measurements:
     """Time all cases of `plan` and record its runs, on every rank of `group`.
 
     Collective, and every rank gets the same but for provenance.
 
-    progress: called after each case. Raises ValueError for what the plan asks and cannot be had, CollectiveError when
-    a peer fails or is later than `timeout_s`.
+    progress: shows which phase this is in, and how far.
+
+    Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails or is later than
+    `timeout_s`.
     """
-    probed = _probed(plan, group)
+    progress = progress or Progress(rank=1)
+    probed = _probed(plan, group, progress)
+    cases = plan.cases(group.size())
     collectives: list[CollectiveTimes] = []
     sockets_context: AbstractContextManager[Implementation | None] = (
         raw_sockets(group, timeout_s) if plan.raw_sockets else nullcontext()
     )
     with sockets_context as raw:
-        for case in plan.cases(group.size()):
+        progress.begin("timing", len(cases))
+        for case in cases:
             collectives += measure(case, _implementations(case, plan, group, raw), plan, group)
-            progress()
+            progress.update(1, str(case))
+    if plan.record:
+        progress.begin("recording")
     return replace(probed, collectives=tuple(collectives), runs=record_runs(plan, group) if plan.record else ())
 
 
-def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup) -> Measurements:
+def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
     if not plan.probes:
         return Measurements(group.size(), provenance() | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
     meet = partial(dist.barrier, group)  # before each block, as `measure` does before each turn
-    return probe(group, min(largest, PROBED_BYTES), largest, blocks=BLOCKS, pairs=True, calls=probe_calls, meet=meet)
+    return probe(
+        group,
+        min(largest, PROBED_BYTES),
+        largest,
+        blocks=BLOCKS,
+        pairs=True,
+        calls=probe_calls,
+        meet=meet,
+        on_progress=partial(progress.advance_to, phase="probing"),
+    )
 
 
 def _implementations(

@@ -1,4 +1,7 @@
-"""The table of a benchmark: the columns of nccl-tests, and beside them who it was, the spread and the ratio."""
+"""The table of a benchmark: the times and rates of each algorithm beside torch's, in 80 columns or with all of it.
+
+The wide table has the columns of nccl-tests, and beside them who it was, the spread and the ratio.
+"""
 
 import math
 import statistics
@@ -7,11 +10,14 @@ from typing import Any
 
 from collectives.benchmark.case import torch_dtype
 from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.files import shortened
 from ringsim.measurements import TORCH, CollectiveTimes, Measurements
 from ringsim.schedule import OWNED, Collective
+from ringsim.text_table import wrap_text
+from ringsim.units import format_size, plural
 
-_TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
-_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
+ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 _NOT_DONE = f"{'N/A':>7} {'N/A':>7} {'N/A':>7} {'N/A':>6}"
 _HEAD = (
     f"#{'out-of-place':>73} {'in-place':>30}",
@@ -20,19 +26,61 @@ _HEAD = (
     + f"  {'algorithm':<20} {'10%..90% (us)':>17} {'ratio':>6}  {'10%..90% (us)':>17} {'ratio':>6}",
     f"#{'(B)':>11} {'(elements)':>13} {'':>25}" + f"  {'(us)':>7} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6}" * 2,
 )
-_FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); less than 1 is faster"
+_NARROW_HEAD = (
+    f"#{'out-of-place':>51} {'in-place':>23}",
+    f"#{'size':>9}  {'algorithm':<18}  {'time':>8} {'busbw':>6} {'ratio':>6}  {'time':>8} {'busbw':>6} {'ratio':>6}",
+    f"#{'':>9}  {'':<18}  {'(us)':>8} {'(GB/s)':>6} {'':>6}  {'(us)':>8} {'(GB/s)':>6}",
+)
+_FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); below 1 is faster"
+
 
 Halves = dict[bool, CollectiveTimes]  # by in_place
 
 
-def format_table(measurements: Measurements) -> str:
-    """A table for each collective that was timed."""
+def format_table(measurements: Measurements, wide: bool = False) -> str:
+    """A table for each collective that was timed; wide: with the columns of nccl-tests and the spread."""
+    return _wide(measurements) if wide else _narrow(measurements)
+
+
+def _narrow(measurements: Measurements) -> str:
+    blocks = [wrap_text(f"# {line}", indent="#   ") for line in _origin(measurements)]
+    for collective in dict.fromkeys(times.collective for times in measurements.collectives):
+        times = [timed for timed in measurements.collectives if timed.collective is collective]
+        kind = f"{times[0].dtype}, {times[0].op}" if collective.reduces else times[0].dtype
+        blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}", *_NARROW_HEAD]
+        blocks += [_narrow_row(row, times) for row in halves_of_rows(times)]
+        blocks += [wrap_text(line, indent="#   ") for line in (*_wrong(times), *_means(times))]
+    return "\n".join([*blocks, _FOOT])
+
+
+def _narrow_row(row: Halves, times: Sequence[CollectiveTimes]) -> str:
+    first = next(iter(row.values()))
+    halves = "".join(_narrow_half(row.get(in_place), times) for in_place in (False, True))
+    return f"{format_size(first.size_bytes):>10}  {shortened(first.algorithm, 18):<18}{halves}".rstrip()
+
+
+def _narrow_half(times: CollectiveTimes | None, others: Sequence[CollectiveTimes]) -> str:
+    if times is None:
+        return f"  {'-':>8} {'-':>6} {'-':>6}"
+    busbw = busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s) or 0.0
+    quotient = ratio(times, rival_of(times, others))
+    return f"  {_us(times.median_s):>8} {busbw / 1e9:>6.2f} {'-' if quotient is None else f'{quotient:.2f}':>6}"
+
+
+def _wrong(times: Sequence[CollectiveTimes]) -> Iterator[str]:
+    for timed in times:
+        if timed.wrong:
+            place = "in place" if timed.in_place else "out of place"
+            yield f"# WRONG: {timed.algorithm}, {format_size(timed.size_bytes)}, {place}: {timed.wrong} elements"
+
+
+def _wide(measurements: Measurements) -> str:
     blocks = [f"# {line}" for line in _origin(measurements)]
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
         times = [timed for timed in measurements.collectives if timed.collective is collective]
         blocks += [
             "",
-            f"# {collective.value}, {measurements.num_ranks} ranks",
+            f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}",
             *(line.rstrip() for line in _HEAD),
             *_rows(times),
             *_means(times),
@@ -58,12 +106,17 @@ def _origin(measurements: Measurements) -> Iterator[str]:
 
 
 def _rows(times: Sequence[CollectiveTimes]) -> Iterator[str]:
+    for row in halves_of_rows(times):
+        yield _row(row, times)
+
+
+def halves_of_rows(times: Sequence[CollectiveTimes]) -> list[Halves]:
+    """The rows of a table, in order: what was timed of one size by one algorithm, out of place and in place."""
     halves: dict[tuple[int, str, str, str], Halves] = {}
     for timed in times:
         key = timed.size_bytes, timed.dtype, timed.op, timed.algorithm
         halves.setdefault(key, {})[timed.in_place] = timed
-    for row in halves.values():
-        yield _row(row, times)
+    return list(halves.values())
 
 
 def _row(row: Halves, times: Sequence[CollectiveTimes]) -> str:
@@ -71,8 +124,8 @@ def _row(row: Halves, times: Sequence[CollectiveTimes]) -> str:
     # As nccl-tests counts: a rank's share where every rank has one.
     count = first.size_bytes // torch_dtype(first.dtype).itemsize
     count //= first.num_ranks if first.collective in OWNED else 1
-    root = 0 if first.collective in _ROOTED else -1
-    kind = _TYPES.get(first.dtype, first.dtype)
+    root = 0 if first.collective in ROOTED else -1
+    kind = TYPES.get(first.dtype, first.dtype)
     halves = "  ".join(_half(row.get(in_place)) for in_place in (False, True))
     more = "  ".join(_more(row.get(in_place), times) for in_place in (False, True))
     left = f"{first.size_bytes:>12} {count:>13} {kind:>9} {first.op:>7} {root:>7}"

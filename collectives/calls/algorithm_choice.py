@@ -66,7 +66,7 @@ class Chooser:
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        cores = len(os.sched_getaffinity(0))
+        cores = num_cores()
         one_host = num_hosts(measurements) == 1
         self._network = calibrate_host(measurements, cores) if one_host else calibrate_uniform(measurements)
         return self._network
@@ -137,3 +137,8 @@ def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_by
     if not is_built_in(collective, algorithm):
         verify(schedule)
     return schedule
+
+
+def num_cores() -> int:
+    """The cores that this process may use; where the system does not say, those that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -36,6 +36,7 @@ def probe(
     pairs: bool = False,
     calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[ProbeWorkload]]] = lambda _: nullcontext([]),
     meet: Callable[[], object] | None = None,
+    on_progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
 
@@ -52,6 +53,7 @@ def probe(
     calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`.
     meet: lets all ranks meet before each block; by messages of our own if None, because in a collective of `group`,
     which may be what asks for the probes, another one of the same group would wait for the end of the first.
+    on_progress: is told, between two probes, how many of how many have been done.
     """
     sizes = _sizes(sizes, tensor_bytes)
     memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
@@ -70,9 +72,12 @@ def probe(
             workloads += call_workloads
             meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
             meet = meet or partial(meeting.run, torch.zeros(1))
-            rounds_in_turn = [
-                [time_blocks(workload, blocks, meeting, meet) for workload in workloads] for _ in range(blocks.turns)
-            ]
+            rounds_in_turn: list[list[list[tuple[float, float]]]] = []
+            for turn in range(blocks.turns):
+                rounds_in_turn.append([])
+                for place, workload in enumerate(workloads):
+                    on_progress(turn * len(workloads) + place, blocks.turns * len(workloads))
+                    rounds_in_turn[-1].append(time_blocks(workload, blocks, meeting, meet))
         times = torch.tensor(rounds_in_turn, dtype=torch.float64)  # (turn, probe, block, elapsed or of a core)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
     times /= torch.tensor([len(workload.ranks) for workload in workloads])[

@@ -52,7 +52,7 @@ def have_gloo_threads_batch_policy() -> bool:
     for thread in _gloo_threads():
         with suppress(OSError):
             policies.add(os.sched_getscheduler(thread))
-    return policies == {os.SCHED_BATCH}
+    return bool(policies) and policies == {os.SCHED_BATCH}  # other systems than Linux do not know the name
 
 
 def _appeared_since(before: set[int]) -> set[int]:
@@ -64,6 +64,9 @@ def _appeared_since(before: set[int]) -> set[int]:
 
 
 def _gloo_threads() -> set[int]:
+    """None where the system cannot be asked for them, or has no such policies."""
+    if not hasattr(os, "SCHED_BATCH"):
+        return set()
     return {int(task.name) for task in TASKS.glob("*") if _name(task) == GLOO_THREAD}
 
 

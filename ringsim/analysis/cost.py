@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,20 @@ class Cost:
     sent: float
     sent_bound: float
     steps_bound: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the fields for JSON."""
+        schedule = self.schedule
+        return {
+            "collective": schedule.collective.value,
+            "algorithm": schedule.algorithm,
+            "num_chunks": schedule.num_chunks,
+            "num_steps": schedule.num_steps,
+            "least_steps": self.steps_bound,
+            "num_transfers": self.num_transfers,
+            "sent_over_size": self.sent,
+            "least_sent_over_size": self.sent_bound,
+        }
 
 
 def cost_of(schedule: Schedule) -> Cost:
@@ -52,8 +67,8 @@ def steps_bound(num_ranks: int) -> int:
 
 
 def format_costs(costs: Iterable[Cost]) -> str:
-    """A table, a line for each schedule."""
-    header = ("collective", "algorithm", "chunks", "steps", "at least", "transfers", "sent/size", "at least")
+    """A table, a line for each schedule; min: the least that any algorithm needs; sent: over the size."""
+    header = ("collective", "algorithm", "chunks", "steps", "min", "transfers", "sent", "min")
     rows = [header, *(_row(cost) for cost in costs)]
     return "\n".join(align_columns(rows, "llr"))
 
@@ -61,5 +76,5 @@ def format_costs(costs: Iterable[Cost]) -> str:
 def _row(cost: Cost) -> tuple[str, ...]:
     schedule = cost.schedule
     counts = (schedule.num_chunks, schedule.num_steps, cost.steps_bound, cost.num_transfers)
-    bytes_ = (f"{cost.sent:.3f}", f"{cost.sent_bound:.3f}")
+    bytes_ = tuple(f"{sent:.3f}" if sent < 100 else f"{sent:.6g}" for sent in (cost.sent, cost.sent_bound))
     return schedule.collective.value, schedule.algorithm, *(str(count) for count in counts), *bytes_

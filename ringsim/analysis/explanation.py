@@ -7,7 +7,7 @@ from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, dependencies, free_bytes
-from ringsim.simulation import Timeline, simulate
+from ringsim.simulation import OnProgress, Timeline, ignore_progress, simulate
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -42,15 +42,19 @@ def why_not_explained(schedule: Schedule) -> str | None:
     return None
 
 
-def explain(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Explanation:
+def explain(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, on_progress: OnProgress = ignore_progress
+) -> Explanation:
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
+
+    on_progress: as of `simulate`.
 
     >>> from ringsim import explain, load_network, ring_all_reduce
     >>> explanation = explain(ring_all_reduce(4), load_network("gbe"), 2**20)
     >>> explanation.path.num_transfers
     6
     """
-    timeline = simulate(schedule, network, size_bytes)
+    timeline = simulate(schedule, network, size_bytes, on_progress=on_progress)
     topology = network.topology(schedule.num_ranks)
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall = find_stall(timeline, topology)

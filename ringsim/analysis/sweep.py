@@ -20,7 +20,7 @@ from ringsim.network import AnyNetwork
 from ringsim.registry import Algorithm, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.simulation import predict_time
-from ringsim.units import format_size
+from ringsim.units import format_size, plural
 
 FORMAT = "ringsim-sweep"
 VERSION = 1
@@ -94,21 +94,25 @@ class Sweep(Displayed):
                 names.setdefault((cell.num_ranks, cell.skipped), {})[cell.algorithm] = None
         every = len(self.algorithms)
         who = {place: "all algorithms" if len(some) == every > 1 else ", ".join(some) for place, some in names.items()}
-        return [f"{who[num_ranks, why]} on {num_ranks} ranks skipped: {why}" for num_ranks, why in names]
+        return [f"{who[num_ranks, why]} on {plural(num_ranks, 'rank')} skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """A line for each cell, below the column names and one line of JSON after a `#`; raises OSError."""
+        """Writes `csv_text`; raises OSError."""
+        with atomic_file(path) as file:
+            file.write(self.csv_text().encode())
+
+    def csv_text(self) -> str:
+        """A line for each cell, below the column names and one line of JSON after a `#`."""
         text = io.StringIO()
         text.write(f"# {json.dumps(self._header())}\n")
         table = csv.DictWriter(text, self.cells[0].as_dict().keys(), lineterminator="\n")
         table.writeheader()
         table.writerows(cell.as_dict() for cell in self.cells)
-        with atomic_file(path) as file:
-            file.write(text.getvalue().encode())
+        return text.getvalue()
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:

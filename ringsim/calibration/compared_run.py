@@ -1,7 +1,7 @@
 """`ComparedRun`: a recorded run beside the simulation of the same schedule."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
 from ringsim.network import AnyNetwork
-from ringsim.registry import build
+from ringsim.registry import build_recorded
 from ringsim.schedule import NEVER, Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, simulate
 
@@ -36,14 +36,16 @@ class ComparedRun(Displayed):
         return self.predicted.time_s / self.measured.time_s - 1
 
 
-def compare_run(run: RecordedRun, network: AnyNetwork, name: str) -> ComparedRun:
+def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Collection[str] = ()) -> ComparedRun:
     """Simulates the schedule that was recorded, all ranks beginning at 0.
 
-    name: of the network, for titles. Raises ValueError, which names the run, where there is no such schedule here, or
-    it is another than was recorded, or does not end on this network.
+    name: of the network, for titles. trusted: algorithms of Python files that may be run, see `build_recorded`.
+
+    Raises ValueError, which names the run, where there is no such schedule here, or it is another than was recorded, or
+    does not end on this network.
     """
     try:
-        schedule = build(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
+        schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
     simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ringsim.display import Displayed
 from ringsim.measurements import RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
 from ringsim.network import Cluster
-from ringsim.registry import build
+from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
@@ -105,8 +105,10 @@ class Comparison(Displayed):
         }
 
 
-def compare(measurements: Measurements, cluster: Cluster) -> Comparison:
+def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
     """Returns the collectives of `measurements` beside simulations of the schedules that were executed.
+
+    trusted: algorithms of Python files that may be run, see `build_recorded`; those of others are not predicted.
 
     Raises ValueError where the network cannot hold what was measured, its results were wrong, or there are none.
 
@@ -114,7 +116,8 @@ def compare(measurements: Measurements, cluster: Cluster) -> Comparison:
         >>> comparison = compare(Measurements.load("measured.json"), load_network("mine.toml"))  # doctest: +SKIP
         >>> [(case.case.size_bytes, case.error) for case in comparison.cases]  # doctest: +SKIP
     """
-    return compare_measurements(cases_of_measurements(measurements, num_hosts(measurements), "measurements"), cluster)
+    cases = cases_of_measurements(measurements, num_hosts(measurements), "measurements")
+    return compare_measurements(cases, cluster, trusted)
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
@@ -131,17 +134,29 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
     return _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
 
 
-def compare_measurements(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
+def compare_measurements(
+    cases: Sequence[TimedCase],
+    cluster: Cluster,
+    trusted: Collection[str] = (),
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Comparison:
     """Returns cases of a measurements file beside simulations of the schedules that were executed.
+
+    trusted: as of `compare`. on_progress: is told how many cases have been simulated since it was last told.
 
     Raises ValueError where the network cannot hold what was measured, or there are no collectives.
     """
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
-    return _comparison(cases, cluster, lambda case: _simulated(case, cluster))
+
+    def predicted(case: TimedCase) -> tuple[float | None, str]:
+        on_progress(1)
+        return _simulated(case, cluster, trusted)
+
+    return _comparison(cases, cluster, predicted)
 
 
-def _simulated(case: TimedCase, cluster: Cluster) -> tuple[float | None, str]:
+def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> tuple[float | None, str]:
     if case.algorithm == RAW_SOCKETS:
         return None, "bare sockets have no schedule"
     collective = Collective(case.collective)
@@ -149,7 +164,7 @@ def _simulated(case: TimedCase, cluster: Cluster) -> tuple[float | None, str]:
         if case.algorithm == TORCH:
             schedule = native_schedule(collective, case.num_ranks, case.size_bytes)
         else:
-            schedule = build(collective, case.algorithm, case.num_ranks, case.size_bytes)
+            schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)

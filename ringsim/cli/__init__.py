@@ -18,10 +18,16 @@ from ringsim.cli.commands.plot import plot
 from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
-from ringsim.console import OneLineGroup
+from ringsim.console import OneLineGroup, examples, general_help
+
+RULE = 'Where a file is text, "-" is stdout.'
 
 
-@click.group(name="ringsim", cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="ringsim",
+    cls=OneLineGroup,
+    epilog=f"{examples('ringsim simulate --algorithm ring --ranks 8 --size 64MiB')}\n\n{general_help('ringsim', RULE)}",
+)
 @click.version_option(__version__, prog_name="ringsim")
 def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""

@@ -45,8 +45,8 @@ def timings_options(command: Command) -> Command:
     """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
     @click.argument("files", nargs=-1, required=True, type=FILE)
-    @click.option("--nodes", type=COUNT, help="Hosts of a log that does not tell.")
-    @click.option("--ranks-per-node", type=COUNT, help="Likewise the ranks of each.")
+    @click.option("--nodes", type=COUNT, help="A log that does not tell has so many hosts.")
+    @click.option("--ranks-per-node", type=COUNT, help="Each host of such a log has so many ranks.")
     @wraps(command)
     def with_timings(*, files: tuple[Path, ...], nodes: int | None, ranks_per_node: int | None, **rest: object) -> None:
         command(timings=read_timings(files, nodes, ranks_per_node), **rest)

@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 from ringsim.cli.rank_placement import parse_placement
-from ringsim.console import RATE, SIZE, TIME, Quantity
-from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network
+from ringsim.console import RATE, SIZE, TIME, Choice, Name, Quantity
+from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
 
@@ -34,10 +34,27 @@ def _parse_style(name: str) -> str:
 
 STYLE = Quantity("style", _parse_style)
 style_option = click.option(
-    "--style", type=STYLE, help="Of the picture: light, dark, or a style of matplotlib's or file of one."
+    "--style",
+    type=STYLE,
+    help="The picture has this look: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
-size_option = click.option("--size", type=SIZE, default="64MiB", show_default=True, help="Of the tensor: 64KiB, 64MB.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+size_option = click.option(
+    "--size", type=SIZE, default="64MiB", help="The whole tensor has so many bytes, such as 64KiB or 64MB."
+)
+ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many ranks take part.")
+collective_option = click.option(
+    "--collective", type=Choice(COLLECTIVES), default="all_reduce", help="The algorithm performs this collective."
+)
+
+
+def known_algorithms(context: click.Context) -> list[str]:
+    """Returns the algorithms of --collective, as far as it is known; for completion by the shell."""
+    chosen = context.params.get("collective")
+    return list(dict.fromkeys(name for collective, name in ALGORITHMS if chosen in (None, collective.value)))
+
+
+ALGORITHM = Name("name", known_algorithms)
+NETWORK = Name("name", lambda _: preset_names())
 
 
 def algorithm_options(command: Command) -> Command:
@@ -46,14 +63,14 @@ def algorithm_options(command: Command) -> Command:
     If the command has --size, it is the schedule for that size.
     """
 
-    @click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
+    @collective_option
     @click.option(
         "--algorithm",
+        type=ALGORITHM,
         default="ring",
-        show_default=True,
-        help="See ringsim algorithms; or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+        help="The algorithm is one that ringsim algorithms lists, or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
     )
-    @click.option("--ranks", type=RANKS, default=8, show_default=True)
+    @ranks_option
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
         command(schedule=build(Collective(collective), algorithm, ranks, rest.get("size")), **rest)
@@ -65,7 +82,12 @@ def schedule_options(command: Command) -> Command:
     """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
     @algorithm_options
-    @click.option("--order", "placement", type=PLACEMENT, help="Of the ranks: 0,2,1,3 or a file of ringsim order.")
+    @click.option(
+        "--order",
+        "placement",
+        type=PLACEMENT,
+        help="The ranks stand in this order: 0,2,1,3, or a file that ringsim order wrote.",
+    )
     @wraps(command)
     def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
         command(schedule=schedule if placement is None else permute_ranks(schedule, placement), **rest)
@@ -80,11 +102,15 @@ def networks_options(command: Command) -> Command:
     """
 
     @click.option(
-        "--network", "names", multiple=True, help="See ringsim networks; or FILE.toml. Excludes the next three."
+        "--network",
+        "names",
+        type=NETWORK,
+        multiple=True,
+        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
     )
-    @click.option("--latency", type=TIME, default="10us", show_default=True, help="Of one message.")
-    @click.option("--bandwidth", type=RATE, default="1.25GB/s", show_default=True, help="Of a link; also 10Gbit/s.")
-    @click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds; without it reducing is free.")
+    @click.option("--latency", type=TIME, default="10us", help="A message takes so long beside its bytes.")
+    @click.option("--bandwidth", type=RATE, default="1.25GB/s", help="A link has this rate; 10Gbit/s is the same.")
+    @click.option("--reduce-bandwidth", type=RATE, help="A rank adds at this rate; without it reducing takes no time.")
     @wraps(command)
     def with_networks(
         *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
@@ -97,6 +123,15 @@ def networks_options(command: Command) -> Command:
         command(networks=networks, **rest)
 
     return with_networks
+
+
+network_name_option = click.option(
+    "--network",
+    "name",
+    type=NETWORK,
+    required=True,
+    help="The network is one that ringsim networks lists, or FILE.toml, which ringsim calibrate writes.",
+)
 
 
 def load_simulated(name: str) -> Cluster:

@@ -4,11 +4,30 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringsim.console.signals import ended_once
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")  # brings torch with it; we only start it
+# It brings torch with it; we only start it. By itself it ends in a traceback of its own, whether a signal ends it or a
+# rank fails, which then has said why; and it warns of each signal that it passes on.
+PROGRAM = """
+import logging
+import sys
+
+logging.disable(logging.WARNING)
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main
+
+try:
+    main()
+except SignalException as ended:
+    sys.exit(128 + ended.sigval)
+except ChildFailedError as failed:
+    sys.exit(max(failed.get_first_failure()[1].exitcode, 1))
+"""
+TORCHRUN = (sys.executable, "-c", PROGRAM, "--standalone")
+MEANWHILE_S = 0.5
 GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and nobody else could end them after it
 
 
@@ -30,11 +49,14 @@ def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
+def run_local_ranks(
+    num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] | None = None
+) -> None:
     """Runs torchrun with `num_ranks` ranks on this host, to its end.
 
     arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
     quiet: what the ranks print is left out, and what they say on stderr is kept for the error.
+    meanwhile: called every half second until they have ended.
 
     On Ctrl-C, SIGTERM and SIGHUP alike torchrun and its ranks are ended and KeyboardInterrupt is raised. To be called
     in the main thread. Raises OSError, which names the command, if it fails.
@@ -52,13 +74,23 @@ def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = F
         ) as job,
     ):
         try:
-            _, errors = job.communicate()
+            errors = _wait(job, meanwhile)
         except BaseException:
             _end(job)
             raise
     if job.returncode:
         said = f":\n{errors.strip()}" if quiet else "; what it said is above"
         raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
+
+
+def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object] | None) -> str:
+    """What it has said on stderr when it has ended."""
+    while True:
+        try:
+            return job.communicate(timeout=None if meanwhile is None else MEANWHILE_S)[1]
+        except subprocess.TimeoutExpired:
+            assert meanwhile is not None
+            meanwhile()
 
 
 def _end(job: subprocess.Popen[str]) -> None:

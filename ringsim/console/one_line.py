@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ringsim.console.progress import clear_line
 from ringsim.schedule import ScheduleError
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
@@ -17,8 +18,14 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that turns ValueError, OSError and ScheduleError into one message, as it does usage errors.
 
-    (The message of a ScheduleError goes on with the grid that shows the fault.)
+    (The message of a ScheduleError goes on with the grid that shows the fault.) Ctrl-C, too, is one line, and exit
+    code 130; a command that has more to say of it raises `click.exceptions.Abort` with that.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        given = settings.get("context_settings") or {}
+        settings["context_settings"] = {"help_option_names": ["-h", "--help"], "show_default": True, **given}
+        super().__init__(*args, **settings)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         main: Any = super().main
@@ -26,9 +33,14 @@ class OneLineCommand(click.Command):
             return main(*args, **extra, standalone_mode=False)
         try:
             status = main(*args, **extra, standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help())
+            sys.exit(0)
         except click.UsageError as error:
             self.refuse(in_one_line(error.format_message()), error.ctx.command_path if error.ctx else self.name)
-        except click.exceptions.Abort:
+        except click.exceptions.Abort as abort:
+            clear_line()
+            click.echo(f"{self.name}: {str(abort) or 'interrupted'}", err=True)
             sys.exit(130)
         except BrokenPipeError:  # the reader of our output had enough, such as `head`
             sys.exit(1)
@@ -41,6 +53,12 @@ class OneLineCommand(click.Command):
         except MISTAKES as error:
             self.refuse(message_of(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Abort from None  # by itself click would print an empty line
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
         """Say what is wrong and exit with code 2."""
@@ -75,4 +93,14 @@ def in_one_line(text: str) -> str:
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """The same for a group of commands."""
+    """The same for a group of commands; alone it prints its help, which has the first sentence of each whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in commands if command is not None and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(command)) for name, command in shown])
+
+
+def _summary(command: click.Command) -> str:
+    return f"{command.get_short_help_str(limit=LONGEST).rstrip('.')}."

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ringsim.console.output import STDOUT
 from ringsim.units import parse_rate, parse_size, parse_time
 
 
@@ -30,14 +31,20 @@ class OutputFile(click.Path):
     """A file to be written: what is in its way is found before the work, not after it.
 
     suffixes: one of which it must have; any if there are none.
+    stdout: whether it may be `-`, which is stdout; for what is text.
     """
 
-    def __init__(self, suffixes: Sequence[str] = ()) -> None:
+    def __init__(self, suffixes: Sequence[str] = (), *, stdout: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=False)
         self._suffixes = suffixes
+        self.stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path == STDOUT:
+            if not self.stdout:
+                self.fail("a picture cannot be printed to stdout: give the name of a file", param, ctx)
+            return path
         if self._suffixes and path.suffix.lower() not in self._suffixes:
             self.fail(f"{path}: must end in {', '.join(filter(None, self._suffixes))}", param, ctx)
         if not path.parent.is_dir():
@@ -51,5 +58,5 @@ SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
 FILE = click.Path(path_type=Path, dir_okay=False)
-OUTPUT = OutputFile()
+OUTPUT = OutputFile(stdout=True)
 PICTURE = OutputFile((".png", ".pdf", ".svg", ""))

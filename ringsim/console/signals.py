@@ -4,6 +4,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ENDINGS = tuple(  # Windows has no SIGHUP
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 
 @contextmanager
 def ended_once() -> Iterator[None]:
@@ -12,7 +16,7 @@ def ended_once() -> Iterator[None]:
     So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one. What is ignored
     (nohup) stays so. For the main thread: Python lets no other handle signals.
     """
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in ENDINGS}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def end(*_: object) -> None:

@@ -17,7 +17,16 @@ from ringsim.files.json_fields import (
     require_times,
     require_whole,
 )
-from ringsim.files.text_file import naming_place, parse_json, parse_toml, quoted, read_bytes, read_json, read_text
+from ringsim.files.text_file import (
+    naming_place,
+    parse_json,
+    parse_toml,
+    quoted,
+    read_bytes,
+    read_json,
+    read_text,
+    shortened,
+)
 from ringsim.files.toml_tables import Key, Table, refusal
 from ringsim.files.toml_values import MAX_COUNT
 
@@ -48,4 +57,5 @@ __all__ = [
     "require_text",
     "require_times",
     "require_whole",
+    "shortened",
 ]

@@ -35,6 +35,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def _sync_directory(directory: Path) -> None:
     """Make a rename survive a power failure: the name is the directory's content, not the file's."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows: a directory cannot be opened, and needs no such thing
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -7,11 +7,11 @@ defaults stand in one place and one table can be laid over another.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Union
 
 from ringsim.files.text_file import shortened
 from ringsim.files.toml_values import Parser
+from ringsim.suggestions import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Table:
         }
 
     def _known(self, name: str) -> str:
-        nearest = get_close_matches(name, self.keys, n=1)
+        meant = nearest(name, self.keys)
         known = f"known here are {', '.join(self.keys)}"
-        return f"did you mean {nearest[0]}? {known}" if nearest else known
+        return f"did you mean {meant}? {known}" if meant else known
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:

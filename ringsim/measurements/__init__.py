@@ -10,7 +10,7 @@ from ringsim.measurements.collective_times import (
 )
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.logs.table import LogRow, LogTable
-from ringsim.measurements.measurements import Measurements, Probe, save_json
+from ringsim.measurements.measurements import Measurements, Probe, json_text, save_json
 from ringsim.measurements.provenance import provenance
 from ringsim.measurements.rank_hosts import RankHosts
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
@@ -30,6 +30,7 @@ __all__ = [
     "Probe",
     "RankHosts",
     "RecordedRun",
+    "json_text",
     "p10_p90",
     "p95",
     "provenance",

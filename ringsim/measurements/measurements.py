@@ -122,6 +122,10 @@ class Measurements:
         """Writes a JSON file, whole or not at all."""
         save_json(path, self.as_dict())
 
+    def as_text(self) -> str:
+        """Returns the contents of that file."""
+        return json_text(self.as_dict())
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Returns what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
@@ -170,6 +174,10 @@ def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks
 
 def save_json(path: Path, data: Any) -> None:
     """Writes `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     with atomic_file(path) as file:
-        file.write(text.encode())
+        file.write(json_text(data).encode())
+
+
+def json_text(data: Any) -> str:
+    """Returns the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+FROM_PYTHON = "from Python"
+
 
 def provenance() -> dict[str, Any]:
     """Returns what a reader must know to judge a figure, for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([_program(), *sys.argv[1:]]),
+        "command": _command(),
         "machine": _processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -23,6 +25,14 @@ def provenance() -> dict[str, Any]:
         "numpy": np.__version__,
         "ringsim": version("ringsim"),
     }
+
+
+def _command() -> str:
+    """The program and its arguments; for what is typed in or in a notebook that it was made from Python."""
+    program = Path(sys.argv[0]).name if sys.argv else ""
+    if program in ("", "-", "-c") or program.startswith("ipykernel"):
+        return FROM_PYTHON
+    return " ".join([_program(), *sys.argv[1:]])
 
 
 def _program() -> str:

@@ -1,11 +1,11 @@
 """The presets: network files that come with the package; and finding a network by name or path."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from ringsim.files import read_text
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
+from ringsim.suggestions import nearest
 
 _FOLDER = Path(__file__).parent / "presets"
 
@@ -30,7 +30,7 @@ def load_network(name_or_path: str | Path) -> Cluster:
     name = str(name_or_path)
     names = preset_names()
     if name not in names:
-        nearest = get_close_matches(name, names, n=1)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        meant = nearest(name, names)
+        hint = f"did you mean {meant}? " if meant else ""
         raise ValueError(f"network {name!r}: {hint}presets are {', '.join(names)}; or give a file that ends in .toml")
     return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/network/presets/{name}.toml")

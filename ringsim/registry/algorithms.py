@@ -1,6 +1,6 @@
 """`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ringsim.algorithms import (
     bidirectional_ring_all_gather,
@@ -42,6 +42,7 @@ from ringsim.algorithms import (
 from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, split
+from ringsim.suggestions import suggestion
 
 MAX_SEGMENTS = 2**16
 Algorithm = Callable[[int], Schedule]
@@ -126,15 +127,36 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
         return build_from_file(collective, algorithm, num_ranks)
     name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
-        known = ", ".join(name for owner, name in ALGORITHMS if owner is collective)
+        known = [name for owner, name in ALGORITHMS if owner is collective]
         raise ValueError(
-            f"algorithm {algorithm!r}: {collective.value} has {known}; or give your own as FILE.py:FUNCTION or FILE.xml"
+            f"algorithm {algorithm!r}: {collective.value} has {', '.join(known)}; or give your own as FILE.py:FUNCTION "
+            f"or FILE.xml{suggestion(name, known)}"
         )
     if slash and not (count.isdecimal() and 1 <= int(count) <= MAX_SEGMENTS):
         raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
     if size_bytes is not None and (per_rank := size_variant(collective, name, num_ranks, size_bytes)):
         return split(gloo_ring_all_reduce(num_ranks, per_rank), int(count or 1))
     return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
+
+
+def build_recorded(
+    collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, trusted: Collection[str] = ()
+) -> Schedule:
+    """The same for a name that was read from a file: a Python file that it names is run only if it is trusted.
+
+    Whoever made the file of measurements chose the name, and a function of any Python file would run with the rights of
+    whoever compares them.
+
+    trusted: the names, FILE.py:FUNCTION, whose files may be run.
+
+    Raises ValueError for one that is not, and as `build` does.
+    """
+    if ":" in algorithm and not algorithm.endswith(SUFFIX) and algorithm not in trusted:
+        raise ValueError(
+            f"algorithm {algorithm!r}: the measurements name a Python file, which is run only if you trust it: give "
+            f"--trust {algorithm}"
+        )
+    return build(collective, algorithm, num_ranks, size_bytes)
 
 
 def is_built_in(collective: Collective, algorithm: str) -> bool:

@@ -16,7 +16,7 @@ from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
 from ringsim.report.sweep_table import format_sweep
-from ringsim.report.trace import write_trace
+from ringsim.report.trace import trace_lines, write_trace
 from ringsim.report.training_step_table import format_prediction
 from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
 
@@ -44,6 +44,7 @@ __all__ = [
     "ranks_table",
     "report_page",
     "summarise",
+    "trace_lines",
     "write_run_trace",
     "write_trace",
 ]

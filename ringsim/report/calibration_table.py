@@ -8,20 +8,27 @@ from typing import Any
 from ringsim.calibration import MISFIT, FittedParameter, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
-from ringsim.text_table import align_columns
-from ringsim.units import format_rate, format_size, format_time
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_rate, format_size, format_time, plural
 
 _SHOWN_MISFITS = 5
 
 
-def format_fit(fit: LogFit) -> str:
-    """Returns the table of parameters of a fit to logs, and how well it reproduces them."""
+def format_fit(fit: LogFit, wide: bool = False) -> str:
+    """Returns the table of parameters of a fit to logs, and how well it reproduces them.
+
+    wide: with the collectives, ranks and sizes in which each parameter was seen, instead of their number.
+    """
+    width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % between", "seen in")]
-    rows += [(fitted.name, *_values(fitted), _seen(fitted.seen_in)) for fitted in fit.parameters]
+    for fitted in fit.parameters:
+        seen = _seen(fitted.seen_in) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
+        rows.append((fitted.name, *_values(fitted), seen))
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    return "\n".join([*align_columns(rows), method, "", *format_fit_statement(fit.cases, fit.errors)])
+    notes = [method, "", *format_fit_statement(fit.cases, fit.errors)]
+    return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
 def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
@@ -53,7 +60,7 @@ def _shown(name: str, value: float) -> str:
 def _seen(cases: Sequence[TimedCase]) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
     if not cases:
-        return "no timing: NCCL's own model"
+        return "none: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
     for case in cases:
         sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)
@@ -64,24 +71,28 @@ def _seen(cases: Sequence[TimedCase]) -> str:
 
 
 def _case(case: TimedCase) -> str:
-    return f"{case.collective} {format_size(case.size_bytes)} on {case.num_ranks} ranks of {case.num_nodes} hosts"
+    ranks = f"on {plural(case.num_ranks, 'rank')} of {plural(case.num_nodes, 'host')}"
+    return f"{case.collective} {format_size(case.size_bytes)} {ranks}"
 
 
-def format_probe_fit(fit: ProbeFit) -> str:
+def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
     """Returns the table of parameters of a fit to probes, and how well it reproduces them."""
+    width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % between", "probes")]
     for name, value in fit.values.items():
         between = f"{format_value(name, fit.low[name])} .. {format_value(name, fit.high[name])}"
         rows.append((name, format_value(name, value), between, fit.probes[name]))
-    lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
+    lines = [*align_columns(rows, width=width), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
     worst = max(fit.residuals, key=lambda pair: abs(pair[1]))
     typical = statistics.median(abs(residual) for _, residual in fit.residuals)
-    lines.append(f"shift probes: median |residual| {typical:.1%}, largest {worst[1]:+.1%} ({_probe(worst[0])})")
+    text = f"shift probes: median |residual| {typical:.1%}, largest {worst[1]:+.1%} ({_probe(worst[0])})"
+    lines.append(wrap_text(text, width, "  "))
     beyond = [f"{_probe(probe)} {residual:+.0%}" for probe, residual in fit.residuals if abs(residual) > MISFIT]
     if beyond:
-        lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {'; '.join(beyond)}")
+        text = f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {'; '.join(beyond)}"
+        lines.append(wrap_text(text, width, "  "))
     return "\n".join(lines)
 
 

@@ -2,20 +2,44 @@
 
 import csv
 import io
+from collections.abc import Iterator
 
 from ringsim.calibration import ComparedCase, Comparison
-from ringsim.text_table import align_columns
-from ringsim.units import format_size, format_time
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_size, format_time, plural
 
-_COLUMNS = ("collective", "algorithm", "size", "ranks", "hosts", "predicted", "measured", "error", "spread", "")
-_ALIGNMENT = "llrrrrrrrl"
+_COLUMNS = ("size", "ranks", "hosts", "predicted", "measured", "error", "spread", "")
+_ALIGNMENT = "rrrrrrrl"
 
 
-def format_comparison(comparison: Comparison) -> str:
-    """Returns a table with a row for each case, then the summary by size class."""
-    rows = [_COLUMNS, *(_row(compared) for compared in comparison.cases)]
-    lines = align_columns(rows, _ALIGNMENT)
-    return "\n".join([f"network {comparison.network}", *lines, "", format_summary(comparison), *_notes(comparison)])
+def format_comparison(comparison: Comparison, wide: bool = False) -> str:
+    """Returns a row for each case, below the name of its algorithm, then the summary by size class.
+
+    wide: with the name in every row instead.
+    """
+    width = None if wide else WIDTH
+    lines = _wide_rows(comparison) if wide else _rows_by_algorithm(comparison)
+    notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
+    return "\n".join([f"network {comparison.network}", *lines, "", format_summary(comparison), *notes])
+
+
+def _wide_rows(comparison: Comparison) -> list[str]:
+    named = [(*_name(compared), *_row(compared)) for compared in comparison.cases]
+    return align_columns([("collective", "algorithm", *_COLUMNS), *named], f"ll{_ALIGNMENT}")
+
+
+def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
+    """The rows of each algorithm below its name, all aligned as one table."""
+    heading, *lines = align_columns([_COLUMNS, *(_row(compared) for compared in comparison.cases)], _ALIGNMENT)
+    by_name: dict[tuple[str, str], list[str]] = {}
+    for compared, line in zip(comparison.cases, lines, strict=True):
+        by_name.setdefault(_name(compared), []).append(line)
+    for (collective, algorithm), rows in by_name.items():
+        yield from ("", f"{collective} {algorithm}", heading, *rows)
+
+
+def _name(compared: ComparedCase) -> tuple[str, str]:
+    return compared.case.collective, compared.case.algorithm
 
 
 def format_summary(comparison: Comparison) -> str:
@@ -41,8 +65,6 @@ def comparison_csv(comparison: Comparison) -> str:
 def _row(compared: ComparedCase) -> tuple[str, ...]:
     case, error = compared.case, compared.error
     return (
-        case.collective,
-        case.algorithm,
         format_size(case.size_bytes),
         str(case.num_ranks),
         str(case.num_nodes),
@@ -62,6 +84,6 @@ def _notes(comparison: Comparison) -> list[str]:
             key = compared.case.collective, compared.case.algorithm, compared.how
             missing[key] = missing.get(key, 0) + 1
     return [
-        f"not predicted: {collective} {algorithm}, {number} cells: {why}"
+        f"not predicted: {collective} {algorithm}, {plural(number, 'cell')}: {why}"
         for (collective, algorithm, why), number in missing.items()
     ]

@@ -76,7 +76,7 @@ def _busiest(ranks: RankUsage) -> str:
     rank = ranks.busiest
     share = {name: _percent(getattr(ranks, name)[rank] / ranks.until_s) for name in _RANK_COLUMNS}
     which = _which(rank, ranks.busy_s)
-    return f"{which}, {share['busy_s']} of the time: sending {share['sending_s']}, applying {share['applying_s']}"
+    return f"{which}, busy {share['busy_s']}: sending {share['sending_s']}, applying {share['applying_s']}"
 
 
 def _which(rank: int, values: Floats) -> str:

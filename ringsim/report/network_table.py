@@ -8,8 +8,8 @@ import numpy as np
 
 from ringsim.files import finite_or_none
 from ringsim.network import NONE, Cluster, Topology
-from ringsim.text_table import align_columns
-from ringsim.units import format_rate, format_time
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_rate, format_time, plural
 
 ROUNDING = 1e-9  # by which a rate may exceed that of a link without using two
 
@@ -26,14 +26,14 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def format_networks(clusters: Iterable[Cluster]) -> str:
-    """Returns two lines for each network: a description, and the source of its numbers."""
-    rows = []
+def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
+    """Returns a row for each network; wide: in one line each, below which stands the source of its numbers."""
+    rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
-        rows.append((summary["name"], f"{hosts!s:>3} hosts, {ranks!s:>3} ranks  {summary['description']}"))
-        rows.append(("", summary["source"]))
-    return "\n".join(align_columns(rows))
+        rows.append((summary["name"], str(hosts), str(ranks), summary["description"]))
+        rows += [("", "", "", summary["source"])] if wide else []
+    return "\n".join(align_columns(rows, "lrrl", width=None if wide else WIDTH))
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
@@ -75,14 +75,15 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def format_network_details(details: dict[str, Any]) -> str:
+def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
     """Returns what `network_details` tells, as tables for people."""
+    width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
-    parts = [f"{details['name']}, {details['num_ranks']} ranks{about}"]
-    parts += [details["source"], ""] if details["source"] else [""]
-    parts += align_columns([("resource", "number", "capacity", ""), *_alike(details["resources"])])
-    parts += ["", *align_columns([("path", "latency", "alone", "uses for a byte"), *paths])]
+    parts = [wrap_text(f"{details['name']}, {plural(details['num_ranks'], 'rank')}{about}", width)]
+    parts += [wrap_text(details["source"], width), ""] if details["source"] else [""]
+    parts += align_columns([("resource", "number", "capacity", ""), *_alike(details["resources"])], width=width)
+    parts += ["", *align_columns([("path", "latency", "alone", "uses for a byte"), *paths], width=width)]
     return "\n".join(parts)
 
 

@@ -7,11 +7,12 @@ from ringsim.analysis import Congestion, RankPlacement
 from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
-from ringsim.text_table import align_columns
-from ringsim.units import format_size, format_time
+from ringsim.text_table import WIDTH, align_columns
+from ringsim.units import format_size, format_time, plural
 
 SLOW = 2.0  # times the quickest of all hops, before and now
 MAX_NAMED = 6  # slow hops
+MARGIN = 22  # characters before what the rows say
 
 
 def placement_dict(
@@ -51,19 +52,28 @@ def _held_up_by(
     return {"busiest": name, "busy_s": busy_s, "num_hops": len(hops), "slow_hops": [list(hop) for hop in slow]}
 
 
-def format_placement(report: Mapping[str, Any]) -> str:
-    """Returns what `placement_dict` gave, for people."""
+def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
+    """Returns what `placement_dict` gave, for people; a long order whole only if `wide`."""
+    width = None if wide else WIDTH
     before, now = report["before"], report["now"]
-    rows = [("order", ",".join(map(str, report["order"])))]
+    rows = [("order", _order(report["order"], width))]
     rows.append(("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
     if before["busiest"]:
         busiest = " -> ".join(f"{state['busiest']}, {format_time(state['busy_s'])}" for state in (before, now))
         rows.append(("busiest", busiest))
     rows += [(f"slow hops {when}", _slow_hops(state)) for when, state in (("before", before), ("now", now))]
-    rows.append(("simulated", "1 order" if report["evaluations"] == 1 else f"{report['evaluations']} orders"))
-    schedule = f"{report['collective']} {report['algorithm']}, {report['num_ranks']} ranks"
+    rows.append(("simulated", plural(report["evaluations"], "order")))
+    schedule = f"{report['collective']} {report['algorithm']}, {plural(report['num_ranks'], 'rank')}"
     title = f"{schedule}, {format_size(report['size_bytes'])}"
-    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
+    return "\n".join([title, *(f"  {line}" for line in align_columns(rows, width=width and width - 2))])
+
+
+def _order(order: Sequence[int], width: int | None) -> str:
+    text = ",".join(map(str, order))
+    if width is None or len(text) <= width - MARGIN:
+        return text
+    shown = text[: text.rfind(",", 0, 24) + 1]
+    return f"{shown}... (--wide shows it, -o saves it)"
 
 
 def _gain(report: Mapping[str, Any]) -> str:

@@ -8,21 +8,29 @@ from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
 from ringsim.report.network_table import above_a_link, own_links_note
 from ringsim.schedule import Schedule
-from ringsim.simulation import closed_form_of, predict_time
-from ringsim.text_table import align_columns
-from ringsim.units import format_rate, format_size, format_time
+from ringsim.simulation import OnProgress, closed_form_of, ignore_progress, predict_time
+from ringsim.text_table import WIDTH, align_columns
+from ringsim.units import format_rate, format_size, format_time, plural
 
 
 def summarise(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation | None = None
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    explanation: Explanation | None = None,
+    on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
     """Returns the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
+    on_progress: as of `simulate`.
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
-    time_s = explanation.timeline.time_s if explanation else predict_time(schedule, network, size_bytes)
+    if explanation:
+        time_s = explanation.timeline.time_s
+    else:
+        time_s = predict_time(schedule, network, size_bytes, on_progress=on_progress)
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,
@@ -41,9 +49,12 @@ def summarise(
     }
 
 
-def describe(result: dict[str, Any], explanation: Explanation | None = None) -> str:
-    """Returns the summary of `summarise` for people, and the explanation if there is one."""
-    rows = [("transfers", f"{result['num_transfers']} in {result['num_steps']} steps"), *_times(result)]
+def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
+    """Returns the summary of `summarise` for people, and the explanation if there is one.
+
+    width: in characters; None for any.
+    """
+    rows = [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     if explanation:
         rows += lines(explanation)
     if note := own_links_note(result["network"]):
@@ -51,8 +62,9 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None) -> 
     if explanation and explanation.stall:
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
-    title = f"{result['collective']} {result['algorithm']}, {result['num_ranks']} ranks"
-    lines_of_text = [f"  {line}" for line in align_columns(rows)]
+    title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
+    indent = "  "
+    lines_of_text = [indent + line for line in align_columns(rows, width=width and width - len(indent))]
     return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 

@@ -9,12 +9,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
 from ringsim.calibration import ComparedRun
+from ringsim.files import atomic_file
 from ringsim.report.send_rows import pack_sends
-from ringsim.report.trace import metadata, slices, write_events
+from ringsim.report.trace import event_lines, metadata, slices
 from ringsim.simulation import Timeline
 
 
@@ -25,7 +27,8 @@ def write_run_trace(path: str | os.PathLike[str], runs: Sequence[ComparedRun]) -
     """
     sides = chain.from_iterable(_sides(run) for run in runs)
     lines = chain.from_iterable(_process(pid, name, side) for pid, (name, side) in enumerate(sides, 1))
-    write_events(path, sum(2 * len(run.measured) for run in runs), lines)
+    with atomic_file(Path(path)) as file:
+        file.writelines(event_lines(sum(2 * len(run.measured) for run in runs), lines, str(path)))
 
 
 def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:

@@ -1,24 +1,23 @@
 """A `Sweep` as text: who is fastest, how fast, and by how much."""
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.report.network_table import above_a_link, describe_network, own_links_note
-from ringsim.text_table import align_columns
-from ringsim.units import format_size, format_time
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_size, format_time, plural
 
 _GAP = "   "
 _NARROWEST = 20  # characters of a line of notes, however narrow the terminal is said to be
 
 
-def format_sweep(sweep: Sweep, width: int = 100) -> str:
+def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
     """Returns a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
     blocks = [_format_network(sweep, name, width) for name in sweep.networks]
-    notes = sweep.skipped()
+    notes = [wrap_text(note, width, "  ") for note in sweep.skipped()]
     return "\n\n".join([*blocks, "\n".join(notes)] if notes else blocks)
 
 
@@ -51,8 +50,9 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
-    notes = [line for note in _notes(sweep, network) for line in textwrap.wrap(note, max(width, _NARROWEST))]
-    return "\n\n".join(["\n".join([*heading, *notes]), *blocks])
+    notes = [line for note in _notes(sweep, network) for line in wrap_text(note, max(width, _NARROWEST), "  ")]
+    head = [wrap_text(line, width, "  ") for line in heading]
+    return "\n\n".join(["\n".join([*head, *notes]), *blocks])
 
 
 def _notes(sweep: Sweep, network: str) -> list[str]:
@@ -70,7 +70,7 @@ def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
     """The cells of one number of ranks below its heading, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
-    return [f"{num_ranks} ranks", *align_columns(rows, "lr")]
+    return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
 
 
 def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:

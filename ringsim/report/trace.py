@@ -41,23 +41,32 @@ def write_trace(
         >>> timeline = simulate(ring_all_reduce(4), Network(1e-5, 1e9), 2**20)
         >>> write_trace("ring.json", [("simulated", timeline)])  # for ui.perfetto.dev
     """
-    write_events(path, sum(len(timeline) for _, timeline in runs), _all_lines(runs, stalls or [None] * len(runs)))
+    with atomic_file(Path(path)) as file:
+        file.writelines(trace_lines(runs, str(path), stalls))
 
 
-def write_events(path: str | os.PathLike[str], num_transfers: int, lines: Iterator[str]) -> None:
-    """Writes a trace file whose events are `lines`, of so many transfers.
+def trace_lines(
+    runs: Sequence[tuple[str, Timeline]], name: str, stalls: Sequence[Stall | None] | None = None
+) -> Iterator[bytes]:
+    """Yields what `write_trace` writes; `name` is the file's, for messages."""
+    yield from event_lines(
+        sum(len(timeline) for _, timeline in runs), _all_lines(runs, stalls or [None] * len(runs)), name
+    )
 
-    Raises OSError if it cannot be written, ValueError for more than MAX_TRANSFERS transfers.
+
+def event_lines(num_transfers: int, lines: Iterator[str], name: str) -> Iterator[bytes]:
+    """Yields a trace file whose events are `lines`, of so many transfers.
+
+    Raises ValueError, which names the file, for more than MAX_TRANSFERS transfers.
     """
     if num_transfers > MAX_TRANSFERS:
-        raise ValueError(f"{path}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
-    with atomic_file(Path(path)) as file:
-        file.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
-        separator = "\n"
-        while batch := list(islice(lines, _LINES_AT_ONCE)):
-            file.write((separator + ",\n".join(batch)).encode())
-            separator = ",\n"
-        file.write(b"\n]}\n")
+        raise ValueError(f"{name}: a trace holds at most {MAX_TRANSFERS:,} transfers; these are {num_transfers:,}")
+    yield b'{"displayTimeUnit": "ns", "traceEvents": ['
+    separator = "\n"
+    while batch := list(islice(lines, _LINES_AT_ONCE)):
+        yield (separator + ",\n".join(batch)).encode()
+        separator = ",\n"
+    yield b"\n]}\n"
 
 
 def _all_lines(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None]) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ringsim.text_table import align_columns
+from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, plural
 
 MAX_ROWS = 24  # of buckets; those in the middle are left out
 
@@ -23,11 +23,12 @@ def format_prediction(prediction: Prediction) -> str:
 
 def _step(prediction: Prediction) -> str:
     step, config = prediction.step, prediction.step.config
-    workers = "1 worker" if config.backend.num_workers == 1 else f"{config.backend.num_workers} workers"
-    title = f"step of DDP, {step.num_ranks} ranks, {config.backend.all_reduce}, {workers}, bucket_cap_mb {config.caps}"
+    workers = plural(config.backend.num_workers, "worker")
+    ranks = plural(step.num_ranks, "rank")
+    title = f"step of DDP, {ranks}, {config.backend.all_reduce}, {workers}, bucket_cap_mb {config.caps}"
     num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
     profile = prediction.profile
-    size, buckets = format_size(profile.gradient_bytes), _count(num_buckets, "bucket")
+    size, buckets = format_size(profile.gradient_bytes), plural(num_buckets, "bucket")
     rows = [("gradients", f"{size} in {len(profile.parameters)} parameters, {buckets}")]
     rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if profile.buffer_bytes else []
     rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
@@ -38,7 +39,7 @@ def _step(prediction: Prediction) -> str:
         ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
-    return "\n".join([title, *(f"  {line}" for line in align_columns(rows))])
+    return "\n".join([wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))])
 
 
 def _buckets(step: PredictedStep) -> str:
@@ -57,7 +58,7 @@ def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
 
 
 def _sweep(prediction: Prediction) -> str:
-    rows: list[Row] = [("bucket_cap_mb", "buckets", "communication", "exposed", "step", "efficiency", "")]
+    rows: list[Row] = [("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", "")]
     for step in prediction.sweep:
         mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
         times = (_time(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
@@ -65,7 +66,7 @@ def _sweep(prediction: Prediction) -> str:
     why = [reason(prediction.sweep, prediction.step)]
     if prediction.default is not prediction.step:
         why.append(f"{prediction.speedup:.3f} times as fast as torch's own")
-    return "\n".join([*align_columns(rows, "r"), *(f"  {line}" for line in why if line)])
+    return "\n".join([*align_columns(rows, "r"), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
 
 
 def _scaling(steps: Sequence[PredictedStep]) -> str:
@@ -80,7 +81,3 @@ def _scaling(steps: Sequence[PredictedStep]) -> str:
 
 def _time(time_s: float) -> str:
     return format_time(time_s) if time_s < float("inf") else "never"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"

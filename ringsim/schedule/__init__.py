@@ -27,7 +27,7 @@ from ringsim.schedule.schedule import (
     only_value,
 )
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
-from ringsim.schedule.verify import verify
+from ringsim.schedule.verify import Proof, verify
 
 __all__ = [
     "BYTES_LISTED",
@@ -40,6 +40,7 @@ __all__ = [
     "Counts",
     "Dependencies",
     "Ints",
+    "Proof",
     "RankProgram",
     "Receive",
     "Rows",

@@ -36,6 +36,7 @@ from ringsim.display import Displayed
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import Cut, partition
+from ringsim.units import plural
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -286,4 +287,4 @@ class Schedule(Displayed):
         return f"Schedule({self}, {self.num_chunks} chunks, {self.num_steps} steps)"
 
     def __str__(self) -> str:
-        return f"{self.collective.value} {self.algorithm} over {self.num_ranks} ranks"
+        return f"{self.collective.value} {self.algorithm} over {plural(self.num_ranks, 'rank')}"

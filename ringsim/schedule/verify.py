@@ -8,6 +8,7 @@ Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again 
 two are above `MAX_BYTES`, or all is more than what is free.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -28,11 +29,13 @@ class Proof(NamedTuple):
     num_transfers: int
 
 
-def verify(schedule: Schedule) -> Proof:
+def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
     """Prove that every rank ends with what the collective requires, each contribution counted once.
 
     Also checks the columns `data_dependency` and `buffer_dependency`, the declared `lookback`, and that `cut` covers
     tensors of some lengths, few elements and many, each element once.
+
+    on_progress: is told how many steps have been gone through since it was last told.
 
     Raises ScheduleError with the place, the rule and the rank x step grid with the fault marked in it, and
     ValueError if the proof would not fit into memory.
@@ -55,7 +58,7 @@ def verify(schedule: Schedule) -> Proof:
             "multiple of the number of ranks"
         )
     _check_cut(schedule)
-    return _Verifier(schedule).run()
+    return _Verifier(schedule).run(on_progress)
 
 
 def _check_cut(schedule: Schedule) -> None:
@@ -89,11 +92,12 @@ class _Verifier:
         self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
         self._first_double: dict[tuple[int, int], int] = {}
 
-    def run(self) -> Proof:
+    def run(self, on_progress: Callable[[int], object]) -> Proof:
         num_transfers = 0
         for index, step in enumerate(self._schedule.steps):
             num_transfers += len(step)
             self._run_step(index, step)
+            on_progress(1)
         self._check_contract()
         return Proof(self._schedule.num_steps, num_transfers)
 

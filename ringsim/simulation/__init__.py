@@ -3,10 +3,11 @@
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
 from ringsim.simulation.costs import bytes_s, costs_of
 from ringsim.simulation.simulate import predict_time, simulate
-from ringsim.simulation.timeline import Seconds, Timeline
+from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
 
 __all__ = [
+    "OnProgress",
     "QueuedCall",
     "Seconds",
     "Span",
@@ -15,6 +16,7 @@ __all__ = [
     "closed_form_of",
     "closed_form_s",
     "costs_of",
+    "ignore_progress",
     "predict_time",
     "simulate",
     "time_queue",

@@ -8,16 +8,24 @@ from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
-from ringsim.simulation.timeline import Timeline
+from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
 
 
-def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> Timeline:
+def simulate(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    *,
+    element_bytes: int = 1,
+    on_progress: OnProgress = ignore_progress,
+) -> Timeline:
     """Every transfer of `schedule` with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `schedule.cut` cuts into chunks of whole elements.
+    on_progress: is told how many transfers have been simulated since it was last told.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
     than there is memory for.
@@ -33,11 +41,20 @@ def simulate(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, elemen
     _require_room(schedule)
     topology = sound_topology(network, schedule.num_ranks)
     run = run_events if shares(schedule, topology) else run_steps
-    return run(schedule, topology, sizes)
+    return run(schedule, topology, sizes, on_progress)
 
 
-def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, element_bytes: int = 1) -> float:
+def predict_time(
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    *,
+    element_bytes: int = 1,
+    on_progress: OnProgress = ignore_progress,
+) -> float:
     """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
+
+    on_progress: as of `simulate`.
 
     Infinite if a failure keeps it from finishing.
 
@@ -48,9 +65,9 @@ def predict_time(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, el
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     topology = sound_topology(network, schedule.num_ranks)
     if not shares(schedule, topology):
-        return time_steps(schedule, topology, sizes)
+        return time_steps(schedule, topology, sizes, on_progress)
     _require_room(schedule)
-    return run_events(schedule, topology, sizes).time_s
+    return run_events(schedule, topology, sizes, on_progress).time_s
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:

@@ -1,6 +1,7 @@
 """`Timeline`: when each transfer started, left, arrived and was applied."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -10,6 +11,11 @@ from ringsim.display import Displayed
 from ringsim.units import format_time
 
 Seconds = npt.NDArray[np.float64]
+OnProgress = Callable[[int], object]
+
+
+def ignore_progress(_: int) -> None:
+    """Does nothing; what is told how far a simulation is where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

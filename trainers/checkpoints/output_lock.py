@@ -1,7 +1,6 @@
 """`OutputLock`: an output directory that one run at a time writes to. Importing this loads no torch."""
 
 import errno
-import fcntl
 import os
 import socket
 import time
@@ -9,6 +8,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    HAS_FLOCK = False
+else:
+    HAS_FLOCK = True
 
 NAME = ".lock"
 WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
@@ -31,6 +37,9 @@ class OutputLock:
 
     def try_take(self) -> bool:
         """Whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
+        if not HAS_FLOCK:
+            self.missing = "this system has no flock"
+            return True
         while self._descriptor is None:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -101,7 +110,8 @@ def _forget_all() -> None:
         lock.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 @contextmanager

@@ -1,31 +1,61 @@
 """The command line `trainers`, or `python -m trainers`. Loading it loads no torch."""
 
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
 
 from ringsim import __version__
-from ringsim.console import OneLineGroup, TorchrunCommand
+from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
 from trainers.cli.compare import compare_command
+from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
+from trainers.launch import slurm
+from trainers.launch.termination import is_under_torchrun
 
 DEFAULT = "train"
+RULE = """A directory that holds the
+checkpoints of a run is not written to again without --resume."""
 
 
 class TrainersGroup(TorchrunCommand, OneLineGroup):
     """Commands of which `train` need not be named: options alone are its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[RESUME_COMMAND] = resume_command(args)
         own = {name for option in self.get_params(ctx) for name in option.opts}
-        if not args or (args[0].startswith("-") and args[0] not in own):
+        if args and args[0].startswith("-") and args[0] not in own:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(name="trainers", cls=TrainersGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def resume_command(arguments: Sequence[str]) -> str:
+    """Returns the command that goes on with the run that these arguments began, started in the same way."""
+    return shlex.join([*_program(), *(argument for argument in arguments if argument != "--resume"), "--resume"])
+
+
+def _program() -> list[str]:
+    if is_under_torchrun(os.environ):
+        hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
+        several = ["--nnodes", hosts] if hosts != "1" else []
+        return ["torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", "trainers"]
+    program = ["python", "-m", "trainers"] if Path(sys.argv[0]).name == "__main__.py" else ["trainers"]
+    return ["srun", *program] if slurm.in_step(os.environ) else program
+
+
+@click.group(
+    name="trainers",
+    cls=TrainersGroup,
+    epilog=f"{examples('trainers --task mlp --strategy ring --ranks 2')}\n\n{general_help('trainers', RULE)}",
+)
 @click.version_option(__version__, prog_name="trainers")
 def main() -> None:
-    """Train on several ranks, with gradients synchronised as you like.
+    """Trains on several ranks, with gradients synchronised as you like.
 
-    Without the name of a command it is train: trainers --task lm --ranks 4; see trainers train --help.
+    Options without the name of a command are those of train: trainers --task lm --ranks 4; see trainers train --help.
     """
 
 

@@ -4,20 +4,37 @@ Everything a user can get wrong is checked before torch is imported, which takes
 """
 
 import datetime
+import os
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from ringsim.cli.options import style_option
-from ringsim.console import OUTPUT, TorchrunCommand, check_writable, progress_bar, torchrun
+from ringsim.console import (
+    OUTPUT,
+    STDOUT,
+    Choice,
+    Name,
+    Progress,
+    TorchrunCommand,
+    check_writable,
+    examples,
+    json_option,
+    print_result,
+    require_one_stdout,
+    say,
+    say_wrote,
+    torchrun,
+    wide_option,
+)
+from ringsim.units import plural
 from trainers.cli.options import batch_size_option, model_options, seed_option, timeout_option
 from trainers.loop.config import StepConfig
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig
-from trainers.strategy_names import check_strategy
+from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
 DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
@@ -37,26 +54,49 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
     return names
 
 
-@click.command(cls=TorchrunCommand, name="train_ring.py", context_settings={"show_default": True})
+@click.command(
+    cls=TorchrunCommand,
+    name="train_ring.py",
+    epilog=examples(f"{START} --output report", f"{START} --strategies ring,ddp"),
+)
 @click.option(
-    "--data", default="topics", help="topics (Python's own help pages), random, or a file to read bytes from."
+    "--data",
+    default="topics",
+    help="The model is trained on topics (Python's own help pages), random bytes (random), or those of this file.",
 )
 @model_options
 @batch_size_option(BATCH_SIZE)
-@click.option("--steps", type=int, default=STEPS)
-@click.option("--learning-rate", type=float, default=LEARNING_RATE)
+@click.option("--steps", type=int, default=STEPS, help="Each strategy is trained with for so many steps.")
+@click.option("--learning-rate", type=float, default=LEARNING_RATE, help="AdamW has this learning rate.")
 @seed_option
-@click.option("--strategies", callback=_names, default=DEFAULT_STRATEGIES, help="Which, and in which order.")
+@click.option(
+    "--strategies",
+    type=Name("names", STRATEGY_NAMES, several=True),
+    callback=_names,
+    default=DEFAULT_STRATEGIES,
+    help="These strategies are compared, in this order.",
+)
 @click.option(
     "--gloo-thread-policy",
-    type=click.Choice(["batch", "normal"]),
+    type=Choice(["batch", "normal"]),
     default="batch",
-    help="Of the kernel for Gloo's polling threads: as batch they take no core that is in use.",
+    help="The kernel schedules Gloo's polling threads by this policy: as batch they take no core that is in use.",
 )
 @timeout_option
-@click.option("--profile", type=OUTPUT, help="Where to save when each gradient is ready, for ringsim ddp.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("report"))
+@click.option(
+    "--profile",
+    type=OUTPUT,
+    help="When each gradient is ready is written to this file, for ringsim ddp.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("report"),
+    help="The report, its picture and a checkpoint are written to this directory.",
+)
 @style_option
+@wide_option
+@json_option
 def main(
     data: str,
     batch_size: int,
@@ -69,18 +109,33 @@ def main(
     profile: Path | None,
     output: Path,
     style: str | None,
+    wide: bool,
+    as_json: bool,
     **sizes: int,
 ) -> None:
-    """Train a tiny transformer with each strategy of gradient synchronisation; predict and measure each.
+    """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
     Start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py
     """
+    require_one_stdout(as_json, profile)
     step = StepConfig(batch_size=batch_size, seed=seed)
     task = LanguageModel(seed, data, learning_rate, **sizes)
     config = JobConfig(task, data, step, strategies, steps, profile)
     step.batches(task, 0, torchrun.num_ranks(START))
     _check_writable(output)
-    sys.exit(_run(config, gloo_thread_policy, timeout_s, output, style))
+    done = _run(config, gloo_thread_policy, timeout_s, output, style)
+    if done is not None:  # on rank 0
+        report, busy = done
+        from trainers.main_job.report_table import format_report  # noqa: PLC0415  with NumPy
+
+        print_result(format_report(report, wide), report, as_json, profile)
+        for line in busy:
+            click.echo(line, err=as_json)  # one object alone may stand on stdout
+        for path in (*(output / name for name in RESULTS), *([profile] if profile else [])):
+            if path != STDOUT:
+                say_wrote(path)
+        results = report["strategies"]
+        sys.exit(not all(result["parameters_identical"] or result["strategy"] == "none" for result in results))
 
 
 def _check_writable(output: Path) -> None:
@@ -93,35 +148,36 @@ def _check_writable(output: Path) -> None:
 
 def _run(
     config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float, output: Path, style: str | None
-) -> int:
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The report, which has been saved, and a line if the machine was busy; None on other ranks than the first.
+
+    Exits with 1 if the job fails.
+    """
+    progress = Progress(rank=int(os.environ["RANK"]))
+    progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
     import torch.distributed as dist  # noqa: PLC0415
 
     from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
     from trainers.loop.loss_sync import DivergedError  # noqa: PLC0415
     from trainers.main_job.job import run_job  # noqa: PLC0415
     from trainers.main_job.report import busy_lines, judge_report, save_results  # noqa: PLC0415
-    from trainers.main_job.report_table import format_report  # noqa: PLC0415
 
     say_failures_before_the_end()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     group = dist.group.WORLD
     assert group is not None
     set_gloo_thread_policy(policy)
-    try:
-        with progress_bar(config.steps, "training", rank=group.rank()) as bar:
-            report, checkpoint = run_job(config, group, lambda _: bar.update(1))
-    except CollectiveError as error:
-        leave(str(error))
-    except DivergedError as error:
-        return end_together(f"train_ring.py: {error}", 1, group)
-    dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
-    if group.rank() == 0:
-        click.echo(format_report(report))
+    with progress:
+        try:
+            report, checkpoint = run_job(config, group, progress)
+        except CollectiveError as error:
+            leave(str(error))
+        except DivergedError as error:
+            sys.exit(end_together(f"train_ring.py: {error}", 1, group))
+        dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
+        if group.rank() != 0:
+            return None
+        progress.begin("drawing the report")
         verdict = judge_report(report)
-        for line in busy_lines(verdict):
-            click.echo(line)
-        say = partial(click.echo, err=True)
-        for path in save_results(report, verdict, checkpoint, output, say, style=style):
-            click.echo(f"wrote {path}")
-    results = report["strategies"]
-    return 0 if all(result["parameters_identical"] or result["strategy"] == "none" for result in results) else 1
+        save_results(report, verdict, checkpoint, output, say, style=style)
+        return report, busy_lines(verdict)

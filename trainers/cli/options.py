@@ -7,11 +7,21 @@ from typing import Any, TypeVar
 
 import click
 
+from ringsim.console import Name
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.config import ModelConfig
 
 MAX_RANKS = 1024
 MAX_TIMEOUT_S = 86400
+RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
+MODEL_SIZES = {
+    "vocabulary": "There are so many different tokens.",
+    "d_model": "The model has so many numbers for a token.",
+    "heads": "Each layer has so many attention heads.",
+    "layers": "The model has so many layers.",
+    "d_ff": "The MLP of a layer has so many numbers for a token.",
+    "sequence_length": "The model sees so many tokens at once.",
+}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -23,26 +33,39 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 
 
 timeout_option = click.option(
-    "--timeout", "timeout_s", type=float, callback=_seconds, default=60.0, help="Seconds to wait for a peer."
+    "--timeout",
+    "timeout_s",
+    type=float,
+    callback=_seconds,
+    default=60.0,
+    help="A rank waits so many seconds for a peer.",
 )
 seed_option = click.option(
-    "--seed", type=int, default=0, help="Of the data, the weights, and the order of the samples."
+    "--seed", type=int, default=0, help="Data, weights and the order of the samples are drawn from this seed."
 )
 
 
 def task_option(default: str) -> Callable[[_Command], _Command]:
     """What is trained."""
-    return click.option("--task", default=default, help=f"{', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.")
+    return click.option(
+        "--task",
+        type=Name("name", TASK_NAMES),
+        default=default,
+        help=f"This task is trained: {', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.",
+    )
 
 
 def batch_size_option(default: int | None = None) -> Callable[[_Command], _Command]:
     """Always of one rank; the command says what that is of all of them."""
-    otherwise = "" if default else "  [default: the task's batch, shared among the ranks]"
-    return click.option("--batch-size", type=int, default=default, help=f"Samples per rank and step.{otherwise}")
+    otherwise = "" if default else "; without it the ranks share the task's batch"
+    return click.option(
+        "--batch-size", type=int, default=default, help=f"A rank takes so many samples in a step{otherwise}."
+    )
 
 
 def model_options(command: _Command) -> _Command:
     """One for each field of ModelConfig."""
     for size in reversed(fields(ModelConfig)):
-        command = click.option(f"--{size.name.replace('_', '-')}", type=int, default=size.default)(command)
+        flag = f"--{size.name.replace('_', '-')}"
+        command = click.option(flag, type=int, default=size.default, help=MODEL_SIZES[size.name])(command)
     return command

@@ -7,15 +7,19 @@ from typing import Any
 
 import click
 
-from trainers.tasks import TASKS
+from trainers.tasks import TASKS, require_option
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
-def read_settings(task: str, texts: Iterable[str]) -> dict[str, Any]:
-    """NAME=VALUE each, as what `load_task` takes. Raises ValueError for anything else, and for a name given twice.
+def read_settings(task: str, texts: Iterable[str], others: Iterable[str] = ()) -> dict[str, Any]:
+    """NAME=VALUE each, as what `load_task` takes.
+
+    others: the options that are not the task's, one of which may have been meant.
 
     Values for our own tasks are of the type these ask for; for a user's, of that which they read as.
+
+    Raises ValueError for anything else, for a name given twice, and for one that a task of ours does not have.
     """
     settings: dict[str, Any] = {}
     for text in texts:
@@ -25,6 +29,7 @@ def read_settings(task: str, texts: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"--set {text}: must be NAME=VALUE, such as d-model=64")
         if name in settings:
             raise ValueError(f"{_flag(name)} is given twice")
+        require_option(task, name, others)
         settings[name] = _converted(name, value, _type_of(task, name))
     return settings
 
@@ -73,3 +78,8 @@ def _as_it_reads(value: str) -> Any:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def own_flags(context: click.Context) -> list[str]:
+    """Returns the options of the command itself."""
+    return [flag for option in context.command.params for flag in option.opts if flag.startswith("--")]

@@ -1,64 +1,116 @@
 """`trainers train`: the options, and all checks of them that need no torch; then the ranks are started."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ringsim.console import FILE, check_writable
+from ringsim.console import FILE, Name, Progress, check_writable, examples, json_option, say
+from ringsim.units import plural
 from trainers.checkpoints.folder import CheckpointFolder
-from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, task_option, timeout_option
-from trainers.cli.task_options import read_settings, read_unknown
+from trainers.cli.options import (
+    MAX_RANKS,
+    RESUME_COMMAND,
+    batch_size_option,
+    seed_option,
+    task_option,
+    timeout_option,
+)
+from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.launch.environment import read_environment
 from trainers.launch.spawn import spawn
 from trainers.loop.config import ON_NAN, TrainConfig
 from trainers.loop.rank import Launch, run_rank
 from trainers.strategy_names import STRATEGY_NAMES
-from trainers.tasks import load_task
+from trainers.tasks import Task, load_task
 
 
-@click.command(context_settings={"show_default": True, "ignore_unknown_options": True, "allow_extra_args": True})
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog=examples(
+        "trainers train --task lm --strategy bucketed --ranks 4",
+        "trainers train --task mlp --strategy ring --ranks 2 --output run --resume",
+        "torchrun --nproc-per-node 4 -m trainers train --task lm --d-model 64",
+    ),
+)
 @task_option("lm")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="An option of the task; --NAME VALUE is the same."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the task has this value; --NAME VALUE is the same.",
 )
 @click.option(
-    "--strategy", default="bucketed", help=f"{', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: bucketed/4, ddp/4."
+    "--strategy",
+    type=Name("name", STRATEGY_NAMES),
+    default="bucketed",
+    help=f"Gradients are synchronised by this strategy: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
+    "bucketed/4, ddp/4.",
 )
 @click.option(
-    "--ranks", type=click.IntRange(1, MAX_RANKS), help="To start here.  [default: those of torchrun or srun, else one]"
+    "--ranks",
+    type=click.IntRange(1, MAX_RANKS),
+    help="So many ranks are started here; without it those of torchrun or srun train, or else one.",
 )
-@click.option("--epochs", type=int, help="How often each sample is seen.  [default: the task's]")
-@click.option("--steps", type=int, help="End after so many, if not before.")
+@click.option("--epochs", type=int, help="Each sample is seen so often; without it as often as the task says.")
+@click.option("--steps", type=int, help="The run ends after so many steps, if not before.")
 @batch_size_option()
-@click.option("--accumulate", type=int, default=1, help="Compute each rank's share in so many parts.")
-@click.option("--clip-norm", type=float, help="The largest global norm of the gradients.  [default: any]")
+@click.option("--accumulate", type=int, default=1, help="A rank computes its share of a batch in so many parts.")
+@click.option(
+    "--clip-norm", type=float, help="The global norm of the gradients is at most this; without it it may be any."
+)
 @seed_option
-@click.option("--broadcast", is_flag=True, help="Begin with rank 0's weights, instead of checking that all are alike.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="[default: runs/TASK]")
-@click.option("--save-every", type=int, default=100, help="Steps between checkpoints; there is one at the end too.")
-@click.option("--keep", type=int, default=2, help="How many checkpoints.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --output, if there is one.")
-@click.option("--log-every", type=int, default=10, help="Steps between lines of log.jsonl.")
-@click.option("--check-every", type=int, help="Steps between checks for drift; 0: never.  [default: 100; none: never]")
-@click.option("--on-nan", default="stop", help=f"When a loss is not finite: {', '.join(ON_NAN)} (the step).")
-@click.option("--profile", type=FILE, help="Write a time line of a few steps there, for ui.perfetto.dev.")
+@click.option(
+    "--broadcast", is_flag=True, help="All ranks begin with rank 0's weights; without it all must have the same."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Checkpoints, log.jsonl and result.json are written to this directory; without it to runs/TASK.",
+)
+@click.option(
+    "--save-every",
+    type=int,
+    default=100,
+    help="So many steps lie between two checkpoints; there is one at the end too.",
+)
+@click.option("--keep", type=int, default=2, help="So many checkpoints are kept.")
+@click.option("--resume", is_flag=True, help="The run goes on from the newest checkpoint in --output, if there is one.")
+@click.option("--log-every", type=int, default=10, help="So many steps lie between two lines of log.jsonl.")
+@click.option(
+    "--check-every",
+    type=int,
+    help="So many steps lie between two checks for drift, 0: it is never checked; without it 100, and never with the "
+    "strategy none.",
+)
+@click.option(
+    "--on-nan",
+    type=Name("name", ON_NAN),
+    default="stop",
+    help=f"When a loss is not finite, the run does this: {', '.join(ON_NAN)} (the step).",
+)
+@click.option("--profile", type=FILE, help="A time line of a few steps is written to this file, for ui.perfetto.dev.")
 @timeout_option
+@json_option
 def train(
     task: str,
     settings: tuple[str, ...],
     ranks: int | None,
     output: Path | None,
     timeout_s: float,
+    as_json: bool,
     **rest: Any,
 ) -> int:
-    """Train a task with a strategy, and keep checkpoints from which --resume goes on.
+    """Trains a task with a strategy, and keeps checkpoints from which --resume goes on.
 
-    trainers --task lm --strategy bucketed --ranks 4; or under torchrun or srun without --ranks. Other options are those
-    of the task, such as --learning-rate, and for lm --data, --d-model, --heads, --layers.
+    Under torchrun or srun leave out --ranks. Other options are those of the task, such as --learning-rate, and for lm
+    --data, --d-model, --heads, --layers.
     """
-    options = read_settings(task, [*settings, *read_unknown(click.get_current_context().args)])
+    context = click.get_current_context()
+    options = read_settings(task, [*settings, *read_unknown(context.args)], own_flags(context))
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     environment = read_environment(os.environ)
     num_ranks = ranks or environment.num_ranks
@@ -70,8 +122,25 @@ def train(
         os.environ.setdefault(
             "KINETO_LOG_LEVEL", "99"
         )  # else torch's profiler talks on stderr; read when torch is loaded
-    launch = Launch(task, options, config, timeout_s)
-    return run_rank(launch, loaded) if ranks is None else spawn(ranks, run_rank, (launch,))
+    resume = context.meta.get(RESUME_COMMAND, "")
+    return _run(Launch(task, options, config, timeout_s, as_json, resume), loaded, ranks)
+
+
+def _run(launch: Launch, task: Task, ranks: int | None) -> int:
+    """The exit code; after Ctrl-C Abort is raised with the command that goes on."""
+    if ranks is None:
+        try:
+            return run_rank(launch, task)
+        except KeyboardInterrupt:
+            raise click.exceptions.Abort(launch.interrupted()) from None
+    progress = Progress()
+    progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
+    code = spawn(ranks, run_rank, (launch,))
+    if code == 128 + signal.SIGINT:
+        raise click.exceptions.Abort(launch.interrupted())
+    if code > 128:
+        say(f"trainers: {launch.interrupted()}")
+    return code
 
 
 def _check_output(config: TrainConfig) -> None:

@@ -52,12 +52,18 @@ def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:
 
 
 @click.command(cls=TorchrunCommand, name="gradient_check")
-@click.option("--task", required=True)
-@click.option("--options", default="{}", help="Of the task, as a JSON object.")
-@click.option("--strategy", "strategies", multiple=True, required=True)
-@click.option("--seed", type=int, default=0)
-@click.option("--global-batch-size", type=int, required=True, help="Of all ranks together.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--task", required=True, help="The gradients are those of this task.")
+@click.option("--options", default="{}", help="The task has these options, a JSON object.")
+@click.option("--strategy", "strategies", multiple=True, required=True, help="This strategy is looked at.")
+@click.option("--seed", type=int, default=0, help="Data and weights are drawn from this seed.")
+@click.option("--global-batch-size", type=int, required=True, help="All ranks together take so many samples.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The differences are written to this file.",
+)
 def main(task: str, options: str, strategies: tuple[str, ...], seed: int, global_batch_size: int, output: Path) -> None:
     """Write the largest difference of each strategy to a JSON file."""
     environment = distributed_environment()

@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ringsim.text_table import align_columns
+from ringsim.text_table import align_columns, wrap_text
 
-HEADER = ("", "ranks", "ms a batch", "speed-up", "efficiency", "synchronising", "loss off by", "gradients off by")
+HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "sync", "loss off", "grad off")
+FOOTNOTE = (
+    "sync: the share of the time for synchronising; off: the largest difference from one process, of gradients over "
+    "the largest one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def compare(runs: Sequence[TrainingRun]) -> list[ComparisonRow]:
 def format_comparison(rows: Sequence[ComparisonRow]) -> str:
     """As a table."""
     table = [HEADER, *(_cells(row) for row in rows)]
-    return "\n".join(align_columns(table, "lr"))
+    return "\n".join([*align_columns(table, "lr"), wrap_text(FOOTNOTE, indent="  ")])
 
 
 def _cells(row: ComparisonRow) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from ringsim.console import ENDINGS
 
 
 class Interrupted(BaseException):

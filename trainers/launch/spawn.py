@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
 FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
 MISTAKE = 2  # the exit code
+KILL = 9  # the number of SIGKILL, which Windows does not have
 OURS = ("ringsim", "collectives", "trainers")
 
 
@@ -98,15 +99,29 @@ def _environment(num_ranks: int) -> Iterator[None]:
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is None and num_ranks > 1:
         os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun: the ranks share the cores. OpenMP reads it when torch loads
-    # Ctrl-C goes to all processes of a terminal: a rank leaves it to us, or it would end in a traceback, or not at all.
+    try:
+        with _without_ctrl_c():
+            yield
+    finally:
+        if threads is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes that begin in the block do not get Ctrl-C, which goes to all processes of a terminal.
+
+    A rank leaves it to us, or it would end in a traceback, or not at all. Windows has no such mask.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if threads is None:
-            os.environ.pop("OMP_NUM_THREADS", None)
 
 
 def _variables(local_rank: int, num_ranks: int, port: int) -> dict[str, str]:
@@ -152,7 +167,7 @@ def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(128 + KILL)
 
 
 def _tell(port: int, failure: str) -> None:
@@ -205,7 +220,7 @@ def _verdict(failures: Mapping[int, int], store: "Store") -> int:
         return 0
     for rank, code in failures.items():
         if code < 0:  # by a signal: the others noticed that it had gone
-            memory = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
+            memory = "; the system may have run out of memory" if code == -KILL else ""
             click.echo(f"rank {rank} was ended by {signal.Signals(-code).name}{memory}", err=True)
             return 1
     if store.check([FAILURE]):

@@ -19,23 +19,33 @@ def is_under_torchrun(environment: Mapping[str, str]) -> bool:
     return "TORCHELASTIC_RUN_ID" in environment
 
 
-def delay_termination(is_failing: Callable[[], bool], grace_s: float = GRACE_S) -> None:
+def delay_termination(
+    is_failing: Callable[[], bool], say_ended: Callable[[], None] = lambda: None, grace_s: float = GRACE_S
+) -> None:
     """From now on SIGTERM ends this process at once, or, while `is_failing()`, after at most `grace_s`.
+
+    say_ended: called, in another thread, if SIGTERM came while nothing was failing.
 
     So a process that fails has the time to say why, and to end by itself. To be called in the main thread.
     """
+    if not hasattr(os, "set_blocking"):
+        return  # Windows: a pipe cannot be told of signals there
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # What Python calls for a signal it calls in the main thread, which may be waiting in C++ for a peer. The number of
     # the signal, though, is written to the pipe at once.
     signal.signal(signal.SIGTERM, _do_nothing)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(reader, is_failing, grace_s), name="termination", daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(reader, is_failing, say_ended, grace_s), name="termination", daemon=True
+    ).start()
 
 
-def _watch(reader: int, is_failing: Callable[[], bool], grace_s: float) -> None:
+def _watch(reader: int, is_failing: Callable[[], bool], say_ended: Callable[[], None], grace_s: float) -> None:
     while signal.SIGTERM not in os.read(reader, 64):
         pass  # another signal, which has a handler of its own
+    if not is_failing():
+        say_ended()
     end_s = time.monotonic() + grace_s
     while is_failing() and time.monotonic() < end_s:
         time.sleep(POLL_S)

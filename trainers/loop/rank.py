@@ -4,13 +4,18 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
-
-from ringsim.console import progress_bar
-from trainers.launch.environment import DistributedEnvironment, distributed_environment, init_process_group
+from ringsim.console import Progress, clear_line, print_result, say, say_wrote
+from ringsim.units import plural
+from trainers.launch.environment import (
+    DistributedEnvironment,
+    distributed_environment,
+    init_process_group,
+    read_environment,
+)
 from trainers.launch.termination import delay_termination, is_under_torchrun
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
@@ -22,12 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is asked of all ranks. task: its name; options: its own."""
+    """What is asked of all ranks. task: its name; options: its own. resume: the command that would go on with it."""
 
     task: str
     options: dict[str, Any]
     config: TrainConfig
     timeout_s: float
+    as_json: bool = False
+    resume: str = ""
+
+    def interrupted(self) -> str:
+        """What is said when the run is interrupted."""
+        return f"interrupted; resume with: {self.resume}" if self.resume else "interrupted"
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
@@ -35,27 +46,33 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
 
     task: that of the launch, if it has been loaded already.
     """
+    started = read_environment(os.environ)
+    progress = Progress(rank=started.rank)
+    progress.begin(f"starting {plural(started.num_ranks, 'rank')}")
     environment = distributed_environment()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
-    say_failures_before_the_end()
+    say_failures_before_the_end(lambda: say(f"trainers: {launch.interrupted()}") if environment.rank == 0 else None)
     group = init_process_group(environment, launch.timeout_s)
     try:
-        return _run(launch, task, environment, group)
+        with progress:
+            return _run(launch, task, environment, group, progress)
     except Exception as error:
         from collectives.runtime import CollectiveError  # noqa: PLC0415
 
         leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, environment.rank))
 
 
-def say_failures_before_the_end() -> None:
-    """Let this rank say that a peer failed before torchrun ends it for that."""
+def say_failures_before_the_end(say_interrupted: Callable[[], None] = lambda: None) -> None:
+    """Let this rank say that a peer failed before torchrun ends it for that, or that the run was interrupted."""
     from collectives.runtime import has_failed  # noqa: PLC0415
 
     if is_under_torchrun(os.environ):
-        delay_termination(has_failed)
+        delay_termination(has_failed, say_interrupted)
 
 
-def _run(launch: Launch, task: Task, environment: DistributedEnvironment, group: "dist.ProcessGroup") -> int:
+def _run(
+    launch: Launch, task: Task, environment: DistributedEnvironment, group: "dist.ProcessGroup", progress: Progress
+) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     from trainers.data_parallel import DriftError  # noqa: PLC0415
@@ -63,23 +80,23 @@ def _run(launch: Launch, task: Task, environment: DistributedEnvironment, group:
     from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
-        trainer = Trainer(task, launch.config, group, environment.device, lambda text: click.echo(text, err=True))
+        trainer = Trainer(task, launch.config, group, environment.device, say)
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     begin_s = time.perf_counter()
     try:
-        with progress_bar(trainer.num_steps, "training", rank=environment.rank, done=trainer.first_step) as bar:
-            trainer.train(lambda text: bar.update(1, text))
+        progress.begin("training", trainer.num_steps, trainer.first_step)
+        trainer.train(lambda text: progress.update(1, text))
     except (DivergedError, DriftError, StoppedError) as error:
         trainer.close()
         return end_together(f"trainers: {error}", 1, group)
     train_s = time.perf_counter() - begin_s
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
-    return _finish(trainer, train_s) if environment.rank == 0 else 0
+    return _finish(launch, trainer, train_s) if environment.rank == 0 else 0
 
 
-def _finish(trainer: Any, train_s: float) -> int:
-    from trainers.loop.result import judge, result_of, save_result, summary  # noqa: PLC0415
+def _finish(launch: Launch, trainer: Any, train_s: float) -> int:
+    from trainers.loop.result import judge, result_of, save_result, summary, written  # noqa: PLC0415
 
     figures, shown = judge(trainer)
     result = result_of(trainer, figures, train_s)
@@ -87,9 +104,13 @@ def _finish(trainer: Any, train_s: float) -> int:
         save_result(trainer, result)
         trainer.close()
     except OSError as error:
-        click.echo(f"trainers: {error.filename}: cannot be written: {error.strerror}", err=True)
+        say(f"trainers: {error.filename}: cannot be written: {error.strerror}")
         return 1
-    click.echo(f"{shown}\n\n{summary(trainer, result)}" if shown else summary(trainer, result))
+    clear_line()
+    text = summary(trainer, result)
+    print_result(f"{shown}\n\n{text}" if shown else text, result, launch.as_json)
+    for path in written(trainer, result):
+        say_wrote(path)
     return 0
 
 
@@ -99,12 +120,12 @@ def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     if group.rank() == 0:
-        click.echo(message, err=True)
+        say(message)
     try:
         dist.all_reduce(torch.zeros(1), group=group)
     except RuntimeError:  # it was this rank alone, after all
         if group.rank() != 0:
-            click.echo(message, err=True)
+            say(message)
         leave("", code)
     dist.destroy_process_group()
     return code
@@ -116,7 +137,7 @@ def leave(message: str, code: int = 1) -> NoReturn:
     Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
     """
     if message:
-        click.echo(message, err=True)
+        say(message)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

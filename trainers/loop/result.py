@@ -1,12 +1,14 @@
 """What a run leaves at its end: result.json, and a few lines to read."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ringsim.measurements import provenance, save_json
-from trainers.checkpoints.manager import RESULT
+from ringsim.units import plural
+from trainers.checkpoints.manager import LOG, RESULT
 from trainers.identity import fingerprint
 from trainers.loop.trainer import Trainer
 from trainers.tasks.evaluating import evaluating
@@ -49,15 +51,15 @@ def save_result(trainer: Trainer, result: dict[str, Any]) -> None:
 def summary(trainer: Trainer, result: dict[str, Any]) -> str:
     """A few lines."""
     training = result["training"]
-    ranks = f"{training['num_ranks']} rank{'s' if training['num_ranks'] > 1 else ''}"
+    ranks = plural(training["num_ranks"], "rank")
     steps, first = result["steps"], result["resumed_at"]
     resumed = f", {first} of them before this launch" if first else ""
     lines = [
         f"{trainer.task.name}: {result['num_parameters']:,} parameters, strategy {training['strategy']} on {ranks}",
-        f"  {steps} steps of {trainer.batches}{resumed}; {result['train_s']:.1f} s",
+        f"  {plural(steps, 'step')} of {trainer.batches}{resumed}; {result['train_s']:.1f} s",
     ]
     if result["skipped_steps"]:
-        lines.append(f"  {result['skipped_steps']} steps were left out, as their loss was not finite")
+        lines.append(f"  {plural(result['skipped_steps'], 'step')} left out, as the loss was not finite")
     if result["last_loss"] is not None:
         lines.append(f"  loss of the last step {result['last_loss']:.4f}")
     figures = ", ".join(
@@ -65,4 +67,10 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
     )
     if figures:
         lines.append(f"  held-out data: {figures}")
-    return "\n".join([*lines, f"  in {trainer.manager.output}: {result['checkpoint']}, log.jsonl, {RESULT}"])
+    return "\n".join(lines)
+
+
+def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:
+    """The files that the run leaves, but for older checkpoints."""
+    files = [trainer.manager.output / name for name in (result["checkpoint"], LOG, RESULT)]
+    return [*files, *([trainer.config.profile] if trainer.config.profile else [])]

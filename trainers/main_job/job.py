@@ -4,8 +4,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 import torch
 import torch.distributed as dist
 
@@ -14,18 +16,20 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
-from ringsim.measurements import Measurements, RankHosts
+from ringsim.console import STDOUT, Progress, clear_line
+from ringsim.measurements import Measurements, RankHosts, json_text
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.identity import fingerprint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import record_profile
+from trainers.main_job.profile import STEPS, WARM_UP_STEPS, record_profile
 from trainers.main_job.report import RankNotes, Report, make_report
 from trainers.predictions.prediction import can_overlap, predict_strategy
 
 BLOCKS = Blocks(turns=3, number=3)
+NUM_PROFILED = WARM_UP_STEPS + STEPS
 STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 
 
@@ -47,26 +51,39 @@ class StrategyRun:
         )
 
 
-def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Callable[[int], None]) -> tuple[Report, Checkpoint]:
+def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> tuple[Report, Checkpoint]:
     """Do the whole job on every rank of `group`; collective.
 
-    progress: called with the number of every finished step.
+    progress: shows which phase this is in, and how far.
     Returns the report, the same on every rank but for its provenance, and a checkpoint of the `ring` run, if there is
     one, else of the first.
     Raises CollectiveError when a peer fails; on all ranks alike DivergedError when a loss is not finite.
     """
+    progress.begin("making the models")
     runs = start_runs(config, group)
     parameters = list(runs[0].train_step.model.parameters())
     gradient_bytes = sum(p.nbytes for p in parameters)
     memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
     meet = partial(dist.barrier, group)  # as `ringsim measure` does, so that both find the same network
-    measurements = probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, pairs=True, calls=probe_calls, meet=meet)
+    measurements = probe(
+        group,
+        gradient_bytes,
+        memory_bytes,
+        blocks=BLOCKS,
+        pairs=True,
+        calls=probe_calls,
+        meet=meet,
+        on_progress=partial(progress.advance_to, phase="probing"),
+    )
     network, overlap = agreed_network(measurements, group)
-    profile = agreed_profile(config, len(runs), group, overlap)
+    progress.begin("recording a profile", NUM_PROFILED)
+    profile = agreed_profile(config, len(runs), group, overlap, progress.update)
     if config.profile and group.rank() == 0:
-        profile.save(config.profile)
+        _save_profile(profile, config.profile)
+    progress.begin("predicting")
     predictions = {run.name: predict_strategy(run.name, profile, network, group.size()) for run in runs}
-    train_in_turn(runs, config.steps, progress)
+    progress.begin("training", config.steps * len(runs))
+    train_in_turn(runs, config.steps, lambda name: progress.update(1, name))
     notes = _gather_notes(runs, group)
     num_parameters = sum(p.numel() for p in parameters)
     report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
@@ -78,8 +95,18 @@ def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]
     return [StrategyRun(step.strategy, TrainStep(config.task, step, group)) for step in config.of_each_strategy()]
 
 
-def train_in_turn(runs: Sequence[StrategyRun], steps: int, after_step: Callable[[int], None] = lambda _: None) -> None:
+def _save_profile(profile: StepProfile, path: Path) -> None:
+    if path != STDOUT:
+        profile.save(path)
+        return
+    clear_line()
+    click.echo(json_text(profile.as_dict()), nl=False)
+
+
+def train_in_turn(runs: Sequence[StrategyRun], steps: int, after_step: Callable[[str], None] = lambda _: None) -> None:
     """Take each step with every strategy before the next one, so that all meet the same moods of the machine.
+
+    after_step: called after each step of each strategy, with its name.
 
     Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
     """
@@ -88,7 +115,7 @@ def train_in_turn(runs: Sequence[StrategyRun], steps: int, after_step: Callable[
             result = run.train_step.run(step)
             result.require_finite(f"training step {step}, strategy {run.name}")
             run.results.append(result)
-        after_step(step)
+            after_step(run.name)
 
 
 def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
@@ -111,7 +138,13 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     return agreed[0], agreed[1]
 
 
-def agreed_profile(config: JobConfig, num_runs: int, group: dist.ProcessGroup, overlap: bool) -> StepProfile:
+def agreed_profile(
+    config: JobConfig,
+    num_runs: int,
+    group: dist.ProcessGroup,
+    overlap: bool,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> StepProfile:
     """What a step takes without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
 
     All ranks compute at once, as they will, and between two steps do what will be done there: walk through the memory
@@ -126,6 +159,7 @@ def agreed_profile(config: JobConfig, num_runs: int, group: dist.ProcessGroup, o
     def between() -> None:
         memory.add_(1)
         collectives.all_reduce(gradients, group=group)
+        on_progress(1)
 
     with naming_failures(f"rank {group.rank()}: recording a profile failed"):
         recorded = record_profile(train_step, between)

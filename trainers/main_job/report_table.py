@@ -2,19 +2,28 @@
 
 from typing import Any
 
-from ringsim.text_table import align_columns
+from ringsim.text_table import align_columns, wrap_text
+from ringsim.units import plural
 from trainers.loop.batches import describe_batch
 
-HEADER = (
+NARROW = ("strategy", "predicted", "measured", "error", "predicted", "step", "error", "loss")
+NARROW_UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
+WIDE = (
     "strategy", "predicted ms", "measured ms", "spread", "error",
     "step predicted", "step ms", "error", "tokens/s", "final loss",
 )  # fmt: skip
+BESIDE = ("spread", "tokens/s")  # only in the wide table
 
 
-def format_report(report: dict[str, Any]) -> str:
-    """The table of strategies, and under it what holds for all of them."""
-    rows = [HEADER, *(_row(result) for result in report["strategies"])]
-    return "\n".join([*align_columns(rows, "lr"), "", *_footnotes(report)])
+def format_report(report: dict[str, Any], wide: bool = False) -> str:
+    """The table of strategies, and under it what holds for all of them; wide: with spread and tokens/s."""
+    rows = [_row(result) for result in report["strategies"]]
+    if wide:
+        return "\n".join([*align_columns([WIDE, *rows], "lr"), "", *_footnotes(report)])
+    kept = [place for place, name in enumerate(WIDE) if name not in BESIDE]
+    narrow = [tuple(row[place] for place in kept) for row in rows]
+    footnotes = [wrap_text(note, indent="  ") for note in _footnotes(report)]
+    return "\n".join([*align_columns([NARROW, NARROW_UNITS, *narrow], "lr"), "", *footnotes])
 
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:
@@ -44,10 +53,11 @@ def _footnotes(report: dict[str, Any]) -> list[str]:
     if differing := [name for name in drifting if name != "none"]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
     return [
-        "ms: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
+        "sync: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
-        "percentile; predicted from point-to-point probes only, a step from a profile without synchronisation too.",
+        "percentile (--wide); predicted from point-to-point probes only, a step from a profile without synchronisation "
+        "too.",
         f"{identical}; loss curves differ by at most {report['max_loss_difference']:.1e}.",
-        f"{report['num_ranks']} ranks, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
+        f"{plural(report['num_ranks'], 'rank')}, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
     ]

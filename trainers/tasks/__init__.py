@@ -1,7 +1,9 @@
 """What can be trained. Loading a task checks all it is given, and loads no torch (unless the user's own does)."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task
 from trainers.tasks.config import check_seed
 from trainers.tasks.lm import LanguageModel
@@ -12,7 +14,7 @@ from trainers.tasks.wine import Wine
 TASKS: dict[str, type[LanguageModel | Mlp | Wine]] = {"lm": LanguageModel, "mlp": Mlp, "wine": Wine}
 TASK_NAMES = tuple(TASKS)
 
-__all__ = ["TASKS", "TASK_NAMES", "LanguageModel", "Mlp", "Task", "Wine", "load_task"]
+__all__ = ["TASKS", "TASK_NAMES", "LanguageModel", "Mlp", "Task", "Wine", "load_task", "require_option"]
 
 
 def load_task(name: str, seed: int, **options: Any) -> Task:
@@ -26,13 +28,26 @@ def load_task(name: str, seed: int, **options: Any) -> Task:
     if ":" in name:
         return load_user_task(name, seed, options)
     if name not in TASKS:
-        raise ValueError(f"task {name!r}: is not one of {', '.join(TASK_NAMES)}; or give your own as MODULE:FUNCTION")
+        raise ValueError(
+            f"task {name!r}: is not one of {', '.join(TASK_NAMES)}; or give your own as MODULE:FUNCTION"
+            f"{suggestion(name, TASK_NAMES)}"
+        )
     task = TASKS[name]
     for option in options:
-        if option not in task.options:
-            known = ", ".join(_flag(known) for known in task.options)
-            raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {known}")
+        require_option(name, option)
     return task(seed, **options)
+
+
+def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
+    """Raise ValueError if the task called `name` is ours and has no such option.
+
+    others: what stands beside its options, such as --strategy, and may have been meant.
+    """
+    task = TASKS.get(name)
+    if task is not None and option not in task.options:
+        known = [_flag(known) for known in task.options]
+        meant = suggestion(_flag(option), [*known, *others])
+        raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {', '.join(known)}{meant}")
 
 
 def _flag(option: str) -> str:

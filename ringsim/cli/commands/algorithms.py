@@ -1,35 +1,70 @@
 """`ringsim algorithms` and `ringsim verify`: what there is, and whether it is right."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import click
 
-from ringsim.analysis import cost_of, format_costs
-from ringsim.cli.options import COLLECTIVES, RANKS, schedule_options
+from ringsim.analysis import Cost, cost_of, format_costs
+from ringsim.cli.options import COLLECTIVES, ranks_option, schedule_options
+from ringsim.console import Choice, examples, json_option, print_result, progress_bar
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Schedule, require_few_transfers
+from ringsim.schedule import Proof, Schedule, require_few_transfers
 from ringsim.schedule import verify as prove
+from ringsim.text_table import wrap_text
+from ringsim.units import plural
 
 
-@click.command()
-@click.option("--collective", type=click.Choice(COLLECTIVES), help="Only this one's.")
-@click.option("--ranks", type=RANKS, default=8, show_default=True)
-def algorithms(collective: str | None, ranks: int) -> None:
-    """List the algorithms with their steps, transfers and bytes, beside what no algorithm can undercut."""
-    costs, skipped = [], []
-    for key in (key for key in ALGORITHMS if collective in (None, key[0].value)):
-        make = partial(build, *key)
-        try:
-            require_few_transfers(make, ranks)
-            costs.append(cost_of(make(ranks)))
-        except ValueError as error:
-            skipped.append(f"{key[0].value} {key[1]} skipped: {error}")
-    click.echo("\n".join([format_costs(costs), *skipped]))
+@click.command(epilog=examples("ringsim algorithms --collective all_gather --ranks 16"))
+@click.option("--collective", type=Choice(COLLECTIVES), help="Only the algorithms of this collective are listed.")
+@ranks_option
+@json_option
+def algorithms(collective: str | None, ranks: int, as_json: bool) -> None:
+    """Lists the algorithms with their steps, transfers and bytes, beside the least that any algorithm needs (min).
+
+    What is sent is that of the rank that sends most, as a multiple of the size of the whole tensor.
+    """
+    costs: list[Cost] = []
+    skipped: list[dict[str, str]] = []
+    keys = [key for key in ALGORITHMS if collective in (None, key[0].value)]
+    with progress_bar(len(keys), "counting", delay_s=1.0) as progress:
+        for owner, name in keys:
+            make = partial(build, owner, name)
+            try:
+                require_few_transfers(make, ranks)
+                costs.append(cost_of(make(ranks)))
+            except ValueError as error:
+                skipped.append({"collective": owner.value, "algorithm": name, "reason": str(error)})
+            progress.update(1)
+    listed = {"num_ranks": ranks, "algorithms": [cost.as_dict() for cost in costs], "skipped": skipped}
+    print_result(_format(costs, skipped), listed, as_json)
 
 
-@click.command()
+def _format(costs: Sequence[Cost], skipped: Sequence[dict[str, str]]) -> str:
+    notes = ["{collective} {algorithm} skipped: {reason}".format(**one) for one in skipped]
+    return "\n".join([format_costs(costs), *(wrap_text(note, indent="  ") for note in notes)])
+
+
+@click.command(epilog=examples("ringsim verify --algorithm halving_doubling --ranks 12"))
 @schedule_options
-def verify(schedule: Schedule) -> None:
-    """Prove that an algorithm gives every rank what it must have, each contribution counted once."""
-    proof = prove(schedule)
-    click.echo(f"{schedule}: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)")
+@json_option
+def verify(schedule: Schedule, as_json: bool) -> None:
+    """Proves that an algorithm gives every rank what it must have, each contribution counted once."""
+    with progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
+        proof = prove(schedule, progress.update)
+    counts = f"{plural(proof.num_steps, 'step')}, {plural(proof.num_transfers, 'transfer')}"
+    print_result(f"{schedule}: correct ({counts})", proof_dict(schedule, proof), as_json)
+
+
+def proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
+    """Returns what was proved, for JSON."""
+    return {
+        "collective": schedule.collective.value,
+        "algorithm": schedule.algorithm,
+        "num_ranks": schedule.num_ranks,
+        "num_chunks": schedule.num_chunks,
+        "num_steps": proof.num_steps,
+        "num_transfers": proof.num_transfers,
+        "correct": True,
+    }

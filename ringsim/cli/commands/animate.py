@@ -10,8 +10,7 @@ from click.core import ParameterSource
 from ringsim.analysis import Animation, make_animation
 from ringsim.calibration import compare_run
 from ringsim.cli.options import network_options, schedule_options, size_option
-from ringsim.console import FILE, OutputFile, progress_bar
-from ringsim.files import atomic_file
+from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.registry import build
@@ -23,21 +22,29 @@ RECORD = (
     "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
     "other, and a predicted one, too, begins when the transfer is issued."
 )
-ANIMATION = OutputFile((".html", *FILMS, ""))
+ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ringsim animate --ranks 4 --size 1MiB -o ring.html",
+        "ringsim animate --ranks 8 --compare ring,halving_doubling -o two.html",
+        "ringsim animate --ranks 4 -o ring.gif",
+    )
+)
 @schedule_options
 @network_options
 @size_option
-@click.option("--compare", "compared", help="Two algorithms, ring,halving_doubling, side by side on one axis of time.")
+@click.option(
+    "--compare", "compared", help="These two algorithms, ring,halving_doubling, are shown on one axis of time."
+)
 @click.option(
     "--measured",
     type=FILE,
-    help="A file of ringsim measure: its recorded run beside the prediction for --network; of several, the one of "
-    "--algorithm, else the first.",
+    help="The run that this file of ringsim measure has recorded is shown beside its prediction for --network; of "
+    "several, it is the one of --algorithm, else the first.",
 )
-@click.option("-o", "--output", type=ANIMATION, help="A page, .html; or .gif or .mp4, for slides.")
+@click.option("-o", "--output", type=ANIMATION, help="A page is written to this file, .html; or a film, .gif or .mp4.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,
@@ -46,12 +53,10 @@ def animate(
     measured: Path | None,
     output: Path | None,
 ) -> None:
-    """Show a collective as it happens: who sends what to whom, what each rank holds, and when.
+    """Shows a collective as it happens: who sends what to whom, what each rank holds, and when.
 
     The page is one file that needs no network: play it, step through it, or link to a moment with #step=3 or #t=0.5.
     If something fails and the run never finishes, it shows who hangs and who waits for whom.
-
-    Example: ringsim animate --ranks 4 --size 1MiB -o ring.html
     """
     _refuse_together(compared, measured)
     if measured:
@@ -64,10 +69,10 @@ def animate(
     path = output or _default_path(animations)
     if path.suffix.lower() in FILMS:
         _save_film(animations, path)
+        say_wrote(path)
     else:
-        with atomic_file(path) as file:
+        with output_file(path) as file:
             file.write(animation_page(animations, RECORD if measured else "").encode())
-    click.echo(path)
 
 
 def _save_film(animations: Sequence[Animation], path: Path) -> None:

@@ -10,8 +10,19 @@ import click
 
 from ringsim.calibration import Comparison, compare_logs, compare_measurements, compare_run, picture_names
 from ringsim.cli.inputs import Timings, timings_options
-from ringsim.cli.options import json_option, load_simulated, refuse_without, style_option
-from ringsim.console import Quantity, parse_share
+from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option
+from ringsim.console import (
+    Progress,
+    Quantity,
+    clear_line,
+    examples,
+    json_option,
+    parse_share,
+    print_result,
+    progress_bar,
+    say_wrote,
+    wide_option,
+)
 from ringsim.files import atomic_file
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
@@ -21,32 +32,63 @@ SHARE = Quantity("share", parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ringsim compare measurements.json --network this.toml -o compared",
+        "ringsim compare all_reduce-N4.txt --network cluster.toml --fail-above 20%",
+    )
+)
 @timings_options
-@click.option("--network", "name", required=True, help="See ringsim networks; or FILE.toml, which calibrate writes.")
+@network_name_option
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A directory for the pictures, the table, all cells as CSV and JSON, and recorded runs as a trace.",
+    help="Pictures, the table, all cells as CSV and JSON, and recorded runs as a trace are written to this directory.",
 )
-@click.option("--fail-above", type=SHARE, help="Exit with 1 if the median |error| of held-out cells is more: 10%.")
+@click.option(
+    "--fail-above",
+    type=SHARE,
+    help="The exit code is 1 if the median |error| of held-out cells is more than this share: 10%.",
+)
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="FILE.py:FUNCTION",
+    help="A Python file that the measurements name as an algorithm is run only if you name it here.",
+)
 @style_option
+@wide_option
 @json_option
 def compare(
-    timings: Timings, name: str, output: Path | None, fail_above: float | None, style: str | None, as_json: bool
+    timings: Timings,
+    name: str,
+    output: Path | None,
+    fail_above: float | None,
+    trusted: tuple[str, ...],
+    style: str | None,
+    wide: bool,
+    as_json: bool,
 ) -> None:
-    """Predict what FILES (measurements, or logs as for calibrate) hold, and lay it beside what was measured."""
+    """Predicts what FILES (measurements, or logs as for calibrate) hold, and lays it beside what was measured."""
     refuse_without("style", output, "output")
     cluster = load_simulated(name) if timings.measurements else load_network(name)
-    comparing = compare_measurements if timings.measurements else compare_logs
-    comparison = comparing(timings.cases, cluster)
-    text = format_comparison(comparison)
-    click.echo(json.dumps(comparison.as_dict(), allow_nan=False) if as_json else text)
+    with progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:
+        if timings.measurements:
+            comparison = compare_measurements(timings.cases, cluster, trusted, progress.update)
+        else:
+            comparison = compare_logs(timings.cases, cluster)
+    text = format_comparison(comparison, wide)
+    print_result(text, comparison.as_dict(), as_json)
     if output:
-        _report(comparison, text, output, style)
-        runs = [run for measurements in timings.measurements for run in measurements.runs]
-        _report_runs(runs, cluster, output, style)
+        with Progress() as progress:
+            progress.begin("drawing")
+            paths = _report(comparison, text, output, style)
+            runs = [run for measurements in timings.measurements for run in measurements.runs]
+            paths += _report_runs(runs, cluster, output, trusted, style)
+        for path in paths:
+            say_wrote(path)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
 
@@ -59,33 +101,43 @@ def _median_error(comparison: Comparison) -> float:
     return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
-def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> None:
+def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> list[Path]:
+    """What is written, but for recorded runs."""
     from ringsim.report.plots.comparison_figure import save_errors, save_times  # noqa: PLC0415  takes most of a second
 
     output.mkdir(parents=True, exist_ok=True)
     data = json.dumps(comparison.as_dict(), indent=1, allow_nan=False) + "\n"
-    for name, content in (
-        ("compare.txt", text + "\n"),
-        ("compare.csv", comparison_csv(comparison)),
-        ("compare.json", data),
-    ):
-        with atomic_file(output / name) as file:
+    texts = {
+        output / "compare.txt": text + "\n",
+        output / "compare.csv": comparison_csv(comparison),
+        output / "compare.json": data,
+    }
+    for path, content in texts.items():
+        with atomic_file(path) as file:
             file.write(content.encode())
-    save_times(comparison, output / "times.png", style)
-    save_errors(comparison, output / "errors.png", style)
+    pictures = [output / "times.png", output / "errors.png"]
+    save_times(comparison, pictures[0], style)
+    save_errors(comparison, pictures[1], style)
+    return [*texts, *pictures]
 
 
-def _report_runs(runs: Sequence[RecordedRun], cluster: Cluster, output: Path, style: str | None) -> None:
+def _report_runs(
+    runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
+) -> list[Path]:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
     from ringsim.report.plots.run_figure import save_run  # noqa: PLC0415  as above
 
     compared = []
     for run in runs:
         try:
-            compared.append(compare_run(run, cluster, cluster.name))
+            compared.append(compare_run(run, cluster, cluster.name, trusted))
         except ValueError as error:
+            clear_line()
             click.echo(f"no picture of a run: {error}", err=True)
-    if compared:
-        write_run_trace(output / "runs.json", compared)
-    for name, pair in zip(picture_names([pair.run for pair in compared]), compared, strict=True):
-        save_run(pair, output / name, style)
+    traces = [output / "runs.json"] if compared else []
+    for path in traces:
+        write_run_trace(path, compared)
+    pictures = [output / name for name in picture_names([pair.run for pair in compared])]
+    for path, pair in zip(pictures, compared, strict=True):
+        save_run(pair, path, style)
+    return [*traces, *pictures]

@@ -1,6 +1,5 @@
 """`ringsim ddp`."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,26 @@ from typing import Any
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import RANKS, json_option, network_options, refuse_without, style_option
-from ringsim.console import FILE, PICTURE, RATE, Quantity, parse_numbers, progress_bar
+from ringsim.cli.options import network_options, ranks_option, refuse_without, style_option
+from ringsim.console import (
+    FILE,
+    PICTURE,
+    RATE,
+    Choice,
+    Name,
+    Quantity,
+    examples,
+    json_option,
+    parse_numbers,
+    print_result,
+    progress_bar,
+    say_wrote,
+)
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
+from ringsim.registry import ALGORITHMS
 from ringsim.report import format_prediction
+from ringsim.schedule import Collective
 from ringsim.training_step import (
     ELEMENT_BYTES,
     BucketCaps,
@@ -36,28 +50,56 @@ def _parse_cap(text: str) -> int:
 
 
 CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
+ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
 
 
-@click.command()
-@click.option("--profile", "profile_file", type=FILE, help="JSON of scripts/train_ring.py --profile.")
-@click.option("--layers", "layers_file", type=FILE, help="TOML with layers, their sizes and times: docs/ddp.md.")
-@click.option("--ranks", type=RANKS, default=8, show_default=True)
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default="gloo", show_default=True)
-@click.option("--algorithm", help="Of all_reduce, see ringsim algorithms.  [default: the backend's]")
-@click.option("--workers", type=click.IntRange(1, 64), help="Collectives at once.  [default: the backend's]")
-@click.option(
-    "--bucket-cap-mb", "caps", type=CAPS, help="25, or 1,5,25 or 1:64 to find the best.  [default: torch's own, 25]"
+@click.command(
+    epilog=examples(
+        "ringsim ddp --layers model.toml --ranks 8 --bucket-cap-mb 1:64",
+        "ringsim ddp --profile profile.json --network ib-100g --ranks 16 -o step.png",
+    )
 )
-@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), default="rebuilt", show_default=True,
-              help="Buckets of the first step, of later ones, or with find_unused_parameters.")  # fmt: skip
-@click.option("--wire-dtype", type=click.Choice(list(ELEMENT_BYTES)), help="In which gradients travel.")
-@click.option("--bucket-view", is_flag=True, help="With gradient_as_bucket_view=True: nothing is copied back.")
-@click.option("--no-overlap", is_flag=True, help="Communication begins after the backward pass.")
-@click.option("--copy-bandwidth", type=RATE, help="Of gradients into buckets.  [default: at which a rank adds]")
-@click.option("--scaling", type=NUMBERS_OF_RANKS, help="Efficiency on so many ranks: 2,4,8 or 2:64.")
+@click.option(
+    "--profile", "profile_file", type=FILE, help="The step is this profile, JSON that train_ring.py --profile wrote."
+)
+@click.option(
+    "--layers", "layers_file", type=FILE, help="The step has the layers of this TOML file, as docs/ddp.md describes it."
+)
+@ranks_option
+@click.option("--backend", type=Choice(list(BACKENDS)), default="gloo", help="The process group has this backend.")
+@click.option(
+    "--algorithm", type=ALL_REDUCE, help="Gradients are reduced by this algorithm, in place of the backend's."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="So many collectives run at once, in place of as many as the backend runs.",
+)
+@click.option(
+    "--bucket-cap-mb",
+    "caps",
+    type=CAPS,
+    help="A bucket has so many MiB, such as 25; of several, 1,5,25 or 1:64, the best is found; without it 25 as in "
+    "torch.",
+)
+@click.option(
+    "--phase",
+    type=Choice([phase.value for phase in Phase]),
+    default="rebuilt",
+    help="The buckets are those of the first step, of later ones, or with find_unused_parameters.",
+)
+@click.option("--wire-dtype", type=Choice(list(ELEMENT_BYTES)), help="Gradients travel in this type.")
+@click.option("--bucket-view", is_flag=True, help="With gradient_as_bucket_view=True nothing is copied back.")
+@click.option("--no-overlap", is_flag=True, help="Communication begins only after the backward pass.")
+@click.option(
+    "--copy-bandwidth",
+    type=RATE,
+    help="Gradients are copied into buckets at this rate; without it at the rate at which a rank adds.",
+)
+@click.option("--scaling", type=NUMBERS_OF_RANKS, help="The efficiency is shown on so many ranks: 2,4,8 or 2:64.")
 @network_options
 @json_option
-@click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
+@click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
 @style_option
 def ddp(
     profile_file: Path | None,
@@ -71,15 +113,16 @@ def ddp(
     style: str | None,
     **settings: Any,
 ) -> None:
-    """How long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
+    """Predicts how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
     prediction = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
-    click.echo(json.dumps(prediction.as_dict(), allow_nan=False) if as_json else format_prediction(prediction))
+    print_result(format_prediction(prediction), prediction.as_dict(), as_json)
     if output:
         from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
 
         save_prediction(prediction, output, style)
+        say_wrote(output)
 
 
 def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
@@ -120,7 +163,7 @@ def _predict(
 ) -> Prediction:
     """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
     every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
-    with progress_bar(len(every) + len(scaling), "simulating") as bar:
+    with progress_bar(len(every) + len(scaling), "simulating", delay_s=1.0) as bar:
         *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = (*given, default) if len(given) > 1 else ()
         step = recommend(sweep) if sweep else (given or [default])[0]

@@ -1,35 +1,28 @@
 """`ringsim doctor`."""
 
-import json
 import sys
 from collections.abc import Sequence
 
 import click
 
-from ringsim.cli.options import json_option
-from ringsim.console import in_one_line
+from ringsim.console import examples, in_one_line, json_option, print_result
 from ringsim.machine import Level, MachineFinding, examine, read_machine
 from ringsim.text_table import align_columns
 
 IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
 
 
-@click.command()
+@click.command(epilog=examples("ringsim doctor", "ringsim doctor --json"))
 @json_option
 def doctor(as_json: bool) -> None:
-    """Look at this machine, and say what to expect of measurements on it.
+    """Looks at this machine, and says what to expect of measurements on it.
 
-    Prints a line for each finding, ok, note or problem, with what it means for measurements and what to do: cores and
+    It prints a line for each finding, ok, note or problem, with what it means for measurements and what to do: cores and
     load, clock, the interface that Gloo will use, torch and its backends, shared memory, the testbed, GPUs. Nothing is
     changed. The exit code is 1 if something makes measuring impossible, otherwise 0.
-
-    Example: ringsim doctor && ringsim measure --ranks 2 -o measured.json
     """
     findings = examine(read_machine())
-    if as_json:
-        click.echo(json.dumps({"findings": [finding.as_dict() for finding in findings]}))
-    else:
-        click.echo(format_findings(findings))
+    print_result(format_findings(findings), {"findings": [finding.as_dict() for finding in findings]}, as_json)
     if any(finding.level is Level.PROBLEM for finding in findings):
         sys.exit(IMPOSSIBLE)
 

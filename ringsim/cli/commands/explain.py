@@ -1,31 +1,29 @@
 """`ringsim explain`."""
 
-import json
-
 import click
 
 from ringsim.analysis import advise, num_alternatives, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
-from ringsim.cli.options import json_option, network_options, schedule_options, size_option
-from ringsim.console import progress_bar
+from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.console import examples, json_option, print_result, progress_bar, wide_option
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.report import advice_dict, format_walkthrough, summarise
 from ringsim.schedule import Schedule, permute_ranks
+from ringsim.text_table import WIDTH, wrap_text
 
 
-@click.command()
+@click.command(epilog=examples("ringsim explain --ranks 4 --size 1MiB --network gbe"))
 @schedule_options
 @network_options
 @size_option
+@wide_option
 @json_option
-def explain(schedule: Schedule, network: AnyNetwork, size: int, as_json: bool) -> None:
-    """Tell a collective step by step: who sends which chunk and why, what it costs, and what would help.
+def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_json: bool) -> None:
+    """Tells a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at
     the same size.
-
-    Example: ringsim explain --ranks 4 --size 1MiB --network gbe
     """
     told = walk_through(schedule, network, size)
     explanation = None if why_not_explained(schedule) else explain_run(schedule, network, size)
@@ -37,8 +35,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, as_json: bool) -
 
     with progress_bar(num_alternatives(schedule, network, size), "simulating") as bar:
         advice = advise(schedule, network, size, build_other, bar.update)
-    if as_json:
-        result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
-        click.echo(json.dumps(result | {"alternatives": advice_dict(advice)}, allow_nan=False))
-        return
-    click.echo(format_walkthrough(schedule, network, size, told, explanation, advice))
+    result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
+    text = format_walkthrough(schedule, network, size, told, explanation, advice)
+    print_result(
+        text if wide else wrap_text(text, WIDTH, "    "), result | {"alternatives": advice_dict(advice)}, as_json
+    )

@@ -1,41 +1,61 @@
 """`ringsim export` and `ringsim import`: schedules in the formats of others."""
 
 import math
+import shlex
 from pathlib import Path
 
 import click
 
+from ringsim.cli.commands.algorithms import proof_dict
 from ringsim.cli.options import schedule_options, size_option
-from ringsim.console import OUTPUT, RATE
-from ringsim.files import atomic_file
+from ringsim.console import OUTPUT, RATE, Choice, Progress, examples, json_option, output_file, print_result
 from ringsim.schedule import Schedule, verify
+from ringsim.units import plural
 
 
-@click.command("export")
+@click.command(
+    "export",
+    epilog=examples(
+        "ringsim export --ranks 4 --size 1MiB --format goal -o ring.goal", "ringsim export --format msccl -o ring.xml"
+    ),
+)
 @schedule_options
-@click.option("--format", "form", type=click.Choice(["goal", "msccl"]), required=True, help="GOAL text or MSCCL XML.")
-@click.option("-o", "--output", type=OUTPUT, required=True)
+@click.option(
+    "--format",
+    "form",
+    type=Choice(["goal", "msccl"]),
+    required=True,
+    help="The format is goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
+)
+@click.option("-o", "--output", type=OUTPUT, required=True, help="The schedule is written to this file.")
 @size_option
-@click.option("--reduce-bandwidth", type=RATE, help="At which a rank adds (goal only); without it no calc is written.")
+@click.option(
+    "--reduce-bandwidth",
+    type=RATE,
+    help="A rank adds at this rate (goal only); without it no calc is written.",
+)
 def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:
-    """Write a schedule for LogGOPSim (GOAL text, of --size bytes) or MSCCL (XML)."""
+    """Writes a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
     from ringsim.formats import goal_lines, msccl_lines  # noqa: PLC0415
 
     lines = goal_lines(schedule, size, reduce_bandwidth or math.inf) if form == "goal" else msccl_lines(schedule)
-    with atomic_file(output) as file:
-        file.writelines(line.encode() for line in lines)
-    click.echo(output)
+    with Progress() as progress:
+        progress.begin(f"writing {plural(schedule.num_transfers, 'transfer')}")
+        with output_file(output) as file:
+            file.writelines(line.encode() for line in lines)
 
 
-@click.command("import")
+@click.command("import", epilog=examples("ringsim import ring.xml"))
 @click.argument("file", type=click.Path(path_type=Path))
-def import_(file: Path) -> None:
-    """Read an MSCCL XML, prove it, and say how to use it."""
+@json_option
+def import_(file: Path, as_json: bool) -> None:
+    """Reads an MSCCL XML, proves it, and says how to use it."""
     from ringsim.formats import read_msccl  # noqa: PLC0415
 
     schedule = read_msccl(file)
     proof = verify(schedule)
-    click.echo(
-        f"{schedule}, {schedule.num_chunks} chunks: correct ({proof.num_steps} steps, {proof.num_transfers} transfers)"
-    )
-    click.echo(f"use it with --collective {schedule.collective.value} --algorithm {file} --ranks {schedule.num_ranks}")
+    counts = f"{plural(proof.num_steps, 'step')}, {plural(proof.num_transfers, 'transfer')}"
+    name = shlex.quote(str(file))
+    options = f"--collective {schedule.collective.value} --algorithm {name} --ranks {schedule.num_ranks}"
+    text = f"{schedule}, {plural(schedule.num_chunks, 'chunk')}: correct ({counts})\nuse it with {options}"
+    print_result(text, proof_dict(schedule, proof) | {"options": options}, as_json)

@@ -1,39 +1,67 @@
 """`ringsim measure`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from ringsim import calibration
-from ringsim.console import FILE, check_local_rank, check_writable, require_torch, run_local_ranks
+from ringsim.console import (
+    FILE,
+    STDOUT,
+    Progress,
+    check_local_rank,
+    check_writable,
+    examples,
+    require_torch,
+    run_local_ranks,
+)
 from ringsim.measurements import Measurements
+from ringsim.units import plural
 
 # Our benchmark of collectives stands above us; we only start it, so nothing is imported upwards.
-BENCHMARK = ("-m", "collectives.benchmark", "--probes", "--in-place")
+BENCHMARK = ("-m", "collectives.benchmark", "--probes")
 ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "show_default": True})
-@click.option("--ranks", type=click.IntRange(1, 1024), default=4, help="Local ranks to start.")
-@click.option("-o", "--output", type=FILE, default="measurements.json", help="The file to write.")
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "ringsim measure --ranks 4 -o measurements.json",
+        "ringsim measure --ranks 2 -b 1KiB -e 16MiB --algorithm ring --wide",
+        "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
+    ),
+)
+@click.option("--ranks", type=click.IntRange(1, 1024), default=4, help="So many local ranks are started.")
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    default="measurements.json",
+    help="The measurements are written to this file, as JSON.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
-    """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
+    """Probes messages and additions on local ranks, times the collectives, and writes both to a measurements file.
 
-    OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring; see python -m collectives.benchmark
-    --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes; on several hosts, start that
-    yourself, on each of them. If the probes lie too far apart for predictions, the last line says so.
+    OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring --json; see
+    python -m collectives.benchmark --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
+    on several hosts, start that yourself, on each of them. If the probes lie too far apart for predictions, the last
+    line says so.
     """
     require_torch("measure")
-    check_writable(f"--output {output}", output.parent)
-    chosen = () if any(option.startswith("--collective") for option in options) else ALL
-    arguments = [*chosen, *options, "-o", str(output)]
-    if said := check_local_rank(ranks, [*BENCHMARK, "--check", *arguments]):
-        click.echo(said, nl=False)
-        return
-    run_local_ranks(ranks, [*BENCHMARK, *arguments])
-    if busy := _busy(Measurements.load(output)):
-        click.echo(busy)
+    if output != STDOUT:
+        check_writable(f"--output {output}", output.parent)
+    arguments = [*_defaults(options), *options, "-o", str(output)]
+    with Progress() as progress:
+        progress.begin("checking the options")
+        said = check_local_rank(ranks, [*BENCHMARK, "--check", *arguments])
+        progress.begin(f"starting {plural(ranks, 'rank')}")
+        if not said:
+            run_local_ranks(ranks, [*BENCHMARK, *arguments])
+    click.echo(said, nl=False)
+    if not said and output != STDOUT and (busy := _busy(Measurements.load(output))):
+        click.echo(busy, err="--json" in options)  # one object alone may stand on stdout
 
 
 def _busy(measurements: Measurements) -> str:
@@ -43,3 +71,10 @@ def _busy(measurements: Measurements) -> str:
     except ValueError:
         return ""
     return calibration.busy_line(measurements, fit)
+
+
+def _defaults(options: Sequence[str]) -> list[str]:
+    """What is measured unless the options say otherwise: three collectives, in place; nccl-tests has both places."""
+    collectives = [] if any(option.startswith("--collective") for option in options) else ALL
+    both = any(option in ("nccl-tests", "--format=nccl-tests") for option in options)
+    return [*collectives, *([] if both else ["--in-place"])]

@@ -6,41 +6,61 @@ from pathlib import Path
 import click
 
 from ringsim.analysis import RankPlacement, default_budget, find_placement
-from ringsim.cli.options import algorithm_options, json_option, network_options, size_option
-from ringsim.console import OUTPUT, progress_bar
-from ringsim.files import atomic_file
+from ringsim.cli.options import algorithm_options, network_options, size_option
+from ringsim.console import (
+    OUTPUT,
+    examples,
+    json_option,
+    output_file,
+    print_result,
+    progress_bar,
+    require_one_stdout,
+    wide_option,
+)
 from ringsim.network import AnyNetwork
 from ringsim.report import format_placement, placement_dict
 from ringsim.schedule import Schedule
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ringsim order --network gbe-racks --ranks 80 -o order.json",
+        "ringsim simulate --network gbe-racks --ranks 80 --order order.json",
+    )
+)
 @algorithm_options
 @network_options
 @size_option
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the search.")
-@click.option("--budget", type=click.IntRange(1), help="Placements to simulate at most.  [default: some seconds]")
+@click.option("--seed", type=click.IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@click.option(
+    "--budget",
+    type=click.IntRange(1),
+    help="The search simulates at most so many placements; without it as many as take some seconds.",
+)
+@wide_option
 @json_option
-@click.option("-o", "--output", type=OUTPUT, help="Where to save the JSON object; --order reads it.")
+@click.option("-o", "--output", type=OUTPUT, help="The JSON object is written to this file, which --order reads.")
 def order(
     schedule: Schedule,
     network: AnyNetwork,
     size: int,
     output: Path | None,
+    wide: bool,
     as_json: bool,
     seed: int,
     budget: int | None,
 ) -> None:
-    """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
+    """Finds a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
+    require_one_stdout(as_json, output)
     placement = _find_with_bar(schedule, network, size, seed, budget or default_budget(schedule))
     report = placement_dict(schedule, network, size, placement, seed)
     if output:
-        with atomic_file(output) as file:
+        with output_file(output) as file:
             file.write(f"{json.dumps(report)}\n".encode())
-    click.echo(json.dumps(report) if as_json else format_placement(report))
+    print_result(format_placement(report, wide), report, as_json, output)
 
 
 def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> RankPlacement:
-    """`find_placement` with a progress bar on stderr, where that is a terminal."""
-    with progress_bar(budget, "simulating") as bar:
-        return find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=bar.update)
+    """`find_placement` with a progress line on stderr, where that is a terminal."""
+    with progress_bar(budget, "simulating", delay_s=1.0) as progress:
+        return find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=progress.update)

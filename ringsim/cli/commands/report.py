@@ -4,34 +4,40 @@ from pathlib import Path
 
 import click
 
-from ringsim.console import OutputFile, in_one_line
-from ringsim.files import atomic_file
+from ringsim.console import (
+    OutputFile,
+    examples,
+    in_one_line,
+    json_option,
+    output_file,
+    print_result,
+    require_one_stdout,
+)
 from ringsim.report import report_page
 from ringsim.verdict import KINDS, MEASURE, judge, read_directory
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-@click.command()
+@click.command(epilog=examples("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html"))
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option(
     "-o",
     "--output",
-    type=OutputFile((".html",)),
+    type=OutputFile((".html",), stdout=True),
     default="report.html",
-    show_default=True,
-    help="The page to write.",
+    help="The page is written to this file.",
 )
-def report(folder: Path, output: Path) -> None:
-    """Write one page with a verdict on all measurements, predictions and training runs in DIR.
+@json_option
+def report(folder: Path, output: Path, as_json: bool) -> None:
+    """Writes one page with a verdict on all measurements, predictions and training runs in DIR.
 
     The page says what bounds you, which algorithm and bucket size to use, what twice the ranks would cost, and how sure
     that is; below it are pictures, tables that a click on a heading sorts, and where everything comes from. It reads
     measurements of ringsim measure, what ringsim compare, sweep --csv and calibrate wrote, the main job's output, and
     the output directories of trainers, also in directories below DIR. Files of other kinds and damaged ones are named.
-
-    Example: ringsim measure --ranks 2 -o run/measured.json && ringsim report run -o report.html
     """
+    require_one_stdout(as_json, output)
     contents = read_directory(folder)
     verdict = judge(contents)
     for name, reason in sorted(contents.refused.items()):
@@ -39,8 +45,8 @@ def report(folder: Path, output: Path) -> None:
     if contents.is_empty:
         raise ValueError(f"{folder}: holds none of {KINDS}: {MEASURE} makes a file of measurements")
     text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
-    with atomic_file(output) as file:
+    with output_file(output) as file:
         file.write(text.encode())
-    for finding in verdict.findings:
-        click.echo(f"{finding.topic.value} {finding.answer.replace('`', '')}")
-    click.echo(f"wrote {output}")
+    lines = [f"{finding.topic.value} {finding.answer.replace('`', '')}" for finding in verdict.findings]
+    findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]
+    print_result("\n".join(lines), {"findings": findings}, as_json, output)

@@ -1,42 +1,63 @@
 """`ringsim simulate`."""
 
-import json
 from pathlib import Path
 
 import click
 
 from ringsim.analysis import explain, why_not_explained
-from ringsim.cli.options import json_option, network_options, schedule_options, size_option
-from ringsim.console import OUTPUT
+from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.console import (
+    OUTPUT,
+    examples,
+    json_option,
+    output_file,
+    print_result,
+    progress_bar,
+    require_one_stdout,
+    wide_option,
+)
 from ringsim.network import AnyNetwork
-from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, write_trace
+from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
 from ringsim.schedule import Schedule
+from ringsim.text_table import WIDTH, wrap_text
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ringsim simulate --algorithm ring --ranks 8 --bandwidth 10Gbit/s",
+        "ringsim simulate --network dgx-h100-cluster --ranks 64 --trace run.json",
+    )
+)
 @schedule_options
 @network_options
 @size_option
-@click.option("--per-rank", is_flag=True, help="Also what each rank did with its time.")
-@click.option("--trace", type=OUTPUT, help="Where to write all transfers, for ui.perfetto.dev.")
+@click.option("--per-rank", is_flag=True, help="A table says what each rank did with its time.")
+@click.option("--trace", type=OUTPUT, help="All transfers are written to this file, for ui.perfetto.dev.")
+@wide_option
 @json_option
 def simulate(
-    schedule: Schedule, network: AnyNetwork, size: int, per_rank: bool, trace: Path | None, as_json: bool
+    schedule: Schedule,
+    network: AnyNetwork,
+    size: int,
+    per_rank: bool,
+    trace: Path | None,
+    wide: bool,
+    as_json: bool,
 ) -> None:
-    """How long a collective takes, and why."""
+    """Simulates a collective, and says how long it takes and why."""
+    require_one_stdout(as_json, trace)
     too_large = why_not_explained(schedule)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
-    explanation = None if too_large else explain(schedule, network, size)
-    result = summarise(schedule, network, size, explanation) | {"not_explained": too_large}
+    with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
+        explanation = None if too_large else explain(schedule, network, size, progress.update)
+        result = summarise(schedule, network, size, explanation, progress.update) | {"not_explained": too_large}
+    ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
+    width = None if wide else WIDTH
+    parts = [describe(result, explanation, width)]
+    parts += [wrap_text(f"  not explained: {too_large}", width, "  ")] if too_large else []
+    parts += ["", ranks_table(explanation)] if explanation and per_rank else []
+    print_result("\n".join(parts), result | ranks, as_json, trace)
     if explanation and trace:
-        write_trace(trace, [("simulated", explanation.timeline)], [explanation.stall])
-    if as_json:
-        ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
-        click.echo(json.dumps(result | ranks, allow_nan=False))
-        return
-    click.echo(describe(result, explanation))
-    if too_large:
-        click.echo(f"  not explained: {too_large}")
-    if explanation and per_rank:
-        click.echo("\n" + ranks_table(explanation))
+        with output_file(trace) as file:
+            file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))

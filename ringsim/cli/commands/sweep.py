@@ -1,7 +1,6 @@
 """`ringsim sweep`."""
 
-import json
-import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,35 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import MAX_TRANSFERS, Sweep, run_sweep
-from ringsim.cli.options import COLLECTIVES, MAX_RANKS, json_option, networks_options, refuse_without, style_option
-from ringsim.console import FILE, OUTPUT, PICTURE, Quantity, parse_numbers, progress_bar
+from ringsim.cli.options import (
+    MAX_RANKS,
+    collective_option,
+    known_algorithms,
+    networks_options,
+    refuse_without,
+    style_option,
+)
+from ringsim.console import (
+    FILE,
+    OUTPUT,
+    PICTURE,
+    Name,
+    Quantity,
+    examples,
+    json_option,
+    output_file,
+    parse_numbers,
+    print_result,
+    progress_bar,
+    require_one_stdout,
+    say_wrote,
+    wide_option,
+)
 from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_sweep
 from ringsim.schedule import Collective
+from ringsim.text_table import WIDTH
 from ringsim.units import parse_size
 
 
@@ -29,36 +51,69 @@ SIZES = Quantity("sizes", lambda text: parse_numbers(text, parse_size, factor=4)
 NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num_ranks, factor=2))
 
 
-@click.command()
-@click.option("--collective", type=click.Choice(COLLECTIVES), default="all_reduce", show_default=True)
-@click.option("--algorithm", multiple=True, help="One, or several with commas; repeatable.  [default: all]")
-@click.option("--ranks", type=NUMBERS_OF_RANKS, default="2,4,8,16", show_default=True, help="2,4,8 or 2:64 or 3:81:x3.")
-@click.option("--sizes", type=SIZES, default="1KiB:1GiB", show_default=True, help="1KB,4KB or 1KiB:1GiB or 1:64KiB:x2.")
+@click.command(
+    epilog=examples(
+        "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
+        "ringsim sweep --algorithm ring,two_shot --csv sweep.csv",
+    )
+)
+@collective_option
+@click.option(
+    "--algorithm",
+    type=Name("names", known_algorithms, several=True),
+    multiple=True,
+    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are.",
+)
+@click.option(
+    "--ranks",
+    type=NUMBERS_OF_RANKS,
+    default="2,4,8,16",
+    help="So many ranks take part: 2,4,8 or 2:64 or 3:81:x3.",
+)
+@click.option(
+    "--sizes",
+    type=SIZES,
+    default="1KiB:1GiB",
+    help="The whole tensor has so many bytes: 1KB,4KB or 1KiB:1GiB or 1:64KiB:x2.",
+)
 @networks_options
 @click.option(
-    "--max-transfers", type=click.FloatRange(1), default=MAX_TRANSFERS, help="Skip larger schedules.  [default: 1e7]"
+    "--max-transfers",
+    type=click.FloatRange(1),
+    default=MAX_TRANSFERS,
+    show_default="1e7",
+    help="Schedules with more transfers are skipped.",
 )
-@click.option("--from", "source", type=FILE, help="A CSV file; simulate nothing.")
-@click.option("--csv", "table", type=OUTPUT, help="Where to save all cells.")
-@click.option("-o", "--output", type=PICTURE, help="Picture: PNG, PDF or SVG.")
+@click.option("--from", "source", type=FILE, help="The cells are read from this CSV file; nothing is simulated.")
+@click.option("--csv", "table", type=OUTPUT, help="All cells are written to this CSV file.")
+@click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
 @style_option
+@wide_option
 @json_option
 def sweep(
-    source: Path | None, table: Path | None, output: Path | None, style: str | None, as_json: bool, **run: Any
+    source: Path | None,
+    table: Path | None,
+    output: Path | None,
+    style: str | None,
+    wide: bool,
+    as_json: bool,
+    **run: Any,
 ) -> None:
-    """Who is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    """Shows which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    require_one_stdout(as_json, table)
     refuse_without("style", output, "output")
     if source:
-        _refuse_given_beside({"source", "table", "output", "style", "as_json"})
+        _refuse_given_beside({"source", "table", "output", "style", "wide", "as_json"})
     result = Sweep.from_csv(source) if source else _sweep_with_bar(**run)
     if table:
-        result.to_csv(table)
-    width = shutil.get_terminal_size((100, 24)).columns
-    click.echo(json.dumps(result.as_dict()) if as_json else format_sweep(result, width))
+        with output_file(table) as file:
+            file.write(result.csv_text().encode())
+    print_result(format_sweep(result, sys.maxsize if wide else WIDTH), result.as_dict(), as_json, table)
     if output:
         from ringsim.report.plots.sweep_figure import save_sweep  # noqa: PLC0415  takes most of a second to import
 
         save_sweep(result, output, style)
+        say_wrote(output)
 
 
 def _sweep_with_bar(
@@ -69,13 +124,13 @@ def _sweep_with_bar(
     networks: dict[str, AnyNetwork],
     max_transfers: float,
 ) -> Sweep:
-    """`run_sweep` with a progress bar on stderr, where that is a terminal."""
+    """`run_sweep` with a progress line on stderr, where that is a terminal."""
     chosen = Collective(collective)
     algorithms = [name.strip() for names in algorithm for name in names.split(",")] or [
         n for c, n in ALGORITHMS if c is chosen
     ]
     num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)
-    with progress_bar(num_cells, "simulating") as bar:
+    with progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
         return run_sweep(chosen, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
 
 

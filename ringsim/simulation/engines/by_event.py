@@ -13,18 +13,20 @@ from ringsim.network import NONE, Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.slots import Links, Slots, ends_of_links, links_of
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
-from ringsim.simulation.timeline import Timeline
+from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
 
 
-def run_events(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Timeline:
+def run_events(
+    schedule: Schedule, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
+) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
     chunk_bytes: (num_chunks,).
     """
     rows = dependencies(schedule)
-    run = EventRun(rows, links_of(*ends_of_links(rows), topology), topology, chunk_bytes)
+    run = EventRun(rows, links_of(*ends_of_links(rows), topology), topology, chunk_bytes, on_progress=on_progress)
     run.finish()
     return run.timeline()
 
@@ -32,12 +34,19 @@ def run_events(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Tim
 class EventRun:
     """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
-    num_timers: of the slots, see `Slots`.
+    num_timers: of the slots, see `Slots`. on_progress: see `simulate`.
     """
 
     def __init__(
-        self, rows: Dependencies, links: Links, topology: Topology, chunk_bytes: Ints, num_timers: int = 0
+        self,
+        rows: Dependencies,
+        links: Links,
+        topology: Topology,
+        chunk_bytes: Ints,
+        num_timers: int = 0,
+        on_progress: OnProgress = ignore_progress,
     ) -> None:
+        self._on_progress = on_progress
         self._rows, self._links, self._topology = rows, links, topology
         self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
@@ -185,6 +194,7 @@ class EventRun:
         return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:
+        self._on_progress(len(row))
         self._count_down(self._apply_waits, self._next_at_dst[row], self._apply)
         self._count_down(self._start_waits, self._starters.of(row), self._start)
 

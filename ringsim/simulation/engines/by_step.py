@@ -17,12 +17,14 @@ import numpy as np
 
 from ringsim.network import Floats, Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value, require_memory
-from ringsim.simulation.timeline import Seconds, Timeline
+from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 
 MAX_PATTERN_ROWS = 2**17  # kept; rings have few patterns, schedules that list their steps one a step
 
 
-def run_steps(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Timeline:
+def run_steps(
+    schedule: Schedule, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
+) -> Timeline:
     """Every transfer of `schedule` with its times. chunk_bytes: (num_chunks,)."""
     engine = _Engine(schedule, topology, chunk_bytes)
     timeline = Timeline.empty(schedule.num_ranks, schedule.num_chunks, schedule.num_transfers)
@@ -34,14 +36,18 @@ def run_steps(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Time
             getattr(timeline, name)[rows] = getattr(step, name)
         for name, times in engine.run_step(index, step)._asdict().items():
             getattr(timeline, name)[rows] = times
+        on_progress(len(step))
     return timeline
 
 
-def time_steps(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> float:
+def time_steps(
+    schedule: Schedule, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
+) -> float:
     """Seconds until the last rank has finished, without keeping any times."""
     engine = _Engine(schedule, topology, chunk_bytes)
     for index, step in enumerate(schedule.steps):
         engine.run_step(index, step)
+        on_progress(len(step))
     return engine.time_s
 
 

@@ -1,5 +1,6 @@
 """The benchmark as a user starts it."""
 
+import json
 import os
 import signal
 import socket
@@ -53,12 +54,12 @@ def test_two_ranks(tmp_path: Path) -> None:
     """It prints tables, writes what the options ask for, and shows no progress where there is no terminal."""
     output = tmp_path / "new" / "measurements.json"
     arguments = ["--collective", "all_reduce,broadcast", "-b", "64", "-e", "1KiB", "-n", "3", "-w", "1"]
-    code, out, errors = benchmark(*arguments, "--out-of-place", "-o", str(output), ranks=2)
+    code, out, errors = benchmark(*arguments, "--out-of-place", "--wide", "-o", str(output), ranks=2)
     assert code == 0, errors
     rows = [line.split() for line in out.splitlines() if line[:1] == " "]
     assert [row[0] for row in rows] == ["64", "64", "256", "256", "1024", "1024"] * 2
     assert [row[13] for row in rows] == ["dist", "ring"] * 3 + ["dist", "binomial_tree"] * 3
-    assert out.endswith(f"wrote {output}\n")
+    assert errors.endswith(f"wrote {output}\n")
     assert "timing" not in errors
     measurements = Measurements.load(output)
     assert [times.collective for times in measurements.collectives[::6]] == [
@@ -106,6 +107,17 @@ def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
             "Invalid value for '--collective': 'all_to_all' is not one of all_reduce, reduce_scatter_tensor, "
             "all_gather_into_tensor, broadcast, reduce",
         ),
+        (
+            "--collective all_reduced",
+            "Invalid value for '--collective': 'all_reduced' is not one of all_reduce, reduce_scatter_tensor, "
+            "all_gather_into_tensor, broadcast, reduce; did you mean all_reduce?",
+        ),
+        (
+            "--dtype float",
+            "Invalid value for '--dtype': 'float' is not one of 'float32', 'float64', 'float16', "
+            "'bfloat16', 'int8', 'uint8', 'int32', 'int64'. Did you mean 'float64'?",
+        ),
+        ("--json -o -", "only one of --json and the files named - can be printed to stdout"),
         ("--algorithm ring --algorithm ring", "Invalid value for '--algorithm': 'ring' is named twice"),
         ("-n 0", "Invalid value for '-n' / '--iterations': 0 is not in the range x>=1."),
         ("--timeout 0s", "Invalid value for '--timeout': 0.0 s: must be greater than 0 and at most 86400"),
@@ -114,6 +126,15 @@ def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
 def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
     """One line, exit code 2."""
     assert benchmark(*arguments.split(), ranks=None) == (2, "", f"benchmark: {message}\n")
+
+
+def test_what_is_asked_for_is_all_that_stdout_holds() -> None:
+    """One JSON object, or with -o - the same as the file."""
+    for options in (["--json"], ["-o", "-"]):
+        code, out, errors = benchmark("-b", "8K", "-e", "8K", "-n", "1", "--calls", "1", *options, ranks=2)
+        assert code == 0, errors
+        data = json.loads(out, parse_constant=pytest.fail)
+        assert {times["size_bytes"] for times in data["collectives"]} == {8192}
 
 
 def test_mistakes_under_torchrun_are_told_once() -> None:

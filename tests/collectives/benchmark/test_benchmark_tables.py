@@ -1,12 +1,16 @@
 """The tables of the benchmark, from made-up times, to the letter."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from collectives.benchmark.nccl_format import format_nccl_tests
+from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.table import format_table
 from collectives.benchmark.targets import TARGETS, Ratio, format_targets, ratios_of
 from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
 
@@ -76,21 +80,105 @@ TABLE = """\
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong  algorithm                10%..90% (us)  ratio      10%..90% (us)  ratio
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
         4096           512  bfloat16    none      -1      N/A     N/A     N/A    N/A   1000.0    0.00    0.00      0  dist                               N/A    N/A      600.0..1400.0   1.00
-# ratio: the median time over that of dist (torch.distributed); less than 1 is faster
+# ratio: the median time over that of dist (torch.distributed); below 1 is faster
 """  # noqa: E501
 
 
 def test_the_table() -> None:
     """Columns of nccl-tests, then who, how far apart and the ratio; halves and results that are not there are N/A."""
-    assert format_table(MADE_UP) + "\n" == TABLE
+    assert format_table(MADE_UP, wide=True) + "\n" == TABLE
 
 
 def test_nccl_tests_columns_can_be_read() -> None:
     """The first thirteen words of a row are those of nccl-tests, in its units."""
-    row = next(line for line in format_table(MADE_UP).splitlines() if " ring " in line).split()
+    row = next(line for line in format_table(MADE_UP, wide=True).splitlines() if " ring " in line).split()
     assert row[:5] == ["64", "16", "float", "sum", "-1"]
     assert row[5:9] == ["50.00", "0.00", "0.00", "3"]
     assert row[9:13] == ["300.0", "0.00", "0.00", "0"]
+
+
+NARROW_TABLE = """\
+# torchrun -m collectives.benchmark
+# abacus, 2 cores, torch 2.13, OMP_NUM_THREADS=1, today
+
+# all_reduce, 4 ranks, float32, sum
+#                                       out-of-place                in-place
+#     size  algorithm               time  busbw  ratio      time  busbw  ratio
+#                                   (us) (GB/s)             (us) (GB/s)
+      64 B  dist                   100.0   0.00   1.00     200.0   0.00   1.00
+      64 B  ring                   50.00   0.00   0.50     300.0   0.00   1.50
+    64 MiB  dist                  120000   0.84   1.00         -      -      -
+    64 MiB  ring                   90000   1.12   0.75         -      -      -
+    64 MiB  raw_sockets            60000   1.68   0.50         -      -      -
+# WRONG: ring, 64 B, out of place: 3 elements
+# ring: geometric mean of the ratios 0.612 out of place, 1.500 in place
+# raw_sockets: geometric mean of the ratios 0.500 out of place
+
+# all_gather, 4 ranks, bfloat16
+#                                       out-of-place                in-place
+#     size  algorithm               time  busbw  ratio      time  busbw  ratio
+#                                   (us) (GB/s)             (us) (GB/s)
+     4 KiB  dist                       -      -      -    1000.0   0.00   1.00
+# ratio: the median time over that of dist (torch.distributed); below 1 is faster
+"""
+
+
+def test_the_narrow_table() -> None:
+    """It fits a terminal of 80 columns, and says what is wrong below."""
+    assert format_table(MADE_UP) + "\n" == NARROW_TABLE
+    assert max(map(len, NARROW_TABLE.splitlines()[:-1])) <= 80
+
+
+NCCL_TESTS = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 64 maxBytes 67108864 step: 1048576(factor) warmup iters: 2 iters: 11 agg iters: 1 validation: 1 graph: 0 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid      0 on      host0 device  0 [0000:00:00] abacus
+#  Rank  1 Group  0 Pid      0 on      host0 device  1 [0000:00:00] abacus
+#  Rank  2 Group  0 Pid      0 on      host1 device  0 [0000:00:00] abacus
+#  Rank  3 Group  0 Pid      0 on      host1 device  1 [0000:00:00] abacus
+#
+#
+#                                                              out-of-place                       in-place          |
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong |
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         |
+          64            16     float     sum      -1    50.00    0.00    0.00       0   300.00    0.00    0.00       0
+    67108864      16777216     float     sum      -1  90000.0    0.75    1.12       0  1.2e+08    0.00    0.00       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.28039 |
+#
+# Collective test concluded: all_reduce_perf
+"""  # noqa: E501
+
+
+def nccl_tests_text() -> str:
+    """What is printed of one algorithm, timed in both places."""
+    timed = (
+        times("dist", 64, 100e-6),
+        times("ring", 64, 50e-6),
+        times("ring", 64, 300e-6, in_place=True),
+        times("ring", 67108864, 0.09),
+        times("ring", 67108864, 120.0, in_place=True),
+    )
+    made_up = Measurements(4, {**WHERE, "machines": [0, 0, 0, 0], "hosts": [0, 0, 1, 1]}, collectives=timed)
+    plan = BenchmarkPlan((Collective.ALL_REDUCE,), ("ring",), (64, 67108864))
+    return format_nccl_tests(made_up, plan) + "\n"
+
+
+def test_the_lines_of_nccl_tests() -> None:
+    """As nccl-tests prints them, blanks at the ends of lines (before the bars here) included."""
+    assert nccl_tests_text() == NCCL_TESTS.replace("|", "")
+
+
+def test_our_own_reader_reads_them(tmp_path: Path) -> None:
+    """The test, the ranks, the hosts and the times."""
+    path = tmp_path / "log.txt"
+    path.write_text(nccl_tests_text())
+    (table,) = read_logs([path])
+    assert (table.test, table.num_ranks, table.num_nodes, table.devices) == ("all_reduce", 4, 2, ("abacus",))
+    assert [row.size_bytes for row in table.rows] == [64, 67108864]
+    assert table.rows[0].times_s == pytest.approx((50e-6, 300e-6))
 
 
 TARGETS_TABLE = """\

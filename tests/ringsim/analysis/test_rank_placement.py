@@ -201,7 +201,7 @@ def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
     network = ["--network", str(EXAMPLE), "--ranks", "16", "--size", "1MiB"]
     result = CliRunner().invoke(main, ["order", *network, "--budget", "4", "-o", str(saved)])
     assert result.exit_code == 0
-    assert result.stderr == ""
+    assert result.stderr == f"wrote {saved}\n"
     report = json.loads(saved.read_text())
     assert f"{report['gain']:.2f} times as fast" in result.stdout
     assert report["before"]["slow_hops"][0] == [0, 1]

@@ -75,7 +75,7 @@ def test_simulate_for_people() -> None:
         "  algbw          667 MB/s",
         "  busbw          1 GB/s",
         "  critical path  bandwidth 100.0 %",
-        "  busiest        all ranks alike, 100.0 % of the time: sending 100.0 %, applying 0.0 %",
+        "  busiest        all ranks alike, busy 100.0 %: sending 100.0 %, applying 0.0 %",
         "  slowest        all ranks alike, last active at 6 ms",
         "  bottleneck     rank0 -> rank1, 100.0 % used, as are 3 more",
         "  network        every pair of ranks has a link of its own, which flatters sending to many at once; "
@@ -105,7 +105,7 @@ def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
     """The short form, and why; options that need more are refused in one line."""
     output = run("simulate", "--ranks", "1025")
     assert "critical path" not in output
-    assert output.splitlines()[-1].startswith("  not explained: 2,099,200 transfers are more than")
+    assert output.splitlines()[-2].startswith("  not explained: 2,099,200 transfers are more than")
     assert json.loads(run("simulate", "--ranks", "1025", "--json"))["explained"] is None
     for option in (["--per-rank"], ["--trace", "no.json"]):
         result = CliRunner().invoke(main, ["simulate", "--ranks", "1025", *option])
@@ -133,7 +133,7 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
     assert (result["time_s"], result["busbw_bytes_per_s"], result["explained"]["critical_path"]) == (None, None, None)
     assert result["stalled"]["num_unfinished"] > 0
     sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
-    assert "ring on 4 ranks skipped: never finishes on " in run(*sweep, *options)
+    assert "ring on 4 ranks skipped: never finishes on" in run(*sweep, *options)
     assert "never finishes" in run("sweep", "--from", table)
     run("plot", *options, "-o", str(tmp_path / "hangs.svg"))
     picture = (tmp_path / "hangs.svg").read_text()
@@ -176,12 +176,10 @@ def test_algorithms_are_listed_with_their_bounds() -> None:
         "algorithm",
         "chunks",
         "steps",
-        "at",
-        "least",
+        "min",
         "transfers",
-        "sent/size",
-        "at",
-        "least",
+        "sent",
+        "min",
     ]
     assert ["all_reduce", "ring", "4", "6", "2", "24", "1.500", "1.500"] in [line.split() for line in lines]
     assert {line.split()[0] for line in lines[1:]} == {"all_reduce"}
@@ -221,9 +219,10 @@ def test_sweep_takes_all_algorithms_of_a_collective() -> None:
 
 
 def test_plot_says_where(tmp_path: Path) -> None:
-    """The picture is written and its path printed."""
+    """The picture is written and its path said on stderr."""
     path = tmp_path / "ring.png"
-    assert run("plot", "--ranks", "3", "-o", str(path)) == f"{path}\n"
+    done = CliRunner().invoke(main, ["plot", "--ranks", "3", "-o", str(path)])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"wrote {path}\n")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

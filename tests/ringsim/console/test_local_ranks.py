@@ -118,3 +118,26 @@ def test_the_program_has_its_own_signals_back(monkeypatch: pytest.MonkeyPatch) -
         assert [signal.getsignal(number) for number in numbers] == before
     finally:
         signal.signal(signal.SIGHUP, outside)
+
+
+@pytest.mark.parametrize("program", ["import sys; sys.exit('rank says why')", "import os, signal; os.kill({}, 15)"])
+def test_torchrun_itself_adds_no_traceback(program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whether a rank fails, which has said why, or a signal ends all."""
+    script = tmp_path / "script.py"
+    script.write_text(program.format("os.getppid()") + "\nimport time; time.sleep(60)")
+    with pytest.raises(OSError, match="ended with exit code"):
+        run_local_ranks(1, [str(script)])
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "OMP_NUM_THREADS" not in said
+    assert ("rank says why" in said) is ("why" in program)
+
+
+def test_something_can_be_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every now and then until the ranks have ended, whose words are all kept."""
+    monkeypatch.setattr(local_ranks, "MEANWHILE_S", 0.05)
+    stand_in(monkeypatch, "import sys, time; time.sleep(0.5); sys.exit('x' * 10**6)")
+    calls: list[int] = []
+    with pytest.raises(OSError, match="x{1000000}$"):
+        run_local_ranks(1, ["script.py"], quiet=True, meanwhile=lambda: calls.append(1))
+    assert calls

@@ -16,7 +16,8 @@ def test_a_row_for_each_size_and_a_column_for_each_number_of_ranks() -> None:
     """Fastest algorithm, its time, and how much faster than the ring; the ring's own gain is left out."""
     sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "recursive_doubling"], [4, 8], [1000, 1 << 22], NETWORKS)
     assert format_sweep(sweep).splitlines() == [
-        "all_reduce, the fastest of 2 algorithms, its time, and how many times as fast as the ring",
+        "all_reduce, the fastest of 2 algorithms, its time, and how many times as fast as",
+        "  the ring",
         "network one: latency 10 us, bandwidth 1 GB/s",
         "every pair of ranks has a link of its own, which flatters sending to many at once; see --network",
         "",
@@ -37,8 +38,8 @@ def test_columns_that_do_not_fit_go_below(width: int) -> None:
     """No line is wider than asked for, and no column is lost."""
     names = ["double_binary_tree", "recursive_doubling"]
     text = format_sweep(run_sweep(Collective.ALL_REDUCE, names, [2, 4, 8, 16, 32, 64], [8, 1 << 22], NETWORKS), width)
-    assert "as fast as the second" in text
-    lines = text.splitlines()[1:]
+    assert "as fast as the second" in " ".join(text.split())
+    lines = text.splitlines()
     assert max(map(len, lines)) <= width
     headings = " ".join(line for line in lines if line.startswith("  ") and "ranks" in line)
     assert headings.replace(" ranks", "").split() == ["2", "4", "8", "16", "32", "64"]

@@ -6,6 +6,7 @@ import pty
 import random
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from tests.processes import below
 from tests.ranks import RankPool
 from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.group import main
+from trainers.cli.group import main, resume_command
 from trainers.strategy_names import STRATEGY_NAMES
 
 ROOT = Path(__file__).parents[3]
@@ -58,7 +59,10 @@ def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.Complet
     ("arguments", "message"),
     [
         ("--task nope", "trainers: task 'nope': is not one of lm, mlp, wine; or give your own as MODULE:FUNCTION"),
-        ("--strategy rung", f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}"),
+        (
+            "--strategy rung",
+            f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",
+        ),
         ("--steps 0", "trainers: --steps 0: must be at least 1"),
         ("--keep 0", "trainers: --keep 0: must be at least 1"),
         ("--check-every -1", "trainers: --check-every -1: must be at least 0, which is never"),
@@ -128,7 +132,8 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     output = tmp_path / "new" / "run"
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
     done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
-    assert (done.returncode, done.stderr) == (0, "")
+    left = ("checkpoint-40.pt", "log.jsonl", "result.json")
+    assert (done.returncode, done.stderr) == (0, "".join(f"wrote {output / name}\n" for name in left))
     assert sorted(path.name for path in output.iterdir()) == [
         "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json"
     ]  # fmt: skip
@@ -143,6 +148,57 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
     assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
     assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
+
+
+@pytest.mark.parametrize("ranks", [["--ranks", "2"], []])
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, ranks: list[str]) -> None:
+    """With exit code 130, on ranks that were started here and in one process; and that command goes on."""
+    arguments = [*POINTS, *ranks, "--epochs", "100000", "--save-every", "5", "--output", str(tmp_path / "my run")]
+    with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        job.send_signal(signal.SIGINT)
+        _, errors = job.communicate(timeout=TIMEOUT_S)
+    resume = shlex.join(["python", "-m", "trainers", *arguments, "--resume"])
+    assert (job.returncode, errors) == (130, f"trainers: interrupted; resume with: {resume}\n")
+    again = start(*shlex.split(resume)[3:], "--steps", "1")
+    assert "1 asked for; give more --steps" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "start_of_command"),
+    [
+        ({}, "trainers --task 'my task:f'"),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m trainers --task"),
+        (
+            {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+            "torchrun --nnodes 2 --nproc-per-node 4 -m trainers --task",
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers --task"),
+    ],
+)
+def test_a_run_is_resumed_as_it_was_started(
+    variables: dict[str, str], start_of_command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun, by srun, or here; --resume stands there once."""
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
+    resume = resume_command(["--task", "my task:f", "--resume", "--steps", "9"])
+    assert resume.startswith(start_of_command)
+    assert resume.endswith(" --steps 9 --resume")
+    assert resume.count("--resume") == 1
+
+
+def test_the_result_as_json(tmp_path: Path) -> None:
+    """One object on stdout, the same as the file."""
+    done = start(*POINTS, "--output", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout, parse_constant=pytest.fail) == result_of(tmp_path)
 
 
 def test_a_loss_that_is_no_number_ends_the_command(tmp_path: Path) -> None:

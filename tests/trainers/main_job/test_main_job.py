@@ -79,8 +79,13 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert len(result["losses"]) == 30
     assert report["max_loss_difference"] < 1e-3
     assert format_report(report) in done.stdout
-    assert "with every strategy but none all ranks hold bit-identical parameters" in done.stdout
-    assert "2 ranks, batch 4 per rank, 8 in all, " in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "with every strategy but none all ranks hold bit-identical parameters" in said
+    assert "2 ranks, batch 4 per rank, 8 in all, " in said
+    assert [line for line in done.stderr.splitlines() if line.startswith("wrote ")] == [
+        *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.json")),
+        f"wrote {profile}",
+    ]
     assert "training" not in done.stderr
     checkpoint = load_checkpoint(folder / "checkpoint.pt")
     assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
@@ -117,7 +122,7 @@ def test_one_rank(tmp_path: Path) -> None:
         (
             "--strategies ring,rung",
             "Invalid value for '--strategies': 'rung' is not one of none, allreduce, flat, rs_ag, ring, bucketed, "
-            "bucketed_bf16, ddp, ddp_ring, ddp_ring_bf16, ddp_on_ring, zero1",
+            "bucketed_bf16, ddp, ddp_ring, ddp_ring_bf16, ddp_on_ring, zero1; did you mean ring?",
         ),
         ("--timeout nan", "Invalid value for '--timeout': nan: must be greater than 0 and at most 86400"),
         (
@@ -226,7 +231,8 @@ def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
     ranks = [rank_by_hand(0, port, stderr), rank_by_hand(1, port, subprocess.DEVNULL)]
     os.close(stderr)
     try:
-        assert b" 3/1000000" in read_until(terminal, b" 3/1000000")
+        seen = read_until(terminal, b" 3/11000000")
+        assert seen.index(b"starting 2 ranks") < seen.index(b"probing") < seen.index(b"training") < len(seen)
         ranks[1].send_signal(signal.SIGSTOP)
         rest = read_until(terminal, b"\0").decode()
         assert ranks[0].wait(TIMEOUT_S) == 1

@@ -53,7 +53,7 @@ def test_ranks_that_differ_are_reported() -> None:
         "num_parameters": 7,
         "max_loss_difference": 0.25,
     }
-    text = format_report(report)
+    text = format_report(report, wide=True)
     assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks" in text
     assert "2 ranks, batch 5 per rank, 10 in all, 7 parameters; m" in text
     assert "loss curves differ by at most 2.5e-01" in text
@@ -69,6 +69,9 @@ def test_ranks_that_differ_are_reported() -> None:
         "67",
         "2.900",
     ]
+    narrow = format_report(report).splitlines()
+    assert narrow[2].split() == ["ring", "600.00", "300.00", "+100%", "2500.0", "1500.0", "+67%", "2.900"]
+    assert max(map(len, narrow)) <= 80
 
 
 def test_the_report_says_in_words_if_the_machine_was_busy() -> None:

@@ -1,0 +1,27 @@
+"""`nearest` and `suggestion`: the known name that a user may have meant, for the messages of all packages."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that is most like `name`, whatever their case; None if none is like it.
+
+    >>> nearest("Rign", ["ring", "direct"])
+    'ring'
+    """
+    by_lower_case = {other.lower(): other for other in known}
+    matches = get_close_matches(name.lower(), by_lower_case, n=1)
+    return by_lower_case[matches[0]] if matches else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: what may have been meant, or nothing.
+
+    >>> suggestion("rign", ["ring", "direct"])
+    '; did you mean ring?'
+    >>> suggestion("tree", ["ring", "direct"])
+    ''
+    """
+    meant = nearest(name, known)
+    return f"; did you mean {meant}?" if meant else ""

@@ -1,0 +1,223 @@
+"""What commands print and write: tables of 80 columns, files named -, and what the shell completes."""
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner, Result
+
+from collectives.benchmark.command import main as benchmark
+from ringsim.cli import main
+from ringsim.console import Progress, progress_bar
+from ringsim.measurements import Measurements
+from ringsim.network.file_reader import read_network
+from tests.ringsim.calibration.test_compared_run import TIMES
+from tests.ringsim.made_run import made_run
+from trainers.cli.group import main as trainers
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: str) -> Result:
+    """A command that succeeds."""
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A measurements file with a recorded run."""
+    path = tmp_path / "measured.json"
+    Measurements(3, {}, (), (TIMES,), (made_run(),)).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "algorithms --ranks 1024",
+        "networks",
+        "networks dgx-h100-cluster",
+        "simulate --network loopback --per-rank",
+        "simulate --ranks 2000",
+        "order --network gbe-racks --ranks 80 --budget 1",
+        "sweep --ranks 2:32 --sizes 1KiB:1MiB",
+        "sweep --ranks 100000 --algorithm ring,direct --sizes 1KiB",
+        f"ddp --layers {ROOT}/docs/models/transformer.toml --bucket-cap-mb 1:64 --scaling 2:8",
+        "verify --ranks 1",
+    ],
+)
+def test_tables_fit_80_columns(command: str) -> None:
+    """More only with --wide."""
+    lines = run(*command.split()).stdout.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_comparisons_fit_80_columns_too(measured: Path) -> None:
+    """A row has no name of an algorithm, which stands above."""
+    command = ["compare", str(measured), "--network", "loopback"]
+    assert [line for line in run(*command).stdout.splitlines() if len(line) > 80] == []
+    assert "collective" in run(*command, "--wide").stdout
+
+
+def test_wide_says_more() -> None:
+    """Here where the numbers come from."""
+    assert "NCCL's own model" not in run("networks").stdout
+    assert "NCCL's own model" in run("networks", "--wide").stdout
+
+
+@pytest.mark.parametrize("command", ["algorithms", "verify", "networks", "networks gbe", "simulate --ranks 1"])
+def test_json_is_one_object(command: str) -> None:
+    """Without NaN or infinity, which JSON does not have."""
+    assert isinstance(json.loads(run(*command.split(), "--json").stdout, parse_constant=pytest.fail), dict)
+
+
+def test_import_as_json(tmp_path: Path) -> None:
+    """With the options that use the file."""
+    path = tmp_path / "my ring.xml"
+    run("export", "--ranks", "3", "--format", "msccl", "-o", str(path))
+    told = json.loads(run("import", str(path), "--json").stdout)
+    assert (told["num_steps"], told["correct"]) == (4, True)
+    assert told["options"] == f"--collective all_reduce --algorithm '{path}' --ranks 3"
+
+
+def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which then holds nothing else; and no file of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    assert "traceEvents" in json.loads(run("simulate", "--ranks", "3", "--trace", "-").stdout)
+    assert json.loads(run("order", "--ranks", "4", "--budget", "1", "-o", "-").stdout)["num_ranks"] == 4
+    assert run("export", "--ranks", "2", "--format", "goal", "-o", "-").stdout.startswith("num_ranks 2\n")
+    cells = run("sweep", "--ranks", "2", "--sizes", "8", "--csv", "-")
+    assert (cells.stdout[:2], cells.stdout.splitlines()[1][:10], cells.stderr) == ("# ", "collective", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_can_go_to_stdout(tmp_path: Path) -> None:
+    """As TOML."""
+    log = tmp_path / "log.txt"
+    rows = "".join(f"{size:>12} {size // 4:>12} float sum -1 {50 + size / 1e3:.2f} "
+                   f"{size / (50 + size / 1e3) / 1e3:.2f} {size / (50 + size / 1e3) / 1e3:.2f} 0\n"
+                   for size in (1024, 2**20, 2**24))  # fmt: skip
+    log.write_text("# all_reduce_perf\n#  Rank 0 Pid 1 on a device 0 [0x0] X\n#  Rank 1 Pid 2 on a device 1 [0x1] X\n"
+                   "#  size count type redop root time algbw busbw #wrong\n" + rows)  # fmt: skip
+    done = run("calibrate", str(log), "-o", "-")
+    assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("simulate --json --trace -", "ringsim simulate: only one of --json and the files named - can be printed"),
+        ("plot -o -", "ringsim plot: Invalid value for '-o' / '--output': a picture cannot be printed to stdout"),
+        ("simulate --collective all_reduse", "ringsim simulate: Invalid value for '--collective': 'all_reduse' is not"),
+    ],
+)
+def test_what_cannot_be_printed_is_refused(command: str, message: str) -> None:
+    """In one line."""
+    done = CliRunner().invoke(main, command.split())
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(message)
+
+
+def test_every_written_file_is_named(tmp_path: Path) -> None:
+    """On stderr, so that stdout holds the result alone; a file that was there is replaced."""
+    trace, order, table, picture, goal = (tmp_path / name for name in ("t.json", "o.json", "c.csv", "p.png", "g.goal"))
+    trace.write_text("old")
+    commands = {
+        f"simulate --ranks 3 --trace {trace}": trace,
+        f"order --ranks 4 --budget 1 -o {order} --json": order,
+        f"export --ranks 2 --format goal -o {goal}": goal,
+        f"sweep --ranks 2 --sizes 8 --csv {table}": table,
+        f"sweep --from {table} -o {picture}": picture,
+        f"ddp --layers {ROOT}/docs/models/transformer.toml -o {tmp_path / 'd.png'}": tmp_path / "d.png",
+    }
+    for command, path in commands.items():
+        done = run(*command.split())
+        assert done.stderr == f"wrote {path}\n"
+        assert "wrote" not in done.stdout
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def completed(program: str, *words: str) -> list[str]:
+    """What the shell offers for the last of the words."""
+    command = {"ringsim": main, "trainers": trainers, "benchmark": benchmark}[program]
+    shell = BashComplete(command, {}, program, f"_{program.upper()}_COMPLETE")
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_the_shell_completes_names() -> None:
+    """Of commands, options, algorithms of the collective, networks, strategies, tasks and choices."""
+    assert completed("ringsim", "sim") == ["simulate"]
+    assert completed("ringsim", "simulate", "--per") == ["--per-rank"]
+    assert completed("ringsim", "simulate", "--algorithm", "gloo") == ["gloo_ring"]
+    assert completed("ringsim", "simulate", "--collective", "reduce", "--algorithm", "tw") == ["tw"]  # a file, perhaps
+    assert completed("ringsim", "networks", "gbe") == ["gbe", "gbe-racks"]
+    assert completed("ringsim", "simulate", "--network", "ib-") == ["ib-100g", "ib-400g"]
+    assert completed("ringsim", "sweep", "--algorithm", "ring,two") == ["ring,two_shot"]
+    assert completed("ringsim", "ddp", "--backend", "g") == ["gloo"]
+    assert completed("trainers", "train", "--strategy", "buck") == ["bucketed", "bucketed_bf16"]
+    assert completed("trainers", "train", "--task", "w") == ["wine"]
+    assert completed("benchmark", "--collective", "all_reduce,bro") == ["all_reduce,broadcast"]
+
+
+def test_python_files_of_recorded_runs_are_not_run(tmp_path: Path) -> None:
+    """Whoever made the measurements named them; only whoever compares can say that they are to be trusted."""
+    file, ran = tmp_path / "own.py", tmp_path / "ran"
+    file.write_text(
+        f"from pathlib import Path\nfrom ringsim import ring_all_reduce\nPath({str(ran)!r}).touch()\n"
+        "def own(n):\n    return ring_all_reduce(n)\n"
+    )
+    own = made_run().as_dict() | {"algorithm": f"{file}:own"}
+    data = Measurements(3, {}, (), (TIMES,)).as_dict()
+    data["collectives"][0]["algorithm"] = f"{file}:own"
+    (tmp_path / "m.json").write_text(json.dumps(data | {"runs": [own]}))
+    command = ["compare", str(tmp_path / "m.json"), "--network", "gbe", "-o", str(tmp_path / "report")]
+    refused = run(*command)
+    assert not ran.exists()
+    assert "no picture of a run: all_reduce " in refused.stderr
+    for said in (refused.stderr, " ".join(refused.stdout.split())):
+        assert f"give --trust {file}:own" in said.replace("  ", " ")
+    run(*command, "--trust", f"{file}:own")
+    assert ran.exists()
+    assert any(path.name.startswith("run-all_reduce") for path in (tmp_path / "report").iterdir())
+
+
+class Terminal(io.StringIO):
+    """A stderr that is drawn on."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("network", [[], ["--network", "dgx-h100-cluster"], ["--network", "loopback"]])
+def test_a_long_simulation_shows_how_far_it_is(network: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the engine: all transfers are counted, and nothing is left of the line at the end."""
+    shown: list[str] = []
+
+    class Seen(Progress):
+        def __exit__(self, *_: object) -> None:
+            shown.append(self.line())
+
+    monkeypatch.setattr("ringsim.console.progress.Progress", Seen)
+    run("simulate", "--ranks", "16", *network)
+    assert [line.split()[0] for line in shown] == ["simulating"]
+    assert shown[0].endswith("480/480")
+
+
+def test_progress_is_on_stderr_and_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It appears when a command takes long, and is gone at its end."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar(4, "simulating", delay_s=0.05) as progress:
+        for _ in range(4):
+            time.sleep(0.04)
+            progress.update(1)
+    assert "simulating  [" in terminal.getvalue()
+    assert " left" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\033[K")

@@ -1,0 +1,39 @@
+"""Tests of `ringsim.suggestions`, and of the messages that use it."""
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main as ringsim
+from ringsim.suggestions import nearest, suggestion
+from trainers.cli.group import main as trainers
+
+
+def test_the_nearest_name_is_found_whatever_its_case() -> None:
+    """None is offered where none is like it."""
+    assert nearest("RING", ["ring", "rings"]) == "ring"
+    assert nearest("Dgx-H1000", ["dgx-h100", "gbe"]) == "dgx-h100"
+    assert nearest("tree", ["ring", "direct"]) is None
+    assert suggestion("tree", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("ringsim verify --algorithm rign", "ring"),
+        ("ringsim verify --algorithm halving_dubling/4", "halving_doubling"),
+        ("ringsim sweep --algorithm two_shots", "two_shot"),
+        ("ringsim simulate --network gbee", "gbe"),
+        ("trainers train --strategy bucketted", "bucketed"),
+        ("trainers train --strategy ddp_rign/4", "ddp_ring"),
+        ("trainers train --task wines", "wine"),
+        ("trainers train --task mlp --leaning-rate 1", "--learning-rate"),
+        ("trainers train --task lm --stratgy ring", "--strategy"),
+        ("trainers compare --step 9", "--steps"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(command: str, meant: str) -> None:
+    """In the one line that says what is known."""
+    program, *arguments = command.split()
+    done = CliRunner().invoke(ringsim if program == "ringsim" else trainers, arguments)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"did you mean {meant}?" in done.stderr

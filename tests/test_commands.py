@@ -1,0 +1,149 @@
+"""What holds for every command of all three packages, whoever adds one."""
+
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from collectives.benchmark.command import main as benchmark
+from ringsim.cli import main as ringsim
+from ringsim.console import Choice, Name, Quantity
+from trainers.cli.group import main as trainers
+from trainers.cli.main_job import main as main_job
+
+WIDTH = 80
+# Commands without --json: what they make is a file, or they hand all options on to another command that has it.
+WITHOUT_JSON = {"plot", "animate", "report", "export", "measure"}
+# Words with which no whole sentence begins, though what is elliptic does.
+ELLIPTIC = {"of", "at", "to", "for", "see", "which", "how", "in", "on", "where", "when", "likewise", "also", "only"}
+# They begin whole sentences too, such as "When a loss is not finite, the run does this."
+ENDS_LATER = {"in", "where", "when", "only"}
+NAMES = {"algorithm", "algorithms", "network", "names", "name", "strategy", "strategies", "task", "collective"}
+
+
+def all_commands() -> dict[str, click.Command]:
+    """By what is typed before their options."""
+    groups = {"ringsim": ringsim, "trainers": trainers}
+    commands: dict[str, click.Command] = {"collectives.benchmark": benchmark, "train_ring.py": main_job, **groups}
+    for program, group in groups.items():
+        commands |= {f"{program} {name}": command for name, command in group.commands.items()}
+    return commands
+
+
+COMMANDS = all_commands()
+EVERY = pytest.mark.parametrize(("name", "command"), COMMANDS.items(), ids=COMMANDS)
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """What `ringsim.console.examples` has put at the end of a command's help."""
+    _, heading, after = (command.epilog or "").partition("Example")
+    lines = after.partition("\n\n")[0].splitlines()[1:] if heading else []
+    return [line.strip() for line in lines]
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    """All but --help, which is click's."""
+    return [option for option in command.params if isinstance(option, click.Option)]
+
+
+def shown_help(name: str, command: click.Command, flag: str = "--help") -> str:
+    """What is printed for a terminal of 80 columns."""
+    program, *rest = name.split()
+    top = COMMANDS.get(program, command)
+    done = CliRunner().invoke(top, [*rest, flag], prog_name=program, terminal_width=WIDTH)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@EVERY
+def test_help_fits_a_terminal_and_is_not_cut(name: str, command: click.Command) -> None:
+    """Short and long, and both the same."""
+    text = shown_help(name, command)
+    assert shown_help(name, command, "-h") == text
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    summaries = text.partition("Commands:")[2]
+    assert "..." not in summaries
+
+
+@EVERY
+def test_every_help_has_an_example_that_can_be_typed(
+    name: str, command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its options exist, and take the values that it gives."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.json").write_text("[1, 0]")
+    shown = examples_of(command)
+    assert shown, f"give epilog=examples(...) to {name}"
+    for line in shown:
+        assert line in shown_help(name, command)
+        parse(shlex.split(line))
+
+
+def parse(words: list[str]) -> None:
+    """As the command would that these words start."""
+    for module in ("collectives.benchmark", "scripts/train_ring.py", "trainers"):
+        if words[0] == "torchrun" and module in words:
+            words = [module.replace("scripts/", ""), *words[words.index(module) + 1 :]]
+    if words[0] == "trainers" and words[1].startswith("-"):
+        words.insert(1, "train")
+    named = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+    arguments = words[len(named.split()) :]
+    COMMANDS[named].make_context(named, arguments)
+
+
+@EVERY
+def test_every_option_is_explained_in_a_whole_sentence(name: str, command: click.Command) -> None:
+    """It has a subject, a verb and a full stop; as far as a test can see that."""
+    for option in options_of(command):
+        text = (option.help or "").strip()
+        assert text.endswith("."), f"{name} {option.opts[0]}: {text!r}"
+        words = text.split()
+        assert len(words) >= 4, f"{name} {option.opts[0]}: {text!r}"
+        assert text[0].isupper() or text[0] in "'\"0123456789c", f"{name} {option.opts[0]}: {text!r}"
+        is_elliptic = words[0].lower() in ELLIPTIC - ENDS_LATER
+        assert not is_elliptic, f"{name} {option.opts[0]}: {text!r}"
+
+
+@EVERY
+def test_results_can_be_had_as_json(name: str, command: click.Command) -> None:
+    """Unless there is none but a file."""
+    if isinstance(command, click.Group) or command.name in WITHOUT_JSON:
+        return
+    assert any("--json" in option.opts for option in options_of(command)), name
+
+
+@EVERY
+def test_names_complete_and_suggest(name: str, command: click.Command) -> None:
+    """An option whose values are known completes them, and says which may have been meant for an unknown one."""
+    for parameter in command.params:
+        kind = parameter.type
+        place = f"{name} {parameter.name}"
+        assert not isinstance(kind, click.Choice) or isinstance(kind, Choice), f"{place}: ringsim.console.Choice"
+        if parameter.name in NAMES and not isinstance(kind, Choice | Quantity):
+            assert isinstance(kind, Name), f"{place}: ringsim.console.Name"
+
+
+@pytest.mark.parametrize("program", ["ringsim", "trainers"])
+def test_a_bare_program_prints_its_help(program: str) -> None:
+    """On stdout, which says what becomes of files and how completion is switched on."""
+    done = CliRunner().invoke(COMMANDS[program], [], prog_name=program, terminal_width=WIDTH)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == shown_help(program, COMMANDS[program])
+    said = " ".join(done.stdout.split())
+    assert "A file that exists is replaced by a new one when that is complete" in said
+    assert f"_{program.upper()}_COMPLETE=bash_source {program}" in said
+
+
+@pytest.mark.parametrize("program", ["ringsim", "trainers"])
+def test_ctrl_c_is_one_line(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And exit code 130."""
+    name = {"ringsim": "networks", "trainers": "compare"}[program]
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMANDS[f"{program} {name}"], "callback", interrupted)
+    done = CliRunner().invoke(COMMANDS[program], [name])
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", f"{program}: interrupted\n")
