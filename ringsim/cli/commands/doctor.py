@@ -7,7 +7,7 @@ import click
 
 from ringsim.console import examples, in_one_line, json_option, print_result
 from ringsim.machine import Level, MachineFinding, examine, read_machine
-from ringsim.text_table import align_columns
+from ringsim.text_table import WIDTH, align_columns
 
 IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
 
@@ -17,9 +17,9 @@ IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
 def doctor(as_json: bool) -> None:
     """Looks at this machine, and says what to expect of measurements on it.
 
-    It prints a line for each finding, ok, note or problem, with what it means for measurements and what to do: cores and
-    load, clock, the interface that Gloo will use, torch and its backends, shared memory, the testbed, GPUs. Nothing is
-    changed. The exit code is 1 if something makes measuring impossible, otherwise 0.
+    It prints a line for each finding, ok, note or problem, with what it means for measurements and what to do: cores
+    and load, clock, the interface that Gloo will use, torch and its backends, shared memory, the testbed, GPUs. Nothing
+    is changed. The exit code is 1 if something makes measuring impossible, otherwise 0.
     """
     findings = examine(read_machine())
     print_result(format_findings(findings), {"findings": [finding.as_dict() for finding in findings]}, as_json)
@@ -27,14 +27,14 @@ def doctor(as_json: bool) -> None:
         sys.exit(IMPOSSIBLE)
 
 
-def format_findings(findings: Sequence[MachineFinding]) -> str:
+def format_findings(findings: Sequence[MachineFinding], width: int | None = WIDTH) -> str:
     """Returns a line for each finding, and a sentence on what follows from all of them."""
     rows = [
         (finding.level.value, finding.subject, in_one_line(" ".join(filter(None, parts))))
         for finding in findings
         for parts in [(f"{finding.fact}.", finding.meaning, finding.advice)]
     ]
-    return "\n".join([*align_columns(rows), "", _summary(findings)])
+    return "\n".join([*align_columns(rows, width=width), "", _summary(findings)])
 
 
 def _summary(findings: Sequence[MachineFinding]) -> str:

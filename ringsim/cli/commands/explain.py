@@ -37,6 +37,11 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         advice = advise(schedule, network, size, build_other, bar.update)
     result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
     text = format_walkthrough(schedule, network, size, told, explanation, advice)
-    print_result(
-        text if wide else wrap_text(text, WIDTH, "    "), result | {"alternatives": advice_dict(advice)}, as_json
-    )
+    if not wide:
+        text = "\n".join(wrap_text(line, WIDTH, _indentation(line)) for line in text.splitlines())
+    print_result(text, result | {"alternatives": advice_dict(advice)}, as_json)
+
+
+def _indentation(line: str) -> str:
+    """Of what does not fit into the line: a little more than its own."""
+    return " " * (len(line) - len(line.lstrip()) + 2)

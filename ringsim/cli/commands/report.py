@@ -14,6 +14,7 @@ from ringsim.console import (
     require_one_stdout,
 )
 from ringsim.report import report_page
+from ringsim.text_table import wrap_text
 from ringsim.verdict import KINDS, MEASURE, judge, read_directory
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -47,6 +48,7 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
     text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
     with output_file(output) as file:
         file.write(text.encode())
-    lines = [f"{finding.topic.value} {finding.answer.replace('`', '')}" for finding in verdict.findings]
+    answers = [f"{finding.topic.value} {finding.answer.replace('`', '')}" for finding in verdict.findings]
+    lines = [wrap_text(answer, indent="  ") for answer in answers]
     findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]
     print_result("\n".join(lines), {"findings": findings}, as_json, output)
