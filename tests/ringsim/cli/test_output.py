@@ -1,9 +1,6 @@
 """What commands print and write: tables of 80 columns, files named -, and what the shell completes."""
 
-import io
 import json
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main
-from ringsim.console import Progress, progress_bar
+from ringsim.console import Progress
 from ringsim.measurements import Measurements
 from ringsim.network.file_reader import read_network
 from tests.ringsim.calibration.test_compared_run import TIMES
@@ -188,13 +185,6 @@ def test_python_files_of_recorded_runs_are_not_run(tmp_path: Path) -> None:
     assert any(path.name.startswith("run-all_reduce") for path in (tmp_path / "report").iterdir())
 
 
-class Terminal(io.StringIO):
-    """A stderr that is drawn on."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("network", [[], ["--network", "dgx-h100-cluster"], ["--network", "loopback"]])
 def test_a_long_simulation_shows_how_far_it_is(network: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the engine: all transfers are counted, and nothing is left of the line at the end."""
@@ -208,16 +198,3 @@ def test_a_long_simulation_shows_how_far_it_is(network: list[str], monkeypatch: 
     run("simulate", "--ranks", "16", *network)
     assert [line.split()[0] for line in shown] == ["simulating"]
     assert shown[0].endswith("480/480")
-
-
-def test_progress_is_on_stderr_and_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It appears when a command takes long, and is gone at its end."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with progress_bar(4, "simulating", delay_s=0.05) as progress:
-        for _ in range(4):
-            time.sleep(0.04)
-            progress.update(1)
-    assert "simulating  [" in terminal.getvalue()
-    assert " left" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\033[K")

@@ -233,7 +233,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_a_schedule_goes_out_and_comes_in_again(tmp_path: Path) -> None:
     """Exported, imported, proved and simulated, by commands."""
     path = tmp_path / "ring.xml"
-    assert run("export", "--format", "msccl", "--ranks", "4", "-o", str(path)) == (0, f"{path}\n")
+    assert run("export", "--format", "msccl", "--ranks", "4", "-o", str(path)) == (0, f"wrote {path}\n")
     code, output = run("import", str(path))
     assert code == 0
     assert output.splitlines() == [
@@ -249,7 +249,7 @@ def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
     """With the size and the rate that were given."""
     path = tmp_path / "ring.goal"
     options = ["--ranks", "2", "--size", "2000", "--reduce-bandwidth", "1GB/s", "-o", str(path)]
-    assert run("export", "--format", "goal", *options) == (0, f"{path}\n")
+    assert run("export", "--format", "goal", *options) == (0, f"wrote {path}\n")
     assert path.read_text().splitlines()[:5] == [
         "num_ranks 2",
         "rank 0 {",
