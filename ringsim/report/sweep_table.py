@@ -50,7 +50,9 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
-    notes = [line for note in _notes(sweep, network) for line in wrap_text(note, max(width, _NARROWEST), "  ")]
+    notes = [
+        line for note in _notes(sweep, network) for line in wrap_text(note, max(width, _NARROWEST), "  ").splitlines()
+    ]
     head = [wrap_text(line, width, "  ") for line in heading]
     return "\n\n".join(["\n".join([*head, *notes]), *blocks])
 

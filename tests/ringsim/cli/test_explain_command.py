@@ -18,7 +18,8 @@ def run(*arguments: str) -> str:
 
 def test_a_ring_of_four() -> None:
     """Each step in a sentence with its arithmetic, below the rule of its phase."""
-    lines = run("--ranks", "4", "--size", "1MiB").splitlines()
+    lines = run("--ranks", "4", "--size", "1MiB", "--wide").splitlines()
+    assert max(map(len, run("--ranks", "4", "--size", "1MiB").splitlines())) <= 80
     assert lines[:6] == [
         "all_reduce ring, 4 ranks, 1 MiB in 4 chunks of 256 KiB",
         "Every rank has a share of its own of every chunk; in the end every rank must hold the sum of all 4 shares of "
@@ -36,7 +37,7 @@ def test_a_ring_of_four() -> None:
 
 def test_a_broadcast() -> None:
     """The sentences alone."""
-    text = run("--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4")
+    text = run("--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4", "--wide")
     assert text.splitlines()[:6] == [
         "broadcast binomial_tree, 4 ranks, 64 MiB",
         "Rank 0 has all of the data; in the end every rank must hold it.",
@@ -49,7 +50,7 @@ def test_a_broadcast() -> None:
 
 def test_of_many_steps_only_some_are_told() -> None:
     """The first of each phase, and its last."""
-    lines = run("--ranks", "16", "--size", "1MiB").splitlines()
+    lines = run("--ranks", "16", "--size", "1MiB", "--wide").splitlines()
     start = lines.index("reduce-scatter, steps 0 to 14")
     assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 0 ", "  step 1 ", "  step 2 "]
     assert lines[start + 5] == "  steps 3 to 13 go on likewise"
@@ -60,7 +61,7 @@ def test_very_many_ranks() -> None:
     """What they cost, without their steps."""
     text = run("--ranks", "512", "--size", "1MiB", "--algorithm", "binomial_tree")
     assert "step 0" in text  # one chunk: few shares to follow
-    text = run("--ranks", "300", "--size", "1MiB")
+    text = run("--ranks", "300", "--size", "1MiB", "--wide")
     assert "Only the first 3 steps are told, as the shares of 300 ranks" in text
     assert "all-gather, steps 299 to 597\n  In step s rank r sends chunk (r - s - 1) mod 300" in text
     assert "What would help most, by simulation" in text
@@ -103,8 +104,3 @@ def test_one_rank() -> None:
     text = run("--ranks", "1")
     assert "One rank has nothing to send." in text
     assert "nothing of what was tried" in text
-
-
-def test_help_has_an_example() -> None:
-    """And whole sentences."""
-    assert "Example: ringsim explain --ranks 4 --size 1MiB --network gbe" in run("--help")
