@@ -65,15 +65,18 @@ class Progress:
             self.begin(phase, length)
         self.update(done - self.done)
 
-    def line(self) -> str:
-        """What is drawn."""
+    def line(self, width: int | None = None) -> str:
+        """What is drawn; where it does not fit into `width`, without the bar, and then cut."""
         if self.length is None:
             parts = [f"{self.phase} ...", str(self.done) if self.done else "", self.text]
         else:
             filled = min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
             bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}]"
             parts = [self.phase, bar, f"{self.done}/{self.length}", self._time_left(), self.text]
-        return "  ".join(filter(None, parts))
+        whole = "  ".join(filter(None, parts))
+        if self.length is not None and width is not None and len(whole) > width:
+            whole = "  ".join(filter(None, [parts[0], *parts[2:]]))
+        return whole[:width]
 
     def _time_left(self) -> str:
         (first_s, first_done), (last_s, last_done) = self._recent[0], self._recent[-1]
@@ -89,7 +92,7 @@ class Progress:
             return
         self._drawn_at = now
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"{CLEAR_LINE}{self.line()[:width]}", file=sys.stderr, nl=False)
+        click.echo(f"{CLEAR_LINE}{self.line(width)}", file=sys.stderr, nl=False)
 
 
 def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay_s: float = 0.0) -> Progress:

@@ -108,4 +108,6 @@ def test_the_line_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     with progress_bar(4, "training" * 10) as progress:
         progress.update(1, "loss" * 40)
+        assert progress.line(1000) == progress.line()
+        assert progress.line(260) == progress.line().replace(f"[{'#' * 6}{' ' * 18}]  ", "")
     assert max(map(len, terminal.getvalue().split("\r\033[K"))) == 39
