@@ -57,6 +57,15 @@ ALGORITHM = Name("name", known_algorithms)
 NETWORK = Name("name", lambda _: preset_names())
 
 
+trust_option = click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="FILE.py:FUNCTION",
+    help="A Python file that the measurements name as an algorithm is run only if you name it here.",
+)
+
+
 def algorithm_options(command: Command) -> Command:
     """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`.
 

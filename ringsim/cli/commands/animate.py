@@ -9,11 +9,11 @@ from click.core import ParameterSource
 
 from ringsim.analysis import Animation, make_animation
 from ringsim.calibration import compare_run
-from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.cli.options import network_options, schedule_options, size_option, trust_option
 from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, Cluster
-from ringsim.registry import build
+from ringsim.registry import build, build_recorded
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule, permute_ranks
 
@@ -44,6 +44,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
     help="The run that this file of ringsim measure has recorded is shown beside its prediction for --network; of "
     "several, it is the one of --algorithm, else the first.",
 )
+@trust_option
 @click.option("-o", "--output", type=ANIMATION, help="A page is written to this file, .html; or a film, .gif or .mp4.")
 def animate(
     schedule: Schedule,
@@ -51,6 +52,7 @@ def animate(
     size: int,
     compared: str | None,
     measured: Path | None,
+    trusted: tuple[str, ...],
     output: Path | None,
 ) -> None:
     """Shows a collective as it happens: who sends what to whom, what each rank holds, and when.
@@ -60,7 +62,7 @@ def animate(
     """
     _refuse_together(compared, measured)
     if measured:
-        animations = _predicted_and_measured(measured, network)
+        animations = _predicted_and_measured(measured, network, trusted)
     elif compared:
         others = _compared(compared, schedule, size)
         animations = [make_animation(other, network, size, name=name) for name, other in others.items()]
@@ -113,12 +115,12 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
     return {name: permute_ranks(other, placement) for name, other in schedules.items()}
 
 
-def _predicted_and_measured(path: Path, network: AnyNetwork) -> list[Animation]:
+def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[Animation]:
     """The recorded run as it is predicted for `network`, and as it was."""
     run = _recorded_run(path)
     name = network.name if isinstance(network, Cluster) else "uniform"
-    compared = compare_run(run, network, name)
-    schedule = build(run.collective, run.algorithm, run.num_ranks, run.size_bytes)
+    compared = compare_run(run, network, name, trusted)
+    schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     return [
         make_animation(schedule, network, run.size_bytes, name=f"{run.algorithm}, {side}", timeline=timeline)
         for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))

@@ -10,7 +10,7 @@ import click
 
 from ringsim.calibration import Comparison, compare_logs, compare_measurements, compare_run, picture_names
 from ringsim.cli.inputs import Timings, timings_options
-from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option
+from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option, trust_option
 from ringsim.console import (
     Progress,
     Quantity,
@@ -51,13 +51,7 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
     type=SHARE,
     help="The exit code is 1 if the median |error| of held-out cells is more than this share: 10%.",
 )
-@click.option(
-    "--trust",
-    "trusted",
-    multiple=True,
-    metavar="FILE.py:FUNCTION",
-    help="A Python file that the measurements name as an algorithm is run only if you name it here.",
-)
+@trust_option
 @style_option
 @wide_option
 @json_option

@@ -1,5 +1,6 @@
 """`ringsim animate`, by click's runner."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,17 @@ def test_a_file_without_a_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["animate", "--measured", str(path)])
     assert result.exit_code == 2
     assert result.stderr == f"ringsim: {path}: holds no recorded run: ringsim measure makes a file that does\n"
+
+
+def test_a_python_file_that_a_record_names_is_run_only_if_it_is_trusted(tmp_path: Path) -> None:
+    """Whoever made the file of measurements chose the name."""
+    own = tmp_path / "own.py"
+    own.write_text("from pathlib import Path\nPath('ran').touch()\nfrom ringsim import ring_all_reduce as own\n")
+    measured = tmp_path / "measured.json"
+    Measurements(4, {}, runs=(replace(made_run(num_ranks=4), algorithm=f"{own}:own"),)).save(measured)
+    result = CliRunner().invoke(
+        main, ["animate", "--measured", str(measured), *UNIFORM, "-o", str(tmp_path / "a.html")]
+    )
+    assert result.exit_code == 2
+    assert f"give --trust {own}:own" in result.stderr
+    assert list(Path().glob("ran")) == []
