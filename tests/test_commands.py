@@ -74,6 +74,7 @@ def test_every_help_has_an_example_that_can_be_typed(
     """All its options exist, and take the values that it gives."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "order.json").write_text("[1, 0]")
+    (tmp_path / "run").mkdir()
     shown = examples_of(command)
     assert shown, f"give epilog=examples(...) to {name}"
     for line in shown:
