@@ -35,7 +35,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report site
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow"

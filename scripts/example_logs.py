@@ -14,12 +14,19 @@ from ringsim import Collective, load_network
 from ringsim.analysis import busbw_bytes_per_s
 from ringsim.calibration.protocol_time import Question, predict
 from ringsim.console import OneLineCommand
+from ringsim.units import plural
 
 NETWORK = Path(__file__).parents[1] / "docs" / "networks" / "calibrated.toml"
 RANKS_PER_HOST = 8
 NOISE = 0.02  # standard deviation of the logarithm of a time, as of a quiet cluster
 SIZES = [2**exponent for exponent in range(10, 33, 2)]  # 1 KiB to 4 GiB
-LOGS = ((Collective.ALL_GATHER, 2), (Collective.ALL_REDUCE, 2), (Collective.ALL_REDUCE, 8))  # with the number of hosts
+LOGS = (
+    (Collective.ALL_GATHER, 1),
+    (Collective.ALL_GATHER, 2),
+    (Collective.ALL_REDUCE, 1),
+    (Collective.ALL_REDUCE, 2),
+    (Collective.ALL_REDUCE, 8),
+)  # with the number of hosts
 HEAD = (
     "#                                                              out-of-place                       in-place",
     "#       size         count      type   redop    root"
@@ -66,7 +73,7 @@ def main(folder: Path) -> None:
     """Write the logs into FOLDER, which is made if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     for collective, num_hosts in LOGS:
-        path = folder / f"{collective.value}-{num_hosts}nodes.log"
+        path = folder / f"{collective.value}-{plural(num_hosts, 'node').replace(' ', '')}.log"
         path.write_text("".join(f"{line}\n" for line in log_lines(collective, num_hosts)))
         click.echo(f"wrote {path}")
 

@@ -4,13 +4,24 @@ import os
 
 import torch.distributed as dist
 
+from collectives.calls.own_algorithm import build_proved, named_with_digest
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, TEXT_BYTES, ObjectAllGather, Tag, has_backend, resolve, state_of
+from collectives.runtime import (
+    CPU,
+    TEXT_BYTES,
+    CollectiveQueue,
+    FingerprintCheck,
+    ObjectAllGather,
+    Tag,
+    has_backend,
+    resolve,
+    state_of,
+)
 from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
 from ringsim.files import quoted
-from ringsim.network import AnyNetwork
-from ringsim.registry import build, is_built_in
-from ringsim.schedule import Collective, Schedule, verify
+from ringsim.network import AnyNetwork, Cluster, Network, load_network
+from ringsim.registry import build
+from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 
 # What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
@@ -92,11 +103,12 @@ def require_network(group: dist.ProcessGroup) -> None:
         )
 
 
-def use_network(network: AnyNetwork, group: dist.ProcessGroup | None = None) -> None:
+def use_network(network: AnyNetwork | str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
     """Let the algorithm "auto" choose by simulating on `network`, from now on, instead of probing the group first.
 
-    network: the same on every rank, as this is to be called on all of them; such as `ringsim.load_network` reads.
-    group: the default group if None. Raises ValueError if there is no such group.
+    network: the same on every rank, as this is to be called on all of them; or what `ringsim.load_network` takes, the
+    name of a preset or a file.
+    group: the default group if None. Raises ValueError if there is no such group or network, or the file is wrong.
 
         >>> collectives.use_network(ringsim.Network(latency_s=20e-6, bandwidth_bytes_per_s=1e9))
         >>> tensor = torch.ones(3)
@@ -104,7 +116,10 @@ def use_network(network: AnyNetwork, group: dist.ProcessGroup | None = None) -> 
         >>> tensor
         tensor([2., 2., 2.])
     """
-    chooser_of(resolve(group)).use(network)
+    chosen = load_network(os.fspath(network)) if isinstance(network, str | os.PathLike) else network
+    if not isinstance(chosen, Network | Cluster):
+        raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, a Cluster, or a preset or FILE.toml")
+    chooser_of(resolve(group)).use(chosen)
 
 
 def add_candidate(
@@ -117,26 +132,28 @@ def add_candidate(
     group: the default group if None.
 
     Raises ValueError for an algorithm that there is not for this collective and number of ranks, for a name of more
-    than 256 bytes, and if there is no such group; ScheduleError for an algorithm that is wrong.
+    than 256 bytes, and if there is no such group; ScheduleError for an algorithm that is wrong; MismatchError, on every
+    rank, if the ranks differ in the algorithm or in what their files make of it.
 
         >>> collectives.add_candidate("double_binary_tree")
     """
-    group, collective = resolve(group), Collective(collective)
-    if len(algorithm.encode()) > TEXT_BYTES:  # as rank 0 tells it to the others
-        raise ValueError(f"algorithm {quoted(algorithm)}: its name must have at most {TEXT_BYTES} bytes")
-    build_proved(collective, algorithm, group.size())
+    group, collective = resolve(group), _collective(collective)
+    if not isinstance(algorithm, str) or len(algorithm.encode()) > TEXT_BYTES:  # as rank 0 tells it to the others
+        raise ValueError(
+            f"algorithm {quoted(algorithm)}: must be a name, such as FILE.py:FUNCTION, of at most {TEXT_BYTES} bytes"
+        )
+    schedule = build_proved(collective, algorithm, group.size())
+    state = state_of(group)
+    words = f"add_candidate to {collective.value}: {named_with_digest(algorithm, schedule)}"
+    state.part(CollectiveQueue).run(lambda: state.part(FingerprintCheck).compare(words))
     chooser_of(group).add(collective, algorithm)
 
 
-def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Returns the schedule, proved if it is a user's own: the result of a wrong one would be wrong in silence.
-
-    Raises ValueError as `build` does, and ScheduleError, with the grid that shows the fault, for one that is wrong.
-    """
-    schedule = build(collective, algorithm, num_ranks, size_bytes)
-    if not is_built_in(collective, algorithm):
-        verify(schedule)
-    return schedule
+def _collective(name: Collective | str) -> Collective:
+    known = [collective.value for collective in Collective]
+    if not isinstance(name, Collective) and name not in known:
+        raise ValueError(f"collective {quoted(name)}: must be one of {', '.join(known)}")
+    return Collective(name)
 
 
 def num_cores() -> int:

@@ -7,7 +7,8 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
-from collectives.calls.algorithm_choice import Chooser, build_proved, require_network
+from collectives.calls.algorithm_choice import Chooser, require_network
+from collectives.calls.own_algorithm import build_proved, named_with_digest
 from collectives.calls.reduction import Reduction
 from collectives.runtime import (
     CPU,
@@ -59,6 +60,7 @@ class Executors:
 
     def __init__(self, _: dist.ProcessGroup) -> None:
         self.by_key: dict[tuple[Collective, str, int, int], Executor] = {}
+        self.compared_names: dict[tuple[Collective, str], str] = {}  # of algorithms, as fingerprints have them
 
 
 class CollectiveCall:
@@ -118,6 +120,8 @@ class CollectiveCall:
         if key not in executors:
             schedule = build_proved(collective, algorithm, self.num_ranks, size_bytes)
             executors[key] = Executor(schedule, self.group, root)
+            names = self._state.part(Executors).compared_names
+            names[collective, algorithm] = named_with_digest(algorithm, schedule)
         return executors[key]
 
     def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:
@@ -127,6 +131,7 @@ class CollectiveCall:
         details: what else all ranks must have alike.
         """
         collective, algorithm, root = self.key
+        algorithm = self._state.part(Executors).compared_names.get((collective, algorithm), algorithm)
         return Fingerprint(
             name, tensor.numel(), tensor.dtype, details, algorithm, root if collective in ROOTED else None
         )

@@ -68,7 +68,8 @@ class ProbeNoise:
         low, high = self.predicted.off_by
         return (
             f"this machine was busy: a message of {format_size(self.probe.size_bytes)} took {format_time(low_s)} to "
-            f"{format_time(high_s)}; measure again, or expect predictions off by {low:+.0%} to {high:+.0%}"
+            f"{format_time(high_s)}; measure again; from the noise of the probes alone predictions may be off by "
+            f"{low:+.0%} to {high:+.0%}"
         )
 
 

@@ -41,10 +41,11 @@ from ringsim.algorithms import (
 )
 from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.user_file import build_from_file
-from ringsim.schedule import Collective, Schedule, split
+from ringsim.schedule import Collective, Schedule, split, verify
 from ringsim.suggestions import suggestion
 
 MAX_SEGMENTS = 2**16
+MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
 Algorithm = Callable[[int], Schedule]
 
 ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
@@ -117,14 +118,15 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
     one.
 
     Raises ValueError for a name that the collective does not have, for less than one rank, and for whatever
-    is wrong with the user's file; ScheduleError for an MSCCL program that cannot be a Schedule.
+    is wrong with the user's file; ScheduleError for a user's own schedule that `verify` refuses. It is proved here for
+    up to about 160 ranks; a larger one takes too long to be proved each time.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
     if algorithm.endswith(SUFFIX):
-        return build_from_msccl(collective, algorithm, num_ranks)
+        return _proved_if_small(build_from_msccl(collective, algorithm, num_ranks))
     if ":" in algorithm:
-        return build_from_file(collective, algorithm, num_ranks)
+        return _proved_if_small(build_from_file(collective, algorithm, num_ranks))
     name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
         known = [name for owner, name in ALGORITHMS if owner is collective]
@@ -157,6 +159,13 @@ def build_recorded(
             f"--trust {algorithm}"
         )
     return build(collective, algorithm, num_ranks, size_bytes)
+
+
+def _proved_if_small(schedule: Schedule) -> Schedule:
+    """A user's own schedule, proved if that takes no more than a second or so."""
+    if schedule.num_ranks**2 * schedule.num_chunks <= MAX_COUNTS_PROVED:
+        verify(schedule)
+    return schedule
 
 
 def is_built_in(collective: Collective, algorithm: str) -> bool:

@@ -1,6 +1,7 @@
 """A user's own algorithm: a function in a Python file, named as `FILE.py:FUNCTION`."""
 
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,4 +63,11 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
         return function(argument)
     except (Exception, SystemExit) as error:
         message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise ValueError(f"algorithm {algorithm!r}: it raised {message}") from error
+        raise ValueError(f"algorithm {algorithm!r}: {_place(algorithm, error)}it raised {message}") from error
+
+
+def _place(algorithm: str, error: BaseException) -> str:
+    """The last line of the user's file that was being executed, for the message; "" where there is none."""
+    file = algorithm.rpartition(":")[0]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
+    return f"line {lines[-1]}: " if lines else ""

@@ -27,8 +27,16 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    notes = [method, "", *format_fit_statement(fit.cases, fit.errors)]
+    notes = [method, "", *format_fit_statement(fit.cases, fit.errors), *_untold(fit)]
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
+
+
+def _untold(fit: LogFit) -> list[str]:
+    """What no log tells, and the network therefore takes to cost nothing."""
+    shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
+    if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
+        return ["no log of one host alone: within a host a byte takes no time on this network; add such a log"]
+    return []
 
 
 def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:

@@ -81,9 +81,12 @@ def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
 
 
 def _advice(advice: Advice, *, is_uniform: bool) -> Iterator[str]:
-    yield from _alternatives(advice)
     if is_uniform:
-        yield "Every pair of ranks has a link of its own here, which flatters what sends to many: see --network."
+        yield (
+            "Every pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
+            "once uses several links, where a ring uses one. Where a rank has one NIC (--network) that gain is gone."
+        )
+    yield from _alternatives(advice)
 
 
 def _alternatives(advice: Advice) -> Iterator[str]:

@@ -192,6 +192,17 @@ class ListedSteps(Steps):
         return self._steps[index]
 
 
+def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
+    """(num_transfers, 4): the transfers of a step; raises ScheduleError for what is no transfer."""
+    for row in rows:
+        if len(row) != len(Transfer._fields):
+            raise ScheduleError(f"step {step}: {row} is no transfer: it must have {', '.join(Transfer._fields)}")
+        for name, value in zip(Transfer._fields, row, strict=True):
+            if not isinstance(value, int | np.integer | np.bool_):
+                raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
 def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int, num_chunks: int) -> None:
     """Raise ScheduleError for the first transfer that names a rank or chunk that there is not, or one rank twice."""
     named = (("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks))
@@ -244,7 +255,7 @@ class Schedule(Displayed):
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        tables = (np.array([tuple(row) for row in rows], dtype=np.int64).reshape(-1, 4) for rows in steps)
+        tables = (_table(index, [tuple(row) for row in rows]) for index, rows in enumerate(steps))
         columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
         return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
 

@@ -124,7 +124,8 @@ class _Verifier:
     def _check_send(self, index: int, transfer: Transfer, data_dependency: int) -> None:
         src, dst, chunk, _ = transfer
         if not self._counts[src, chunk].any():
-            self._fail(index, src, f"chunk {chunk} is sent to rank {dst}, but the rank does not hold it")
+            fault = f"chunk {chunk} is sent to rank {dst}, but rank {src} does not hold it"
+            self._fail(index, src, fault, marked=dst)  # in the grid, sends stand where they are received
         written = int(self._last_write[src, chunk])
         if data_dependency != written:
             self._fail(
@@ -195,8 +196,8 @@ class _Verifier:
         place = "never written" if step == NEVER else f"see step {step}"
         self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")
 
-    def _fail(self, step: int, rank: int | None, fault: str) -> NoReturn:
+    def _fail(self, step: int, rank: int | None, fault: str, marked: int | None = None) -> NoReturn:
         where = "at the start" if step == NEVER else f"step {step}"
         place = where if rank is None else f"{where}, rank {rank}"
         message = f"{self._schedule}: {place}: {fault}"
-        raise ScheduleError(f"{message}\n{draw_grid(self._schedule, step, rank)}")
+        raise ScheduleError(f"{message}\n{draw_grid(self._schedule, step, rank if marked is None else marked)}")

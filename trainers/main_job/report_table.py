@@ -48,7 +48,7 @@ def _footnotes(report: dict[str, Any]) -> list[str]:
     batch_size, num_ranks = report["train"]["batch_size"], report["num_ranks"]
     batch = describe_batch(batch_size * num_ranks, num_ranks)
     drifting = [result["strategy"] for result in results if not result["parameters_identical"]]
-    but_none = " but none" if "none" in drifting else ""
+    but_none = " except `none`" if "none" in drifting else ""
     identical = f"with every strategy{but_none} all ranks hold bit-identical parameters"
     if differing := [name for name in drifting if name != "none"]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"

@@ -128,7 +128,10 @@ def _moment(run: Animation, time_s: float) -> tuple[str, str]:
     if run.stall is not None and time_s >= run.stall.until_s:
         hanging = next((rank for rank in run.stall.ranks if rank.doing != "waits"), run.stall.ranks[0])
         sentence = f"rank {hanging.rank} hangs, and all others wait: nothing more can happen"
-    return f"{phase.name}: step {step} of 0 to {len(run.sentences) - 1}", f"{sentence[0].upper()}{sentence[1:]}."
+    return (
+        f"{phase.name}: step {step} (the steps are 0 to {len(run.sentences) - 1})",
+        f"{sentence[0].upper()}{sentence[1:]}.",
+    )
 
 
 def _save_gif(film: Film, path: Path, on_progress: OnProgress) -> None:

@@ -1,5 +1,6 @@
 """`algorithm="auto"`: chosen by simulation, once, and the same on all ranks."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,72 @@ def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
     """In one line that says what there is, or how long a name may be."""
     ((unknown, long),) = ranks.run(refusals, num_ranks=1)
     assert unknown.startswith("algorithm 'no_such': all_reduce has ring,")
-    assert long.endswith("its name must have at most 256 bytes")
+    assert long.endswith("must be a name, such as FILE.py:FUNCTION, of at most 256 bytes")
+
+
+def mistaken(group: dist.ProcessGroup) -> list[str]:
+    """What is said of arguments of the wrong kind; afterwards the group is as good as before."""
+    said = []
+    for call in (
+        lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
+        lambda: collectives.add_candidate("ring", "allgather", group),
+        lambda: collectives.use_network(3, group),  # type: ignore[arg-type]
+        lambda: collectives.use_network("no-such.toml", group),
+    ):
+        with pytest.raises((ValueError, OSError)) as error:
+            call()
+        said.append(str(error.value))
+    collectives.use_network("gbe", group)
+    collectives.all_reduce(tensor := torch.ones(2), group=group, algorithm="auto")
+    return [*said, str(tensor.tolist())]
+
+
+def test_arguments_of_the_wrong_kind_are_refused_at_once(ranks: RankPool) -> None:
+    """And a network may be a preset or a file, as on the command line."""
+    (said, other) = ranks.run(mistaken, num_ranks=2)
+    assert said == other
+    assert "must be a name, such as FILE.py:FUNCTION" in said[0]
+    assert said[1].startswith("collective 'allgather': must be one of all_reduce, ")
+    assert said[2].startswith("network 3: must be a ringsim.Network, a Cluster, or a preset or FILE.toml")
+    assert "no-such.toml" in said[3]
+    assert said[4] == "[2.0, 2.0]"
+
+
+# An all-gather by one step in which every rank sends to every other; with the rows in the other order on some ranks.
+ORDERED_FILE = """
+from ringsim import Collective, Schedule, Transfer
+
+def gather(n):
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    rows = [Transfer(a, b, a, False) for a, b in sorted(pairs, reverse={reverse})]
+    return Schedule.from_transfers(Collective.ALL_GATHER, "gather", n, n, [rows])
+"""
+
+
+def different_files(group: dist.ProcessGroup, files: list[str]) -> tuple[str, str, list[float]]:
+    """What is said where this rank's file gives another schedule under the same name; and a call after it."""
+    os.chdir(files[group.rank()])
+    whole, share = torch.empty(group.size()), torch.tensor([float(group.rank())])
+    with pytest.raises(collectives.MismatchError) as called:
+        collectives.all_gather_into_tensor(whole, share, group=group, algorithm="own.py:gather")
+    with pytest.raises(collectives.MismatchError) as added:
+        collectives.add_candidate("own.py:gather", "all_gather", group)
+    collectives.all_gather_into_tensor(whole, share, group=group)
+    return str(called.value), str(added.value), whole.tolist()
+
+
+def test_different_files_under_one_name_are_noticed(tmp_path: Path) -> None:
+    """Each is correct by itself; together they would put chunks into wrong places."""
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder, reverse in zip(folders, (False, True), strict=True):
+        folder.mkdir()
+        (folder / "own.py").write_text(ORDERED_FILE.format(reverse=reverse))
+    with RankPool(2, tmp_path) as pool:
+        results = pool.run(different_files, [str(folder) for folder in folders])
+    for called, added, whole in results:
+        assert "own.py:gather (schedule " in called
+        assert "add_candidate to all_gather: own.py:gather (schedule " in added
+        assert whole == [0.0, 1.0]
 
 
 def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:

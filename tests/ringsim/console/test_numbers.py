@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim.console.numbers import parse_numbers
+from ringsim.console.numbers import parse_numbers, parse_share
 from ringsim.units import parse_size
 
 
@@ -42,3 +42,10 @@ def test_anything_else_is_refused(text: str, message: str) -> None:
     """The error shows the part and what it should be like."""
     with pytest.raises(ValueError, match=message):
         parse_numbers(text, parse_size, factor=4)
+
+
+def test_a_share_above_one_needs_a_sign() -> None:
+    """5 is rather meant as 5 % than as 500 %."""
+    assert (parse_share("5%"), parse_share("0.05"), parse_share("150%")) == (0.05, 0.05, 1.5)
+    with pytest.raises(ValueError, match="'5': a share above 1 must be written with a sign: 5%"):
+        parse_share("5")

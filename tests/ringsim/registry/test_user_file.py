@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim import Collective
+from ringsim import Collective, ScheduleError
 from ringsim.registry import build
 from ringsim.schedule import verify
 
@@ -53,9 +53,24 @@ def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
     path = in_file(tmp_path, EXCHANGE)
     before = path.stat()
     build(Collective.ALL_REDUCE, f"{path}:exchange", 2)
-    path.write_text(EXCHANGE.replace("num_ranks, 1, [[", "num_ranks, 7, [["))
+    path.write_text(EXCHANGE.replace("Pair(0, 1)", "Pair(1, 0)"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert build(Collective.ALL_REDUCE, f"{path}:exchange", 2).num_chunks == 7
+    (step,) = build(Collective.ALL_REDUCE, f"{path}:exchange", 2).steps
+    assert [transfer.src for transfer in step] == [1, 0]
+
+
+def test_it_is_proved_wherever_it_is_used(tmp_path: Path) -> None:
+    """A wrong one would else be simulated, ranked and drawn as if it were right."""
+    wrong = in_file(tmp_path, EXCHANGE.replace("[[there, back]]", "[[there]]"))
+    with pytest.raises(ScheduleError, match="rank 0: chunk 0 ends with rank 1 counted 0 times"):
+        build(Collective.ALL_REDUCE, f"{wrong}:exchange", 2)
+
+
+def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
+    """Of the user's file, the last one that was being executed."""
+    path = in_file(tmp_path, "def helper(n):\n    return {}[n]\n\ndef broken(n):\n    return helper(n)\n")
+    with pytest.raises(ValueError, match=r"line 2: it raised KeyError: 6"):
+        build(Collective.ALL_REDUCE, f"{path}:broken", 6)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +79,12 @@ def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
         ("def other(n): pass", "there is no function 'mine' in '{path}'"),
         ("mine = 3", "there is no function 'mine' in '{path}'"),
         ("def mine(n)", "it raised SyntaxError: expected ':' (my.py, line 1)"),
-        ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def mine(n): return 1 / (n - 2)", "it raised ZeroDivisionError: division by zero"),
-        ("def mine(n): raise RuntimeError('two\\n  lines')", "it raised RuntimeError: two lines"),
-        ("def mine(n): raise RuntimeError", "it raised RuntimeError"),
-        ("raise SystemExit(0)", "it raised SystemExit: 0"),
-        ("def mine(n): raise SystemExit", "it raised SystemExit"),
+        ("import no_such_module", "line 1: it raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def mine(n): return 1 / (n - 2)", "line 1: it raised ZeroDivisionError: division by zero"),
+        ("def mine(n): raise RuntimeError('two\\n  lines')", "line 1: it raised RuntimeError: two lines"),
+        ("def mine(n): raise RuntimeError", "line 1: it raised RuntimeError"),
+        ("raise SystemExit(0)", "line 1: it raised SystemExit: 0"),
+        ("def mine(n): raise SystemExit", "line 1: it raised SystemExit"),
         ("def mine(): pass", "it raised TypeError: mine() takes 0 positional arguments but 1 was given"),
         ("def mine(n): return [n]", "it returned list, not a Schedule"),
         ("def mine(n): pass", "it returned NoneType, not a Schedule"),

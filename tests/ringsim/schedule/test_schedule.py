@@ -82,3 +82,23 @@ def test_a_schedule_has_a_rank() -> None:
     """Whoever makes it, the message is the same."""
     with pytest.raises(ValueError, match="^num_ranks 0: must be at least 1$"):
         Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 0, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((0, 1.5, 0, False), "step 1: dst 1.5 is not a whole number"),
+        ((0, 1, 4 / 2, False), "step 1: chunk 2.0 is not a whole number"),
+        ((0, 1, 0), r"step 1: \(0, 1, 0\) is no transfer: it must have src, dst, chunk, reduce"),
+    ],
+)
+def test_what_is_no_transfer_is_refused(row: tuple, message: str) -> None:
+    """With its step; a fraction, as of n/2 for n//2, would else become another rank in silence."""
+    with pytest.raises(ScheduleError, match=message):
+        Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 2, 1, [[Transfer(0, 1, 0, True)], [row]])
+
+
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    """As ranks are that come out of its arrays."""
+    step = [Transfer(*np.array([0, 1, 0]), np.bool_(True)), Transfer(np.int32(1), 0, 0, True)]
+    assert Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 2, 1, [step]).num_transfers == 2

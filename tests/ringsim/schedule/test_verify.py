@@ -91,7 +91,7 @@ def test_sending_what_one_does_not_hold_is_refused() -> None:
     rows = ring_rows(Collective.ALL_GATHER)
     rows[0][2] = rows[0][2]._replace(chunk=0)
     fault = fault_of(rebuilt(rows, Collective.ALL_GATHER))
-    assert fault.endswith("step 0, rank 2: chunk 0 is sent to rank 3, but the rank does not hold it")
+    assert fault.endswith("step 0, rank 2: chunk 0 is sent to rank 3, but rank 2 does not hold it")
 
 
 @st.composite

@@ -80,7 +80,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert report["max_loss_difference"] < 1e-3
     assert format_report(report) in done.stdout
     said = " ".join(done.stdout.split())
-    assert "with every strategy but none all ranks hold bit-identical parameters" in said
+    assert "with every strategy except `none` all ranks hold bit-identical parameters" in said
     assert "2 ranks, batch 4 per rank, 8 in all, " in said
     assert [line for line in done.stderr.splitlines() if line.startswith("wrote ")] == [
         *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.json")),

@@ -40,7 +40,7 @@ class Section {
     const most = Math.max(0, ...pageData.runs.flatMap(({ firstRow }) => firstRow.slice(1).map((row, step) => row - firstRow[step])));
     this.maxLines = several ? MAX_LINES_BESIDE : MAX_LINES;
     const lines = Math.ceil(Math.min(most, this.maxLines + 1) / (several ? 1 : 2));
-    this.transfers.style.height = `${1.5 * lines}em`;
+    this.transfers.style.setProperty("--lines", lines);
   }
 
   add(name, className = "", text = "") {
@@ -64,7 +64,7 @@ class Section {
       return;
     }
     const before = tick <= 0 && step === 0;
-    this.phase.textContent = `${phase.name}: step ${step} of 0 to ${run.numSteps - 1}`;
+    this.phase.textContent = `${phase.name}: step ${step} (the steps are 0 to ${run.numSteps - 1})`;
     const sentence = run.sentences[step];
     const over = run.end <= tick && !run.stalled.length ? ` Done after ${run.time}.` : "";
     this.sentence.textContent = `${before ? `${INTRODUCTION} Then ` : ""}${before ? sentence : capital(sentence)}.${over}`;

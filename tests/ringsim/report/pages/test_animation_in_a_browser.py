@@ -66,15 +66,19 @@ def texts(dom: str, css_class: str) -> list[str]:
     [
         (
             0,
-            "reduce-scatter: step 0 of 0 to 5",
+            "reduce-scatter: step 0 (the steps are 0 to 5)",
             "Every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds",
         ),
         (
             2,
-            "reduce-scatter: step 2 of 0 to 5",
+            "reduce-scatter: step 2 (the steps are 0 to 5)",
             "Every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds",
         ),
-        (3, "all-gather: step 3 of 0 to 5", "Every rank r sends chunk r to rank (r + 1) mod 4, which copies it"),
+        (
+            3,
+            "all-gather: step 3 (the steps are 0 to 5)",
+            "Every rank r sends chunk r to rank (r + 1) mod 4, which copies it",
+        ),
     ],
 )
 def test_an_address_leads_to_a_step(show: Show, step: int, phase: str, sentence: str) -> None:
