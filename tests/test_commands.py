@@ -1,6 +1,7 @@
 """What holds for every command of all three packages, whoever adds one."""
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -32,6 +33,7 @@ def all_commands() -> dict[str, click.Command]:
     return commands
 
 
+ROOT = Path(__file__).parents[1]
 COMMANDS = all_commands()
 EVERY = pytest.mark.parametrize(("name", "command"), COMMANDS.items(), ids=COMMANDS)
 
@@ -148,3 +150,13 @@ def test_ctrl_c_is_one_line(program: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(COMMANDS[f"{program} {name}"], "callback", interrupted)
     done = CliRunner().invoke(COMMANDS[program], [name])
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", f"{program}: interrupted\n")
+
+
+def test_make_demo_starts_what_can_be_started() -> None:
+    """The first command of the README: its options exist, and it leaves what the README says."""
+    done = subprocess.run(["make", "-n", "demo", "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True, check=True)
+    *_, last = done.stdout.splitlines()
+    words = shlex.split(last.replace("/nowhere/bin/", ""))
+    assert words[0] == "torchrun"
+    parse(words)
+    assert words[-2:] == ["--output", "report"]
