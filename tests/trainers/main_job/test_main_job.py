@@ -83,7 +83,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert "with every strategy except `none` all ranks hold bit-identical parameters" in said
     assert "2 ranks, batch 4 per rank, 8 in all, " in said
     assert [line for line in done.stderr.splitlines() if line.startswith("wrote ")] == [
-        *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.json")),
+        *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.html", "report.json")),
         f"wrote {profile}",
     ]
     assert "training" not in done.stderr
