@@ -90,7 +90,7 @@ def test_an_algorithm_for_some_numbers_of_ranks_is_skipped_for_others(tmp_path: 
         "    if n % 2:\n        raise ValueError('only even\\nnumbers')\n    return ring_all_reduce(n)\n"
     )
     sweep = run_sweep(ALL_REDUCE, [f"{path}:even"], [3, 4], [8], {"fast": FAST})
-    assert sweep.cells[0].skipped == f"algorithm '{path}:even': it raised ValueError: only even numbers"
+    assert sweep.cells[0].skipped == f"algorithm '{path}:even': line 6: it raised ValueError: only even numbers"
     assert sweep.cells[1].time_s
     assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
 

@@ -103,7 +103,7 @@ def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     assert run("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark").exit_code == 2
 
 
-@pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 0)])
+@pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 2)])
 def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path, share: str, exit_code: int) -> None:
     """Without it any error is a result."""
     run("calibrate", logs[0], "-o", tmp_path / "net.toml")
