@@ -4,7 +4,7 @@ import os
 
 import torch.distributed as dist
 
-from collectives.calls.own_algorithm import build_proved, named_with_digest
+from collectives.calls.own_algorithm import named_with_digest
 from collectives.probes import Blocks, probe
 from collectives.runtime import (
     CPU,
@@ -20,7 +20,7 @@ from collectives.runtime import (
 from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
 from ringsim.files import quoted
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
-from ringsim.registry import build
+from ringsim.registry import build, build_proved
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
 

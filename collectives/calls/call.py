@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.calls.algorithm_choice import Chooser, require_network
-from collectives.calls.own_algorithm import build_proved, named_with_digest
+from collectives.calls.own_algorithm import named_with_digest
 from collectives.calls.reduction import Reduction
 from collectives.runtime import (
     CPU,
@@ -28,7 +28,7 @@ from collectives.runtime import (
     resolve,
     state_of,
 )
-from ringsim.registry import size_variant
+from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"

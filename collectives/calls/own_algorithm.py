@@ -1,22 +1,11 @@
-"""A user's own algorithm on real ranks: proved before it runs, and compared, since each rank reads its own file."""
+"""`named_with_digest`: by which ranks compare a user's own algorithm, since each of them reads its own file."""
 
 import hashlib
 
 import numpy as np
 
-from ringsim.registry import build, is_built_in
-from ringsim.schedule import Collective, Schedule, verify
-
-
-def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """Returns the schedule, proved if it is a user's own: the result of a wrong one would be wrong in silence.
-
-    Raises ValueError as `build` does, and ScheduleError, with the grid that shows the fault, for one that is wrong.
-    """
-    schedule = build(collective, algorithm, num_ranks, size_bytes)
-    if not is_built_in(collective, algorithm):
-        verify(schedule)
-    return schedule
+from ringsim.registry import is_built_in
+from ringsim.schedule import Schedule
 
 
 def named_with_digest(algorithm: str, schedule: Schedule) -> str:

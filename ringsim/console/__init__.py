@@ -5,8 +5,15 @@ from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.names import Choice, Name
 from ringsim.console.numbers import parse_numbers, parse_share
 from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, in_one_line, message_of
-from ringsim.console.options import json_option, wide_option
-from ringsim.console.output import STDOUT, output_file, print_result, require_one_stdout, say_wrote
+from ringsim.console.output import (
+    STDOUT,
+    json_option,
+    output_file,
+    print_result,
+    require_one_stdout,
+    say_wrote,
+    wide_option,
+)
 from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
 from ringsim.console.progress import Progress, clear_line, progress_bar, say
 from ringsim.console.signals import ENDINGS, ended_once

@@ -1,11 +1,11 @@
 """`examine`: what the readings of a machine mean for measurements on it, and what to do."""
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from ringsim.machine.address import is_loopback
 from ringsim.machine.readings import Readings
 from ringsim.units import format_size, format_time
 
@@ -147,19 +147,12 @@ def _interface(readings: Readings) -> Iterator[MachineFinding]:
     if gloo.address is None:
         meaning = "Gloo takes loopback instead: ranks of this host can meet, those of others cannot."
         yield MachineFinding("interface", Level.NOTE, f"{named}leads to no address of it", meaning, several)
-    elif _is_loopback(gloo.address):
+    elif is_loopback(gloo.address):
         meaning = "Gloo listens on loopback: ranks of this host can meet, those of others cannot."
         yield MachineFinding("interface", Level.NOTE, f"{named}leads to {gloo.address}", meaning, several)
     else:
         meaning = "Gloo listens there, and ranks of other hosts must be able to reach it."
         yield MachineFinding("interface", Level.OK, f"{named}leads to {gloo.address}", meaning)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _torch(readings: Readings) -> Iterator[MachineFinding]:

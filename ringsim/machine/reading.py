@@ -9,6 +9,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ringsim.machine.address import gloo_address
 from ringsim.machine.readings import (
     ClockReadings,
     CpuReadings,
@@ -100,7 +101,7 @@ def _clock() -> ClockReadings:
 def _gloo() -> GlooReadings:
     name = socket.gethostname()
     named = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return GlooReadings(named, _interfaces(), name, _address_of(name))
+    return GlooReadings(named, _interfaces(), name, gloo_address(name))
 
 
 def _interfaces() -> tuple[str, ...]:
@@ -108,22 +109,6 @@ def _interfaces() -> tuple[str, ...]:
         return tuple(interface for _, interface in socket.if_nameindex())
     except (AttributeError, OSError):
         return ()
-
-
-def _address_of(name: str) -> str | None:
-    """The first address of the name to which a socket can be bound here: Gloo's choice."""
-    try:
-        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return None
-    for family, kind, protocol, _, place in addresses:
-        try:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.bind(place)
-        except OSError:
-            continue
-        return str(place[0])
-    return None
 
 
 def _torch() -> TorchReadings:

@@ -5,9 +5,19 @@ from ringsim.registry.algorithms import (
     Algorithm,
     algorithm,
     build,
+    build_proved,
     build_recorded,
     is_built_in,
     size_variant,
 )
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "build", "build_recorded", "is_built_in", "size_variant"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "algorithm",
+    "build",
+    "build_proved",
+    "build_recorded",
+    "is_built_in",
+    "size_variant",
+]

@@ -121,12 +121,27 @@ def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: in
     is wrong with the user's file; ScheduleError for a user's own schedule that `verify` refuses. It is proved here for
     up to about 160 ranks; a larger one takes too long to be proved each time.
     """
+    schedule = _build(collective, algorithm, num_ranks, size_bytes)
+    if not is_built_in(collective, algorithm) and num_ranks**2 * schedule.num_chunks <= MAX_COUNTS_PROVED:
+        verify(schedule)
+    return schedule
+
+
+def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
+    """The same, with a user's own proved however large it is: on real ranks a wrong one would give wrong sums."""
+    schedule = _build(collective, algorithm, num_ranks, size_bytes)
+    if not is_built_in(collective, algorithm):
+        verify(schedule)
+    return schedule
+
+
+def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None) -> Schedule:
     if num_ranks < 1:
         raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
     if algorithm.endswith(SUFFIX):
-        return _proved_if_small(build_from_msccl(collective, algorithm, num_ranks))
+        return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:
-        return _proved_if_small(build_from_file(collective, algorithm, num_ranks))
+        return build_from_file(collective, algorithm, num_ranks)
     name, slash, count = algorithm.partition("/")
     if (collective, name) not in ALGORITHMS:
         known = [name for owner, name in ALGORITHMS if owner is collective]
@@ -159,13 +174,6 @@ def build_recorded(
             f"--trust {algorithm}"
         )
     return build(collective, algorithm, num_ranks, size_bytes)
-
-
-def _proved_if_small(schedule: Schedule) -> Schedule:
-    """A user's own schedule, proved if that takes no more than a second or so."""
-    if schedule.num_ranks**2 * schedule.num_chunks <= MAX_COUNTS_PROVED:
-        verify(schedule)
-    return schedule
 
 
 def is_built_in(collective: Collective, algorithm: str) -> bool:

@@ -11,6 +11,7 @@ from ringsim.network import NONE, Cluster, Topology
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_time, plural
 
+OWN_LINKS = "every pair of ranks has a link of its own"  # on a uniform network
 ROUNDING = 1e-9  # by which a rate may exceed that of a link without using two
 
 
@@ -129,11 +130,21 @@ def describe_network(network: Mapping[str, Any]) -> list[str]:
     return parts
 
 
+def network_facts(network: Mapping[str, Any]) -> list[str]:
+    """Returns what `describe_network` does, and of a uniform network what that means; for the titles of pictures."""
+    return [*describe_network(network), *([OWN_LINKS] if _has_own_links(network) else [])]
+
+
+def named_network(network: Mapping[str, Any]) -> list[str]:
+    """Returns the same after the name of the network, if it has one."""
+    return [*([f"network {network['name']}"] if "name" in network else []), *network_facts(network)]
+
+
 def own_links_note(network: Mapping[str, Any]) -> str:
     """Returns what to know of results on a uniform network, of its `as_dict`; "" for one whose links are shared."""
     if not _has_own_links(network):
         return ""
-    return "every pair of ranks has a link of its own, which flatters sending to many at once; see --network"
+    return f"{OWN_LINKS}, which flatters sending to many at once; see --network"
 
 
 def above_a_link(network: Mapping[str, Any], busbw_bytes_per_s: float | None) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ringsim.machine import is_loopback
 from trainers.launch import slurm
 from trainers.launch.attempt import attempt_store
 from trainers.launch.loopback import HOST, keep_gloo_on_loopback, loopback_store, stay_on_loopback
-from trainers.launch.own_address import check_reachable, is_loopback
+from trainers.launch.own_address import check_reachable
 
 if TYPE_CHECKING:
     import torch.distributed as dist

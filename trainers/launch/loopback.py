@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from trainers.launch.own_address import is_loopback
+from ringsim.machine import is_loopback
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore

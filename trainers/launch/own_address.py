@@ -1,8 +1,9 @@
 """Where Gloo would wait for other ranks on this host, and whether other nodes can reach it there."""
 
-import ipaddress
 import socket
 from collections.abc import Mapping
+
+from ringsim.machine import gloo_address, is_loopback
 
 
 def check_reachable(environment: Mapping[str, str]) -> None:
@@ -14,36 +15,10 @@ def check_reachable(environment: Mapping[str, str]) -> None:
     if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
         return  # all "nodes" on one host, which has been asked for
     name = socket.gethostname()
-    address = bindable(name)
+    address = gloo_address(name)
     if address is None or is_loopback(address):
         leads = "leads to no address of it" if address is None else f"leads to {address}, which is the host itself"
         raise ValueError(
             f"the name of this host, {name}, {leads}: no other node can reach it there; "
             f"set GLOO_SOCKET_IFNAME to the interface that leads to the others, such as eth0 (ip -br address)"
         )
-
-
-def bindable(name: str) -> str | None:
-    """The first address of the name that is one of this host's: Gloo's choice."""
-    try:
-        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return None
-    for family, kind, protocol, _, place in addresses:
-        try:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.bind(place)
-        except OSError:
-            continue
-        return str(place[0])
-    return None
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, or the name localhost, leads to this host alone."""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:  # a name
-        return False

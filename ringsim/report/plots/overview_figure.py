@@ -6,11 +6,11 @@ import textwrap
 from matplotlib.figure import Figure, SubFigure
 
 from ringsim.analysis import ChunkStates, Overview
+from ringsim.report.network_table import named_network
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.lane_facts import LaneFacts
 from ringsim.report.plots.lane_notes import title_pad
 from ringsim.report.plots.lanes import draw_lanes
-from ringsim.report.plots.network_note import named_network
 from ringsim.report.plots.pairs import draw_pairs
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.sizes import draw_sizes

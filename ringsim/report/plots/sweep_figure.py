@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ringsim.analysis import Sweep
+from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
-from ringsim.report.plots.network_note import network_facts
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.report.plots.winner_map import draw_winner_map, set_size_axis

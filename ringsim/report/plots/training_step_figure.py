@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ringsim.report.plots.network_note import named_network
+from ringsim.report.network_table import named_network
 from ringsim.report.plots.palette import ink_on, palette
 from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.training_step import PredictedStep, Prediction

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainers.launch.own_address import bindable, check_reachable
+from ringsim.machine import gloo_address
+from trainers.launch.own_address import check_reachable
 
 OTHERS = {"MASTER_ADDR": "node01"}
 
@@ -45,8 +46,8 @@ def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch, a
 def test_an_address_that_others_see_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first that the host can listen on, as Gloo takes it."""
     resolving(monkeypatch, "192.0.2.7", "127.0.0.1")
-    assert bindable("here") == "127.0.0.1"
-    monkeypatch.setattr("trainers.launch.own_address.bindable", lambda _: "10.0.0.2")
+    assert gloo_address("here") == "127.0.0.1"
+    monkeypatch.setattr("trainers.launch.own_address.gloo_address", lambda _: "10.0.0.2")
     check_reachable(OTHERS)
 
 
