@@ -90,9 +90,23 @@ class NcclTests:
     def _table(self) -> LogTable:
         num_ranks = self.shape.num_ranks()
         test = self._program or self._guess(num_ranks)
+        if test == "all_reduce" and num_ranks:
+            self._check_ranks(num_ranks)
         rows = [row.as_row(self.file, test, num_ranks) for row in self._rows if row.size > 0]
         return LogTable(self.file, "nccl-tests", test, num_ranks, self.shape.num_nodes(), tuple(rows),
                      tuple(self.shape.devices), dict(self._environment))  # fmt: skip
+
+    def _check_ranks(self, num_ranks: int) -> None:
+        """Raises ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
+        last, factor = self._rows[-1], _factor("all_reduce", num_ranks)
+        for _, algbw, busbw in last.sides:
+            rounding = 0.006 * (1 + factor)  # both are printed with two digits
+            if abs(busbw - factor * algbw) > rounding + 0.001 * busbw:
+                raise ValueError(
+                    f"{self.file}: line {last.line}: busbw {busbw:g} is not algbw {algbw:g} times {factor:.3f}, which is "
+                    f"2(n - 1)/n for the n = {num_ranks} ranks that the log names: is a line of a rank missing? "
+                    "Restore it, or remove the others too and give --nodes and --ranks-per-node"
+                )
 
     def _guess(self, num_ranks: int | None) -> str:
         """The test whose law the bandwidths keep, of those that have such columns."""

@@ -43,17 +43,25 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
             for reader in readers:
                 reader.look_at(number, line)
         except ValueError as error:
-            said = str(error)
-            raise ValueError(said if said.startswith(f"{file}: ") else f"{file}: line {number}: {said}") from None
+            raise _at(f"{file}: line {number}", error) from None
     tables: list[LogTable] = []
     for reader in readers:
-        reader.finish()
+        try:
+            reader.finish()
+        except ValueError as error:
+            raise _at(file, error) from None
         tables += [table for table in reader.tables if table.rows]
     for table in tables:
         _check(table)
     if not tables:
         raise ValueError(f"{path}: line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it")
     return tables
+
+
+def _at(place: str, error: ValueError) -> ValueError:
+    """The same error, with its place if it does not name one."""
+    said = str(error)
+    return error if said.startswith(place.split(": ")[0] + ": ") else ValueError(f"{place}: {said}")
 
 
 def _check(table: LogTable) -> None:

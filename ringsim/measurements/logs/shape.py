@@ -50,7 +50,13 @@ class Shape:
         self.hosts, self.devices = {}, {}
 
     def num_ranks(self) -> int | None:
-        """None if the log does not tell."""
+        """None if the log does not tell. Raises ValueError if the list of ranks has a gap."""
+        missing = set(range(len(self.hosts))) - set(self.hosts)
+        if missing:
+            raise ValueError(
+                f"the list of ranks has no line of rank {min(missing)}, but one of rank {max(self.hosts)}: restore it, "
+                "or remove the others too and give --nodes and --ranks-per-node"
+            )
         return len(self.hosts) or self._processes or self.given
 
     def num_nodes(self) -> int | None:

@@ -134,6 +134,12 @@ def with_row(row: str) -> str:
     return text[: text.index("# Out of bounds")] + row + "\n"
 
 
+def without_rank(rank: int) -> str:
+    """A log of 4 ranks in which the line of one is missing."""
+    lines = nccl_log("all_reduce", 4).splitlines(keepends=True)
+    return "".join(line for line in lines if f"Rank {rank:2} " not in line)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -146,6 +152,8 @@ def with_row(row: str) -> str:
             "line 20: 1048576 bytes in 0.0001 s are 10.5 GB/s, but the row says 20.49: it contradicts itself",
         ),
         (nccl_log("all_reduce", 4).replace("0 OK", "3 FAILED"), "its results were wrong"),
+        (without_rank(3), "times 1.333, which is 2(n - 1)/n for the n = 3 ranks that the log names"),
+        (without_rank(1), "the list of ranks has no line of rank 1, but one of rank 3"),
         ("# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n", "line 3: the log does not tell how many"),
         (
             "mpirun -np 4 osu_allreduce\n# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n",
