@@ -43,13 +43,13 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
             for reader in readers:
                 reader.look_at(number, line)
         except ValueError as error:
-            raise _at(f"{file}: line {number}", error) from None
+            raise _at(file, f"line {number}: ", error) from None
     tables: list[LogTable] = []
     for reader in readers:
         try:
             reader.finish()
         except ValueError as error:
-            raise _at(file, error) from None
+            raise _at(file, "", error) from None
         tables += [table for table in reader.tables if table.rows]
     for table in tables:
         _check(table)
@@ -58,10 +58,9 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
     return tables
 
 
-def _at(place: str, error: ValueError) -> ValueError:
-    """The same error, with its place if it does not name one."""
-    said = str(error)
-    return error if said.startswith(place.split(": ")[0] + ": ") else ValueError(f"{place}: {said}")
+def _at(file: str, place: str, error: ValueError) -> ValueError:
+    """The same error, with its place in the file if it does not name the file."""
+    return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
 def _check(table: LogTable) -> None:
