@@ -25,6 +25,7 @@ WITHOUT_EXAMPLE = {
     "Sweep",
     "Timeline",
     "Transfer",
+    "WorkerError",
     "Collective",
     "cases_of_tables",
     "read_logs",
