@@ -226,7 +226,7 @@ class _Before:
         if activity is Activity.SENDING:
             candidates = [
                 self._applied(Cause.READY, int(rows.data_dependency[row])),
-                self._left(Cause.LINK, int(rows.before_on_link[row])),
+                self._left(Cause.LINK, int(rows.before_on_channel[row])),
             ]
         else:
             arrived_s = float(self._timeline.arrived_s[row])

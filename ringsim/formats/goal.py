@@ -62,7 +62,7 @@ class _Operations:
         if len(hops) > MAX_NICS:
             raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
         tag: list[int] = []
-        for before in waits.before_on_link.tolist():
+        for before in waits.before_on_channel.tolist():
             tag.append(0 if before == NO_ROW else tag[before] + 1)
         return cls(waits, np.maximum(num_bytes, 1).tolist(), calc_ns.astype(int).tolist(), tag, nic.ravel().tolist())
 
@@ -92,8 +92,8 @@ class _Operations:
         yield f"s{row}: send {self.num_bytes[row]}b to {self.waits.dst[row]} tag {self.tag[row]}{self._on_nic(row)}\n"
         if self.waits.data_dependency[row] != NO_ROW:
             yield f"s{row} requires {self._applied(self.waits.data_dependency[row])}\n"
-        if self.waits.before_on_link[row] != NO_ROW:
-            yield f"s{row} requires s{self.waits.before_on_link[row]}\n"
+        if self.waits.before_on_channel[row] != NO_ROW:
+            yield f"s{row} requires s{self.waits.before_on_channel[row]}\n"
 
     def _receive(self, row: int, previous: str, leaving: list[int]) -> Iterator[str]:
         yield f"r{row}: recv {self.num_bytes[row]}b from {self.waits.src[row]} tag {self.tag[row]}{self._on_nic(row)}\n"

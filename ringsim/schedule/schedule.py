@@ -1,8 +1,8 @@
 """`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
 
 A schedule is a sequence of steps; a step is a set of transfers; a transfer names the rank that sends, the
-rank that receives, the chunk, and whether the receiver adds it (REDUCE) or overwrites with it (COPY). It
-holds no bytes, no times and no tensors.
+rank that receives, the chunk, whether the receiver adds it (REDUCE) or overwrites with it (COPY), and the channel
+on which it is sent. It holds no bytes, no times and no tensors.
 
 The rule of execution
 ---------------------
@@ -10,13 +10,14 @@ Steps are an order, not a barrier. Within a step the order of the rows counts.
 
 1. A transfer may start when `src` has applied the last earlier step that wrote into its chunk there. So
    what is sent is what the chunk held before this step.
-2. Transfers between one (src, dst) pair travel in step order.
+2. Transfers of one rank on one channel leave in step order, each after the one before it has left. Channels are
+   independent of each other.
 3. A rank applies what it receives in step order: REDUCE adds into its chunk, COPY overwrites it. This
    fixes the order of the additions, so a result is the same bit for bit on every run.
 4. A write to a chunk waits until the rank's own sends, up to the last one of that chunk (this step's
    included), have left.
 
-Every wait points to an earlier step, or from a write to a send of the same step, so a schedule cannot
+Every wait points to an earlier step or row, or from a write to a send of the same step, so a schedule cannot
 deadlock. And since the waits make each send read what it would read if the steps ran one after the other,
 `replay`, which does run them one after the other, gives the result of any execution.
 
@@ -40,8 +41,9 @@ from ringsim.units import plural
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not 0 for all, channel
 
+MAX_CHANNELS = 2**20  # more than a rank has peers, or a schedule rings
 LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
 BYTES_LISTED = 100  # of memory for each transfer of a step that is listed, while it is made, at most
 NEVER = -1  # in `data_dependency` and `buffer_dependency`: there is no such step
@@ -62,12 +64,16 @@ class ScheduleError(Exception):
 
 
 class Transfer(NamedTuple):
-    """One sending of one chunk; it names both ends, so a send without its receive cannot be written."""
+    """One sending of one chunk; it names both ends, so a send without its receive cannot be written.
+
+    channel: what `src` sends on one channel leaves one after the other; 0 or more.
+    """
 
     src: int
     dst: int
     chunk: int
     reduce: bool
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class Step:
     dst: Ints
     chunk: Ints
     reduce: Bools
+    channel: Ints
     data_dependency: Ints
     buffer_dependency: Ints
 
@@ -92,7 +99,7 @@ class Step:
         return len(self.src)
 
     def __iter__(self) -> Iterator[Transfer]:
-        columns = (self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), self.reduce.tolist())
+        columns = (getattr(self, name).tolist() for name in Transfer._fields)
         return map(Transfer._make, zip(*columns, strict=True))
 
     def reach(self, index: int) -> int:
@@ -146,8 +153,7 @@ class Steps(ABC, Sequence[Step]):
 class ListedSteps(Steps):
     """Steps written out; the columns `data_dependency` and `buffer_dependency` are worked out here.
 
-    steps: for each step its columns src, dst, chunk and reduce, which are broadcast against one another and
-    read row by row.
+    steps: for each step its `Columns`, which are broadcast against one another and read row by row.
     """
 
     def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Columns]) -> None:
@@ -158,21 +164,26 @@ class ListedSteps(Steps):
         self._steps: list[Step] = []
         self._lookback = 0
         for columns in steps:
-            same_length = np.broadcast_arrays(*columns)
+            if not len(Transfer._fields) - 1 <= len(columns) <= len(Transfer._fields):
+                raise ScheduleError(
+                    f"step {len(self._steps)}: {len(columns)} columns: must be src, dst, chunk, reduce and, if given, channel"
+                )
+            same_length = np.broadcast_arrays(*columns, *(() if len(columns) == len(Transfer._fields) else (0,)))
             if same_length[0].size > LARGE_STEP:
                 num_bytes = same_length[0].size * BYTES_LISTED
                 require_memory(f"a step of {same_length[0].size:,} transfers", num_bytes)
             self._append(*(np.ravel(column) for column in same_length))
 
     def _append(self, *columns: npt.NDArray[Any]) -> None:
-        src, dst, chunk = (column.astype(np.int64) for column in columns[:3])
+        src, dst, chunk, channel = (columns[place].astype(np.int64) for place in (0, 1, 2, 4))
         index = len(self._steps)
-        _check_in_range(index, src, dst, chunk, *self._last_write.shape)
+        _check_in_range(index, src, dst, chunk, channel, *self._last_write.shape)
         data_dependency = self._last_write[src, chunk]
         self._last_send[src, chunk] = index
         buffer_dependency = self._last_send[dst, chunk]
         self._last_write[dst, chunk] = index
-        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), data_dependency, buffer_dependency))
+        reduce = columns[3].astype(np.bool_)
+        self._steps.append(Step(src, dst, chunk, reduce, channel, data_dependency, buffer_dependency))
         self._lookback = max(self._lookback, self._steps[-1].reach(index))
 
     def __len__(self) -> int:
@@ -193,19 +204,26 @@ class ListedSteps(Steps):
 
 
 def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
-    """(num_transfers, 4): the transfers of a step; raises ScheduleError for what is no transfer."""
+    """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
+    names = Transfer._fields
     for row in rows:
-        if len(row) != len(Transfer._fields):
-            raise ScheduleError(f"step {step}: {row} is no transfer: it must have {', '.join(Transfer._fields)}")
-        for name, value in zip(Transfer._fields, row, strict=True):
+        if not len(names) - 1 <= len(row) <= len(names):
+            raise ScheduleError(
+                f"step {step}: {row} is no transfer: it must have {', '.join(names[:-1])}, and may have {names[-1]}"
+            )
+        for name, value in zip(names, row, strict=False):
             if not isinstance(value, int | np.integer | np.bool_):
                 raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
-    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return np.array([Transfer(*row) for row in rows], dtype=np.int64).reshape(-1, len(names))
 
 
-def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int, num_chunks: int) -> None:
-    """Raise ScheduleError for the first transfer that names a rank or chunk that there is not, or one rank twice."""
-    named = (("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks))
+def _check_in_range(
+    step: int, src: Ints, dst: Ints, chunk: Ints, channel: Ints, num_ranks: int, num_chunks: int
+) -> None:
+    """Raise ScheduleError for the first transfer that names what there is not, or one rank twice."""
+    named = (
+        ("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks), ("channel", channel, MAX_CHANNELS)
+    )  # fmt: skip
     wrong = src == dst
     for _, values, limit in named:
         wrong = wrong | (values < 0) | (values >= limit)
@@ -256,14 +274,16 @@ class Schedule(Displayed):
         Raises ScheduleError for a rank or chunk out of range.
         """
         tables = (_table(index, [tuple(row) for row in rows]) for index, rows in enumerate(steps))
-        columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
+        columns = (tuple(table.T) for table in tables)
         return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
 
     @classmethod
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> "Schedule":
-        """The same from arrays: src, dst, chunk and reduce of each step, broadcast against one another.
+        """The same from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+
+        The channel may be left out; it is 0 then.
 
         Raises ScheduleError for a rank or chunk out of range.
         """

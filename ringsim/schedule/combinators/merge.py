@@ -1,17 +1,19 @@
 """`merge`: schedules side by side, each on chunks of its own."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.schedule.combinators.remember import Remembered
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
     """Schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned; their steps take
-    turns. That couples nothing but the order in which a rank applies what it receives.
+    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise; their
+    steps take turns. That couples nothing but the order in which a rank applies what it receives.
     algorithm: the name of the result; without it that of the first.
 
     Raises ScheduleError if the schedules do not fit.
@@ -47,6 +49,7 @@ class MergedSteps(Steps):
         step = np.concatenate([np.arange(len(steps)) for steps in parts])
         turns = np.lexsort((part, step))
         self._part, self._step = part[turns], step[turns]
+        self._channels = [Remembered(partial(_times, len(parts), i)) for i in range(len(parts))]
         # The number here of each step of each part; the one more at the end is what index NEVER gives.
         self._numbers = [np.append(np.flatnonzero(self._part == i), NEVER) for i in range(len(parts))]
 
@@ -87,6 +90,12 @@ class MergedSteps(Steps):
         return replace(
             step,
             chunk=step.chunk * len(self._parts) + part,
+            channel=self._channels[part](step.channel),
             data_dependency=numbers[step.data_dependency],
             buffer_dependency=numbers[step.buffer_dependency],
         )
+
+
+def _times(factor: int, more: int, column: Ints) -> Ints:
+    only = only_value(column)
+    return column * factor + more if only is None else constant(only * factor + more, len(column))

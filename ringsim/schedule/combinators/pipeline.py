@@ -40,8 +40,8 @@ class PipelineSteps(Steps):
         self._first_row = np.cumsum([0, *(len(step) for step in steps)])
         self._step = np.repeat(np.arange(len(steps)), np.diff(self._first_row))
         empty = np.empty(0, dtype=np.int64)
-        none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty)
-        columns = ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency")
+        none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty, empty)
+        columns = ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency")
         self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in columns))
 
     def __len__(self) -> int:
@@ -71,6 +71,7 @@ class PipelineSteps(Steps):
             rows.dst[window],
             rows.chunk[window] * self._pieces + segment,
             rows.reduce[window],
+            rows.channel[window],
             _later(rows.data_dependency[window], segment),
             _later(rows.buffer_dependency[window], segment),
         )

@@ -78,4 +78,4 @@ class ThenSteps(Steps):
         step = self._second.step(index - len(self._first))
         data_dependency = self._resolve(step.data_dependency, self._first.last_write, step.src, step.chunk)
         buffer_dependency = self._resolve(step.buffer_dependency, self._first.last_send, step.dst, step.chunk)
-        return Step(step.src, step.dst, step.chunk, step.reduce, data_dependency, buffer_dependency)
+        return Step(step.src, step.dst, step.chunk, step.reduce, step.channel, data_dependency, buffer_dependency)

@@ -28,7 +28,7 @@ class Followed:
         return [(self.start(row), self.left(row), self._apply(row), self.applied(row)) for row in rows]
 
     def _start(self, row: int) -> float:
-        ready, before = self._arrows.data_dependency[row], self._arrows.before_on_link[row]
+        ready, before = self._arrows.data_dependency[row], self._arrows.before_on_channel[row]
         return max(0.0 if ready == NO_ROW else self.applied(ready), 0.0 if before == NO_ROW else self.left(before))
 
     def _left(self, row: int) -> float:
@@ -78,7 +78,7 @@ def test_the_arrows_of_a_ring_of_two() -> None:
     """Row by row: ranks 0 and 1 exchange a chunk to add, then the sums."""
     arrows = dependencies(ring_all_reduce(2))
     assert arrows_of(arrows, "data_dependency") == [NO_ROW, NO_ROW, 1, 0]
-    assert arrows_of(arrows, "before_on_link") == [NO_ROW, NO_ROW, 0, 1]
+    assert arrows_of(arrows, "before_on_channel") == [NO_ROW, NO_ROW, 0, 1]
     assert arrows_of(arrows, "before_at_dst") == [NO_ROW, NO_ROW, 0, 1]
     assert arrows_of(arrows, "before_at_src") == [NO_ROW, NO_ROW, 0, 1]
     assert arrows_of(arrows, "buffer_dependency") == [NO_ROW] * 4
