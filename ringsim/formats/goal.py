@@ -5,6 +5,7 @@ dependency a line, `a requires b` for "a starts when b is done".
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,9 +62,11 @@ class _Operations:
         hops, nic = np.unique((waits.dst - waits.src) % schedule.num_ranks, return_inverse=True)
         if len(hops) > MAX_NICS:
             raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
+        sent: Counter[tuple[int, int]] = Counter()  # by sender and receiver
         tag: list[int] = []
-        for before in waits.before_on_channel.tolist():
-            tag.append(0 if before == NO_ROW else tag[before] + 1)
+        for pair in zip(waits.src.tolist(), waits.dst.tolist(), strict=True):
+            tag.append(sent[pair])
+            sent[pair] += 1
         return cls(waits, np.maximum(num_bytes, 1).tolist(), calc_ns.astype(int).tolist(), tag, nic.ravel().tolist())
 
     def lines(self, rank: int, rows: list[int]) -> Iterator[str]:

@@ -20,9 +20,9 @@ class Dependencies:
     """What each transfer waits for, as the number of another one's row; each of shape (num_transfers,).
 
     The rows are the transfers in step order, as in a `Timeline`. A transfer starts when `data_dependency` has been
-    applied (rule 1) and `before_on_channel` has left (rule 2); it is applied when it has arrived, `before_at_dst` has been
-    applied (rule 3), and `buffer_dependency` and all that the rank sent before it have left (rule 4). NO_ROW: it need
-    not wait.
+    applied (rule 1) and `before_on_channel` has left (rule 2); it is applied when it has arrived, `before_at_dst` has
+    been applied (rule 3), and `buffer_dependency` and all that the rank sent before it have left (rule 4). NO_ROW: it
+    need not wait.
     """
 
     step: Rows

@@ -164,11 +164,7 @@ class ListedSteps(Steps):
         self._steps: list[Step] = []
         self._lookback = 0
         for columns in steps:
-            if not len(Transfer._fields) - 1 <= len(columns) <= len(Transfer._fields):
-                raise ScheduleError(
-                    f"step {len(self._steps)}: {len(columns)} columns: must be src, dst, chunk, reduce and, if given, channel"
-                )
-            same_length = np.broadcast_arrays(*columns, *(() if len(columns) == len(Transfer._fields) else (0,)))
+            same_length = np.broadcast_arrays(*_with_channel(len(self._steps), columns))
             if same_length[0].size > LARGE_STEP:
                 num_bytes = same_length[0].size * BYTES_LISTED
                 require_memory(f"a step of {same_length[0].size:,} transfers", num_bytes)
@@ -203,6 +199,16 @@ class ListedSteps(Steps):
         return self._steps[index]
 
 
+def _with_channel(step: int, columns: Columns) -> Columns:
+    """With the last column, which may be left out. Raises ScheduleError for any other number of columns."""
+    names = Transfer._fields
+    if not len(names) - 1 <= len(columns) <= len(names):
+        raise ScheduleError(
+            f"step {step}: it has {len(columns)} columns: must have {', '.join(names[:-1])}, and may have {names[-1]}"
+        )
+    return columns if len(columns) == len(names) else (*columns, 0)
+
+
 def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
     """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
     names = Transfer._fields
@@ -221,9 +227,8 @@ def _check_in_range(
     step: int, src: Ints, dst: Ints, chunk: Ints, channel: Ints, num_ranks: int, num_chunks: int
 ) -> None:
     """Raise ScheduleError for the first transfer that names what there is not, or one rank twice."""
-    named = (
-        ("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks), ("channel", channel, MAX_CHANNELS)
-    )  # fmt: skip
+    limits = (num_ranks, num_ranks, num_chunks, MAX_CHANNELS)
+    named = list(zip(("src", "dst", "chunk", "channel"), (src, dst, chunk, channel), limits, strict=True))
     wrong = src == dst
     for _, values, limit in named:
         wrong = wrong | (values < 0) | (values >= limit)

@@ -19,7 +19,7 @@ import numpy as np
 from ringsim.algorithms import hosts_of, torus_of
 from ringsim.network import Network
 from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Collective, Schedule, Transfer
 
 
 class _Hop(NamedTuple):
@@ -91,7 +91,7 @@ def _same(schedule: Schedule, other: Schedule) -> bool:
     if (schedule.num_chunks, schedule.num_steps) != (other.num_chunks, other.num_steps):
         return False
     firsts = zip(schedule.steps[:1], other.steps[:1], strict=True)
-    columns = ("src", "dst", "chunk", "reduce")
+    columns = Transfer._fields
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for a, b in firsts for name in columns)
 
 

@@ -26,9 +26,7 @@ def run_events(
     chunk_bytes: (num_chunks,).
     """
     rows = dependencies(schedule)
-    run = EventRun(
-        rows, *number_connections(rows, topology.num_ranks), topology, chunk_bytes, on_progress=on_progress
-    )
+    run = EventRun(rows, *number_connections(rows, topology.num_ranks), topology, chunk_bytes, on_progress=on_progress)
     run.finish()
     return run.timeline()
 
@@ -114,7 +112,10 @@ class EventRun:
         return Timeline(self._topology.num_ranks, len(self._bytes), *columns, *times)
 
     def _starts_at(self, row: Ints) -> Floats:
-        ready_s, channel_s = self._applied_s[self._rows.data_dependency[row]], self._left_s[self._rows.before_on_channel[row]]
+        ready_s, channel_s = (
+            self._applied_s[self._rows.data_dependency[row]],
+            self._left_s[self._rows.before_on_channel[row]],
+        )
         return np.maximum(ready_s, channel_s)
 
     def _arrives_at(self, row: Ints) -> Floats:

@@ -87,7 +87,9 @@ class _Engine:
         pattern = self._pattern_of(step)
         costs = self._costs(index, step, pattern)
         ready = self._applied.at(step.data_dependency, pattern.src)
-        start, left = _in_turn(pattern.channel, pattern.channel_turns, ready, costs.send_s, self._channels.busy_until)  # rule 2
+        start, left = _in_turn(
+            pattern.channel, pattern.channel_turns, ready, costs.send_s, self._channels.busy_until
+        )  # rule 2
         all_left = self._left.latest.copy()
         for rows, src in pattern.src_turns:
             all_left[src] = np.maximum(all_left[src], left[rows])

@@ -40,7 +40,7 @@ class Ends(NamedTuple):
 
 
 def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
-    """For each transfer the number of its connection, which is its src, dst and channel; and what connections there are."""
+    """For each transfer the number of its connection, which is its src, dst and channel; and all connections."""
     sender = rows.channel.astype(np.int64) * num_ranks + rows.src
     known, number = np.unique(sender * num_ranks + rows.dst, return_inverse=True)
     sender, dst = np.divmod(known, num_ranks)
@@ -71,15 +71,16 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
     """The paths, on which what limits a message whatever else happens is a resource if a pair has several channels."""
     paths, resources = topology.paths(ends.src, ends.dst), topology.resources
-    pair, number, count = np.unique(
-        ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True
-    )
+    pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
     if not several.any():
         return paths, resources
     capacity = np.full(len(pair), np.inf)
     capacity[number] = paths.bytes_per_s
-    names = (f"link{src}-{dst}" for src, dst in zip(*(half.tolist() for half in np.divmod(pair, topology.num_ranks)), strict=True))
+    names = (
+        f"link{src}-{dst}"
+        for src, dst in zip(*(half.tolist() for half in np.divmod(pair, topology.num_ranks)), strict=True)
+    )
     link = np.where(several, len(resources.names) + number, NONE)
     return replace(
         paths,

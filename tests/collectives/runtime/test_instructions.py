@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers
 from ringsim import Collective, Schedule
@@ -72,7 +74,7 @@ def test_staging_buffers_suffice(schedule: Schedule) -> None:
 
 
 class Rendezvous:
-    """All ranks of a schedule, where a send leaves when its receive is posted; one message after the other of a pair."""
+    """All ranks of a schedule, where a send leaves when its receive is posted, in the order of its pair of ranks."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.programs = programs(schedule)
@@ -111,11 +113,23 @@ def place(transfers: Sequence[Send] | Sequence[Receive], index: int) -> int:
     return sum(transfer.peer == transfers[index].peer for transfer in transfers[:index])
 
 
-@settings(max_examples=500, deadline=None)
-@given(schedules(max_ranks=5, max_steps=8, channels_of_a_pair=2))
-def test_no_rank_waits_for_ever(schedule: Schedule) -> None:
+def crowded_schedule(seed: int) -> Schedule:
+    """More messages than are posted ahead, at any distance of steps."""
+    rng = np.random.default_rng(seed)
+    num_ranks, num_chunks = rng.integers(3, 7), rng.integers(1, 9)
+    steps = []
+    for num_rows in rng.integers(1, 5 * num_ranks, size=rng.integers(1, 12)):
+        src, hop = rng.integers(num_ranks, size=num_rows), rng.integers(1, num_ranks, size=num_rows)
+        columns = src, (src + hop) % num_ranks, rng.integers(num_chunks, size=num_rows)
+        steps.append((*columns, rng.random(num_rows) < 0.5, rng.integers(rng.integers(1, 4), size=num_rows)))
+    return Schedule.from_columns(Collective.ALL_REDUCE, "crowded", int(num_ranks), int(num_chunks), steps)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_rank_waits_for_ever(seed: int) -> None:
     """Whatever the channels: also if no message leaves before its receive is posted."""
-    assert Rendezvous(schedule).run()
+    assert Rendezvous(crowded_schedule(seed)).run()
 
 
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))

@@ -26,7 +26,9 @@ def plainly_simulated(schedule: Schedule, network: Network, size: int) -> list[t
             written = {s for s, t, *_ in done if (t.dst, t.chunk) == (transfer.src, transfer.chunk)}
             assert data_dependency == max(written, default=NEVER)
             ready = max((a for s, t, _, _, a in done if t.dst == transfer.src and s <= data_dependency), default=0.0)
-            ahead = [left for _, t, _, left, _ in done + started if (t.src, t.channel) == (transfer.src, transfer.channel)]
+            ahead = [
+                left for _, t, _, left, _ in done + started if (t.src, t.channel) == (transfer.src, transfer.channel)
+            ]
             start = max([ready, *ahead[-1:]])
             size_ = chunk_bytes[transfer.chunk]
             left = start + (network.gap_s + size_ / network.bandwidth_bytes_per_s)
