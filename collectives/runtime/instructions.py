@@ -141,20 +141,19 @@ class _InstructionWriter:
 
     def _send(self, sends: Sequence[Send], applied: int) -> None:
         for send in sends:
-            others = [sent for sent in self._under_way if self._is_ahead_of(send, self._sends[sent])]
-            if others:  # rule 2
+            if self._ahead_of(send):  # rule 2
                 # The peers may wait in the same way, and each of them must find its receive posted.
                 self._post(applied)
-                self._wait_for(others)
+                self._wait_for(self._ahead_of(send))
             self._to_issue[send.chunk].remove(send.step)
             self._add(Opcode.SEND, len(self._sends))
             self._under_way.append(len(self._sends))
             self._sends.append(send)
 
-    @staticmethod
-    def _is_ahead_of(send: Send, sent: Send) -> bool:
-        """Whether it must have left before `send` may; what goes to the same peer stays in order by itself."""
-        return sent.channel == send.channel and sent.peer != send.peer
+    def _ahead_of(self, send: Send) -> list[int]:
+        """What must leave before this one on its channel; what goes to the same peer stays in order by itself."""
+        under_way = ((index, self._sends[index]) for index in self._under_way)
+        return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
     def _wait_for(self, sent: Sequence[int]) -> None:
         for index in sent:

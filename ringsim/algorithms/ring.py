@@ -95,6 +95,10 @@ class RingSteps(Steps):
     def num_transfers(self) -> int:
         return len(self) * self._num_ranks
 
+    @property
+    def num_channels(self) -> int:
+        return 1
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         # What a rank receives in a step is what its neighbour sends: one place further behind.
         return self._step_of(rank, chunk, self._offset + 1)

@@ -123,6 +123,11 @@ class Steps(ABC, Sequence[Step]):
         """How many transfers all steps have together."""
         return sum(len(self.step(index)) for index in range(len(self)))
 
+    @property
+    def num_channels(self) -> int:
+        """The numbers of their channels are below this."""
+        return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
+
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
@@ -163,6 +168,7 @@ class ListedSteps(Steps):
         self._last_send = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._steps: list[Step] = []
         self._lookback = 0
+        self._num_channels = 1
         for columns in steps:
             same_length = np.broadcast_arrays(*_with_channel(len(self._steps), columns))
             if same_length[0].size > LARGE_STEP:
@@ -181,6 +187,7 @@ class ListedSteps(Steps):
         reduce = columns[3].astype(np.bool_)
         self._steps.append(Step(src, dst, chunk, reduce, channel, data_dependency, buffer_dependency))
         self._lookback = max(self._lookback, self._steps[-1].reach(index))
+        self._num_channels = max(self._num_channels, 1 + int(channel.max(initial=0)))
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -188,6 +195,10 @@ class ListedSteps(Steps):
     @property
     def lookback(self) -> int:
         return self._lookback
+
+    @property
+    def num_channels(self) -> int:
+        return self._num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._last_write[rank, chunk]

@@ -70,6 +70,10 @@ class MergedSteps(Steps):
     def num_transfers(self) -> int:
         return sum(part.num_transfers for part in self._parts)
 
+    @property
+    def num_channels(self) -> int:
+        return len(self._parts) * max(part.num_channels for part in self._parts)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._of_parts("last_write", rank, chunk)
 

@@ -25,6 +25,7 @@ class ChannelSteps(Steps):
 
     def __init__(self, steps: Steps, channel: int) -> None:
         self._steps = steps
+        self._channel = channel
         self._moved = Remembered(lambda column: _plus(channel, column))
 
     def __len__(self) -> int:
@@ -37,6 +38,10 @@ class ChannelSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels + self._channel
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(rank, chunk)

@@ -66,6 +66,10 @@ class GroupedSteps(Steps):
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
 
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
 

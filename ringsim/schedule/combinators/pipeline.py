@@ -55,6 +55,10 @@ class PipelineSteps(Steps):
     def num_transfers(self) -> int:
         return self._whole.num_transfers * self._pieces
 
+    @property
+    def num_channels(self) -> int:
+        return self._whole.num_channels
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return _later(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 

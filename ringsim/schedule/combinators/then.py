@@ -57,6 +57,10 @@ class ThenSteps(Steps):
     def num_transfers(self) -> int:
         return self._first.num_transfers + self._second.num_transfers
 
+    @property
+    def num_channels(self) -> int:
+        return max(self._first.num_channels, self._second.num_channels)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 

@@ -14,13 +14,13 @@ def shares(schedule: Schedule, topology: Topology) -> bool:
     """
     if (topology.processors.cores != NONE).any():
         return True
+    if not topology.resources.names and schedule.steps.num_channels == 1:
+        return False
     src, dst, sender = used_channels(schedule)
     pair = src * schedule.num_ranks + dst
     twice = np.zeros(len(pair), dtype=np.bool_)
     order = np.argsort(pair, kind="stable")
     twice[order[1:]] = pair[order[1:]] == pair[order[:-1]]
-    if not topology.resources.names and not twice.any():
-        return False
     paths = topology.paths(src, dst)
     if np.isfinite(paths.bytes_per_s[twice]).any():
         return True
