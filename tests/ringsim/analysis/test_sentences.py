@@ -62,7 +62,7 @@ def test_a_broadcast_adds_nothing_up() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "step", "expected"),
     [
-        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 4, which adds its share: 2 of 8"),
+        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1, which adds its share: 2 of 8"),
         ("direct", 0, "every rank sends all of the data to every other rank, which add it to what they have"),
         ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0, which adds it to what it has"),
     ],
