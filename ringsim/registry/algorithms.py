@@ -104,7 +104,7 @@ def algorithm(
         >>> verify(ring)
         Proof(num_steps=14, num_transfers=112)
         >>> algorithm("binomial_tree", 8, "broadcast")
-        Schedule(broadcast binomial_tree over 8 ranks, 1 chunks, 3 steps)
+        Schedule(broadcast binomial_tree over 8 ranks, 1 chunk, 3 steps)
     """
     return build(Collective(collective), name, num_ranks, size_bytes)
 

@@ -228,7 +228,7 @@ class Schedule(Displayed):
         >>> from ringsim import Collective, Schedule, Transfer
         >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
         >>> Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, steps)
-        Schedule(broadcast mine over 3 ranks, 1 chunks, 2 steps)
+        Schedule(broadcast mine over 3 ranks, 1 chunk, 2 steps)
     """
 
     collective: Collective
@@ -295,7 +295,8 @@ class Schedule(Displayed):
         return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
 
     def __repr__(self) -> str:
-        return f"Schedule({self}, {self.num_chunks} chunks, {self.num_steps} steps)"
+        chunks, steps = plural(self.num_chunks, "chunk"), plural(self.num_steps, "step")
+        return f"Schedule({self}, {chunks}, {steps})"
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {plural(self.num_ranks, 'rank')}"

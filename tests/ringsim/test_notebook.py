@@ -35,6 +35,9 @@ def failing_timeline() -> ringsim.Timeline:
 
 RESULTS = {
     "Schedule(all_reduce ring over 4 ranks, 4 chunks, 6 steps)": lambda: RING,
+    "Schedule(broadcast binomial_tree over 2 ranks, 1 chunk, 1 step)": lambda: ringsim.algorithm(
+        "binomial_tree", 2, "broadcast"
+    ),
     "Timeline(4 ranks, 24 transfers, 120 us)": lambda: ringsim.simulate(RING, NETWORK, 40_000),
     "Timeline(4 ranks, 24 transfers, never finishes)": failing_timeline,
     "Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)": lambda: ringsim.run_sweep(

@@ -27,7 +27,7 @@ def on_groups(
 
         >>> from ringsim import Collective, on_groups, ring_reduce_scatter
         >>> on_groups(ring_reduce_scatter(2), [[0, 1], [2, 3]], 4, 2, Collective.REDUCE_SCATTER)
-        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 steps)
+        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 step)
     """
     ranks = np.atleast_2d(np.asarray(groups, dtype=np.int64))
     start = np.zeros(len(ranks), dtype=np.int64) if first_chunk is None else np.array(first_chunk, dtype=np.int64)
