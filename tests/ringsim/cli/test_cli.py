@@ -44,7 +44,10 @@ def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
 def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line on stderr, for each network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
-    told = "calibrated.toml: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs"
+    told = (
+        "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
+        "ringsim compare uses them when it is given logs"
+    )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = CliRunner().invoke(main, [*command.split(), "--network", network])
         assert (result.exit_code, result.stderr) == (0, line)
