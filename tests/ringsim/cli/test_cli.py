@@ -45,8 +45,8 @@ def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.Monkey
     """In one line on stderr, for each network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
     told = (
-        "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
-        "ringsim compare uses them when it is given logs"
+        "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the "
+        "file); ringsim compare uses them when it is given logs"
     )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = CliRunner().invoke(main, [*command.split(), "--network", network])
