@@ -145,7 +145,7 @@ def _names_no_chunk(content: str) -> bool:
 
 def _by_neighbours(names: Sequence[str]) -> str:
     """Neighbours that send the same chunks are named together."""
-    clauses = []
+    clauses: list[str] = []
     for name, group in groupby(range(len(names)), key=lambda rank: names[rank]):
         senders = list(group)
         verb = "" if clauses else "sends " if len(senders) == 1 else "send "
