@@ -24,6 +24,8 @@ Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in o
 `collectives.execute` (tensors in many processes).
 """
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -250,7 +252,7 @@ class Schedule(Displayed):
         num_ranks: int,
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
-    ) -> "Schedule":
+    ) -> Schedule:
         """A schedule written out: one iterable of transfers a step.
 
         Raises ScheduleError for a rank or chunk out of range.
@@ -262,7 +264,7 @@ class Schedule(Displayed):
     @classmethod
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
-    ) -> "Schedule":
+    ) -> Schedule:
         """The same from arrays: src, dst, chunk and reduce of each step, broadcast against one another.
 
         Raises ScheduleError for a rank or chunk out of range.

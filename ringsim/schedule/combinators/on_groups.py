@@ -1,5 +1,7 @@
 """`on_groups`: one schedule done by several groups of ranks at once, each on its chunks."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Sequence
 
 import numpy as np

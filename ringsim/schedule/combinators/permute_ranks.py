@@ -1,5 +1,7 @@
 """`permute_ranks`: the same schedule with the ranks in other places."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Sequence
 from dataclasses import replace
 
