@@ -35,9 +35,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.display import Displayed
+from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import Cut, partition
+from ringsim.schedule.user_steps import columns_by_step, require_count, transfers_by_step
 from ringsim.units import plural
 
 Ints = npt.NDArray[np.int64]
@@ -241,8 +243,16 @@ class Schedule(Displayed):
     cut: Cut = partition
 
     def __post_init__(self) -> None:
-        if self.num_ranks < 1:
-            raise ValueError(f"num_ranks {self.num_ranks}: must be at least 1")
+        require_count("num_ranks", self.num_ranks)
+        require_count("num_chunks", self.num_chunks)
+        self._require(isinstance(self.collective, Collective), "collective", "one of Collective")
+        self._require(isinstance(self.algorithm, str), "algorithm", "a name")
+        self._require(isinstance(self.steps, Steps), "steps", "Steps, which Schedule.from_transfers makes of lists")
+        self._require(callable(self.cut), "cut", "a function as partition is")
+
+    def _require(self, holds: bool, field: str, kind: str) -> None:
+        if not holds:
+            raise ValueError(f"{field} {quoted(getattr(self, field))}: must be {kind}")
 
     @classmethod
     def from_transfers(
@@ -257,7 +267,8 @@ class Schedule(Displayed):
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        tables = (_table(index, [tuple(row) for row in rows]) for index, rows in enumerate(steps))
+        written = transfers_by_step(steps, Transfer._fields)
+        tables = (_table(index, rows) for index, rows in enumerate(written))
         columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
         return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
 
@@ -269,7 +280,11 @@ class Schedule(Displayed):
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, steps))
+        require_count("num_ranks", num_ranks)
+        require_count("num_chunks", num_chunks)
+        num_required = len(Transfer._fields) - len(Transfer._field_defaults)
+        written: Iterator[Any] = columns_by_step(steps, Transfer._fields, num_required)
+        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, written))
 
     @property
     def num_steps(self) -> int:

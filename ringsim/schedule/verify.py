@@ -16,7 +16,9 @@ import numpy as np
 from ringsim.schedule.collective import OWNED, initial_counts, required
 from ringsim.schedule.grid import draw_grid
 from ringsim.schedule.memory import require_memory
-from ringsim.schedule.schedule import NEVER, Schedule, ScheduleError, Step, Transfer
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Transfer
+from ringsim.schedule.user_steps import whole_numbers
+from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
@@ -65,17 +67,30 @@ def _check_cut(schedule: Schedule) -> None:
     """Raise ScheduleError unless its chunks cover a tensor, and ranks that own chunks own equal shares."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
-        bounds = np.asarray(schedule.bounds(num_elements))
+        bounds = _bounds(schedule, num_elements)
         fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
         if not (fits and (np.diff(bounds) >= 0).all()):
             raise ScheduleError(
-                f"{schedule}: cut: the bounds of {num_elements} elements in {num_chunks} chunks must rise from 0 to "
-                f"{num_elements}, and be {num_chunks + 1}"
+                f"{schedule}: cut: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must rise "
+                f"from 0 to {num_elements}, and be {num_chunks + 1}"
             )
         if schedule.collective in OWNED and num_elements % num_ranks == 0:
             shares = np.diff(bounds[:: num_chunks // num_ranks])
             if (shares != num_elements // num_ranks).any():
                 raise ScheduleError(f"{schedule}: cut: {num_elements} elements are not shared out equally to the ranks")
+
+
+def _bounds(schedule: Schedule, num_elements: int) -> Ints:
+    """What its cut gives, which may be a function of a user. Raises ScheduleError if that fails."""
+    place = f"{schedule}: cut: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
+    try:
+        bounds = schedule.bounds(num_elements)
+    except Exception as error:
+        raise ScheduleError(f"{place}: it raised {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+    try:
+        return whole_numbers("bounds", bounds)
+    except ValueError as error:
+        raise ScheduleError(f"{place}: {error}") from None
 
 
 class _Verifier:

@@ -94,11 +94,11 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
         ),
         (
             "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
-            "collective 10: must be of Collective",
+            "line 2: it raised ValueError: collective 10: must be one of Collective",
         ),
         (
             "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
-            "steps []: must be of Steps",
+            "line 2: it raised ValueError: steps []: must be Steps, which Schedule.from_transfers makes of lists",
         ),
         (
             "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",
