@@ -25,10 +25,20 @@ MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap roun
 
 
 class Proof(NamedTuple):
-    """What `verify` went through before it was satisfied."""
+    """What `verify` went through before it was satisfied.
+
+    num_redundant: of the transfers those that bring nothing new: copies of what the receiver holds already.
+    first_redundant: the step of the first of them, and the transfer itself.
+    """
 
     num_steps: int
     num_transfers: int
+    num_redundant: int = 0
+    first_redundant: tuple[int, Transfer] | None = None
+
+    def __repr__(self) -> str:
+        shown = self._asdict() if self.num_redundant else {name: getattr(self, name) for name in self._fields[:2]}
+        return f"Proof({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
@@ -106,6 +116,8 @@ class _Verifier:
         self._last_send = np.full(shape, NEVER, dtype=np.int64)
         self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
         self._first_double: dict[tuple[int, int], int] = {}
+        self._num_redundant = 0
+        self._first_redundant: tuple[int, Transfer] | None = None
 
     def run(self, on_progress: Callable[[int], object]) -> Proof:
         num_transfers = 0
@@ -114,7 +126,7 @@ class _Verifier:
             self._run_step(index, step)
             on_progress(1)
         self._check_contract()
-        return Proof(self._schedule.num_steps, num_transfers)
+        return Proof(self._schedule.num_steps, num_transfers, self._num_redundant, self._first_redundant)
 
     def _run_step(self, index: int, step: Step) -> None:
         transfers = list(step)
@@ -188,6 +200,9 @@ class _Verifier:
             np.minimum(held + counts, MANY, out=held)
             if (held > 1).any():
                 self._first_double.setdefault((dst, chunk), index)
+        elif held.tobytes() == counts.tobytes():  # the quickest way to compare a few numbers
+            self._num_redundant += 1
+            self._first_redundant = self._first_redundant or (index, transfer)
         else:
             held[:] = counts
         self._last_write[dst, chunk] = index

@@ -38,7 +38,7 @@ def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
     """What the function returns is named after its file, and can be proved."""
     schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
     assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
-    assert verify(schedule) == (1, 2)
+    assert verify(schedule)[:2] == (1, 2)
 
 
 def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
