@@ -21,7 +21,7 @@ with ring arithmetic.
 
 import numpy as np
 
-from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, then
+from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, require_count, then
 
 
 def ring_reduce_scatter(num_ranks: int, direction: int = 1) -> Schedule:
@@ -55,6 +55,7 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 
 
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
+    require_count("num_ranks", num_ranks)
     return Schedule(collective, "ring", num_ranks, num_ranks, RingSteps(collective, num_ranks, direction))
 
 

@@ -15,6 +15,8 @@ from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
+from ringsim.analysis.sweep_cell import SweepCell
+from ringsim.analysis.sweep_cell import read_cells as read_sweep_cells
 from ringsim.analysis.troubles import format_troubles
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
@@ -40,6 +42,7 @@ __all__ = [
     "Stall",
     "StalledRank",
     "Sweep",
+    "SweepCell",
     "ToldPhase",
     "Walkthrough",
     "Winner",
@@ -61,6 +64,7 @@ __all__ = [
     "make_animation",
     "make_overview",
     "num_alternatives",
+    "read_sweep_cells",
     "run_sweep",
     "templates",
     "waiting_times",

@@ -28,6 +28,7 @@ from ringsim.schedule.schedule import (
     only_value,
 )
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
+from ringsim.schedule.user_steps import require_count
 from ringsim.schedule.verify import Proof, verify
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "rank_program",
     "replay",
     "replay_steps",
+    "require_count",
     "require_few_transfers",
     "require_installed_memory",
     "require_memory",

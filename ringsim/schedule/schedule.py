@@ -25,6 +25,8 @@ Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in o
 `collectives.execute` (tensors in many processes).
 """
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +36,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.display import Displayed
+from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import Cut, partition
+from ringsim.schedule.user_steps import columns_by_step, require_count, transfers_by_step
 from ringsim.units import plural
 
 Ints = npt.NDArray[np.int64]
@@ -262,7 +266,7 @@ class Schedule(Displayed):
         >>> from ringsim import Collective, Schedule, Transfer
         >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
         >>> Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, steps)
-        Schedule(broadcast mine over 3 ranks, 1 chunks, 2 steps)
+        Schedule(broadcast mine over 3 ranks, 1 chunk, 2 steps)
     """
 
     collective: Collective
@@ -273,8 +277,16 @@ class Schedule(Displayed):
     cut: Cut = partition
 
     def __post_init__(self) -> None:
-        if self.num_ranks < 1:
-            raise ValueError(f"num_ranks {self.num_ranks}: must be at least 1")
+        require_count("num_ranks", self.num_ranks)
+        require_count("num_chunks", self.num_chunks)
+        self._require(isinstance(self.collective, Collective), "collective", "one of Collective")
+        self._require(isinstance(self.algorithm, str), "algorithm", "a name")
+        self._require(isinstance(self.steps, Steps), "steps", "Steps, which Schedule.from_transfers makes of lists")
+        self._require(callable(self.cut), "cut", "a function as partition is")
+
+    def _require(self, holds: bool, field: str, kind: str) -> None:
+        if not holds:
+            raise ValueError(f"{field} {quoted(getattr(self, field))}: must be {kind}")
 
     @classmethod
     def from_transfers(
@@ -284,26 +296,31 @@ class Schedule(Displayed):
         num_ranks: int,
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
-    ) -> "Schedule":
+    ) -> Schedule:
         """A schedule written out: one iterable of transfers a step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        tables = (_table(index, [tuple(row) for row in rows]) for index, rows in enumerate(steps))
+        written = transfers_by_step(steps, Transfer._fields)
+        tables = (_table(index, rows) for index, rows in enumerate(written))
         columns = (tuple(table.T) for table in tables)
         return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
 
     @classmethod
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
-    ) -> "Schedule":
+    ) -> Schedule:
         """The same from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
 
         The channel may be left out; it is 0 then.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, steps))
+        require_count("num_ranks", num_ranks)
+        require_count("num_chunks", num_chunks)
+        num_required = len(Transfer._fields) - len(Transfer._field_defaults)
+        written: Iterator[Any] = columns_by_step(steps, Transfer._fields, num_required)
+        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, written))
 
     @property
     def num_steps(self) -> int:
@@ -331,7 +348,8 @@ class Schedule(Displayed):
         return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
 
     def __repr__(self) -> str:
-        return f"Schedule({self}, {self.num_chunks} chunks, {self.num_steps} steps)"
+        chunks, steps = plural(self.num_chunks, "chunk"), plural(self.num_steps, "step")
+        return f"Schedule({self}, {chunks}, {steps})"
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {plural(self.num_ranks, 'rank')}"

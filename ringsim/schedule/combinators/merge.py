@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
@@ -23,6 +24,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
         Schedule(all_reduce both_ways over 4 ranks, 8 chunks, 12 steps)
     """
     schedules = [first, *others]
+    require_schedules("merge", *schedules)
     for other in others:
         if (other.collective, other.num_ranks, other.num_chunks) != (
             first.collective,

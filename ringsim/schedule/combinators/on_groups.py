@@ -1,13 +1,17 @@
 """`on_groups`: one schedule done by several groups of ranks at once, each on its chunks."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
 def on_groups(
@@ -27,10 +31,12 @@ def on_groups(
 
         >>> from ringsim import Collective, on_groups, ring_reduce_scatter
         >>> on_groups(ring_reduce_scatter(2), [[0, 1], [2, 3]], 4, 2, Collective.REDUCE_SCATTER)
-        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 steps)
+        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 step)
     """
-    ranks = np.atleast_2d(np.asarray(groups, dtype=np.int64))
-    start = np.zeros(len(ranks), dtype=np.int64) if first_chunk is None else np.array(first_chunk, dtype=np.int64)
+    require_schedules("on_groups", schedule)
+    require_count("num_ranks", num_ranks)
+    ranks = np.atleast_2d(whole_numbers("groups", groups))
+    start = np.zeros(len(ranks), np.int64) if first_chunk is None else whole_numbers("first_chunk", first_chunk)
     members = np.unique(ranks)
     if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
         raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} ranks of its own")

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule.combinators.split import check_segments
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps
+from ringsim.schedule.user_steps import require_count
 
 
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
@@ -23,7 +24,8 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
         Schedule(broadcast binomial_tree over 8 ranks, 4 chunks, 6 steps)
     """
-    check_segments(segments)
+    require_schedules("pipeline", schedule)
+    require_count("segments", segments)
     if segments == 1:
         return schedule
     return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=PipelineSteps(schedule.steps, segments))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
@@ -25,6 +26,7 @@ def then(
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
         Schedule(all_reduce mine over 4 ranks, 4 chunks, 6 steps)
     """
+    require_schedules("then", first, second)
     if (first.num_ranks, first.num_chunks) != (second.num_ranks, second.num_chunks):
         raise ScheduleError(
             f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"

@@ -37,7 +37,7 @@ def test_all_are_proved(collective: Collective, algorithm: str) -> None:
     for num_ranks in range(1, 34):
         schedule = build(collective, algorithm, num_ranks)
         assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, algorithm, num_ranks)
-        assert verify(schedule) == (schedule.num_steps, schedule.num_transfers)
+        assert verify(schedule) == (schedule.num_steps, schedule.num_transfers, 0, None)
 
 
 @settings(max_examples=60, deadline=None)

@@ -257,3 +257,17 @@ def test_chunks_must_be_shared_out_equally() -> None:
 def test_lazy_steps_out_of_range_are_refused(column: str, value: int) -> None:
     """What a table would have refused when it was listed, the proof refuses."""
     assert "not in 0..3" in fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), **{column: value}))
+
+
+def test_transfers_that_bring_nothing_new_are_counted() -> None:
+    """Copies of what the receiver holds already, also within a step; a sum is never one."""
+    rows = [
+        [Transfer(0, 1, 0, False), Transfer(0, 2, 0, False)],
+        [Transfer(1, 2, 0, False), Transfer(0, 1, 1, False), Transfer(0, 1, 1, False)],
+        [Transfer(1, 2, 1, False)],
+    ]
+    schedule = Schedule.from_transfers(Collective.BROADCAST, "twice", 3, 2, rows)
+    proof = verify(schedule)
+    assert proof == (3, 6, 2, (1, Transfer(1, 2, 0, False)))
+    assert repr(proof).startswith("Proof(num_steps=3, num_transfers=6, num_redundant=2, first_redundant=(1, Transfer(")
+    assert repr(verify(build(Collective.ALL_REDUCE, "ring", 3))) == "Proof(num_steps=4, num_transfers=12)"
