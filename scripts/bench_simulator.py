@@ -11,8 +11,8 @@ from typing import Any
 import click
 import simpy
 
-from ringsim import Cluster, Network, predict_time, ring_all_reduce
-from ringsim.algorithms import hierarchical_all_reduce
+from ringsim import Cluster, Network, load_network, predict_time, ring_all_reduce
+from ringsim.algorithms import double_binary_tree_all_reduce, hierarchical_all_reduce
 from ringsim.measurements import provenance
 from ringsim.network import Host, Jitter, Link, Nics, Spec
 from ringsim.schedule import partition
@@ -22,6 +22,7 @@ NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_pe
 HOSTS = Spec(Host(link=Link(3e-6, 300e9), nics=Nics(5e-6, 50e9)), ranks_per_host=8)  # a NIC for the ranks of a host
 CHUNK_BYTES, SHARED_CHUNK_BYTES = 1000, 2**20
 SIMPY_RANKS = 128
+TREE_RANKS, TREE_SIZE_BYTES = 512, 64 * 2**20
 
 
 def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
@@ -99,6 +100,13 @@ def report_shared() -> None:
         report(name, num_ranks, schedule.num_transfers, taken_s)
 
 
+def report_tree() -> None:
+    """A double tree whose ranks send to several others at once: nearly all messages share something with others."""
+    schedule = double_binary_tree_all_reduce(TREE_RANKS)
+    taken_s = median_s(lambda: simulate(schedule, load_network("ib-400g"), TREE_SIZE_BYTES), 1)
+    report("double tree, shared NIC", TREE_RANKS, schedule.num_transfers, taken_s)
+
+
 def report_memory() -> None:
     """Bytes for each recorded transfer, at most at any time."""
     for name, network, schedule in [
@@ -120,6 +128,7 @@ def main(large: bool) -> None:
     click.echo(f"{where['machine']}, Python {where['python']}, numpy {where['numpy']}, {where['date']}")
     report_rings(large)
     report_shared()
+    report_tree()
     report_memory()
 
 

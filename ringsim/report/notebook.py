@@ -42,7 +42,7 @@ def _schedule(schedule: Schedule) -> str:
 
 def _received(step: Step, num_ranks: int) -> dict[int, str]:
     cells: dict[int, list[str]] = {}
-    for src, dst, chunk, reduce in step:
+    for src, dst, chunk, reduce, _ in step:
         if dst < num_ranks:
             cells.setdefault(dst, []).append(f"c{chunk} {'+' if reduce else '='} r{src}")
     return {rank: ", ".join(some) for rank, some in cells.items()}

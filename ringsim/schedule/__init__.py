@@ -2,6 +2,7 @@
 
 from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
 from ringsim.schedule.combinators.merge import merge
+from ringsim.schedule.combinators.on_channel import on_channel
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
@@ -59,6 +60,7 @@ __all__ = [
     "gloo_partition",
     "initial_counts",
     "merge",
+    "on_channel",
     "on_groups",
     "only_value",
     "owners",

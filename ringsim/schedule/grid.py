@@ -29,7 +29,7 @@ def _window(centre: int, length: int, reach: int) -> range:
 
 def _received(step: Step) -> dict[int, list[str]]:
     cells: dict[int, list[str]] = {}
-    for src, dst, chunk, reduce in step:
+    for src, dst, chunk, reduce, _ in step:
         cells.setdefault(dst, []).append(f"c{chunk}{'+' if reduce else '='}r{src}")
     return cells
 

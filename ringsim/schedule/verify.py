@@ -149,7 +149,7 @@ class _Verifier:
             self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
 
     def _check_send(self, index: int, transfer: Transfer, data_dependency: int) -> None:
-        src, dst, chunk, _ = transfer
+        src, dst, chunk, *_ = transfer
         if not self._counts[src, chunk].any():
             fault = f"chunk {chunk} is sent to rank {dst}, but rank {src} does not hold it"
             self._fail(index, src, fault, marked=dst)  # in the grid, sends stand where they are received
@@ -166,7 +166,7 @@ class _Verifier:
 
     def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
         """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
-        _, dst, chunk, _ = transfer
+        _, dst, chunk, *_ = transfer
         self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])
         if buffer_dependency > last_send:
@@ -192,7 +192,7 @@ class _Verifier:
             )
 
     def _apply(self, index: int, transfer: Transfer, counts: np.ndarray, seen: np.ndarray) -> None:
-        _, dst, chunk, reduce = transfer
+        _, dst, chunk, reduce, _ = transfer
         held = self._counts[dst, chunk]
         if reduce:
             if not held.any():

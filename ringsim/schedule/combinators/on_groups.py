@@ -58,6 +58,7 @@ class GroupedSteps(Steps):
         self._place = np.zeros(num_ranks, dtype=np.int64)
         self._group[ranks] = np.arange(len(ranks))[:, None]
         self._place[ranks] = np.arange(ranks.shape[1])
+        self._tiled_channel = Remembered(lambda channel: _tiled(channel, len(ranks)))
         self._in_groups = Remembered(lambda places: ranks[:, places].ravel())
 
     def __len__(self) -> int:
@@ -70,6 +71,10 @@ class GroupedSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
@@ -93,6 +98,7 @@ class GroupedSteps(Steps):
             self._in_groups(step.dst),
             (self._first_chunk[:, None] + step.chunk).ravel(),
             np.tile(step.reduce, num_groups),
+            self._tiled_channel(step.channel),
             _tiled(step.data_dependency, num_groups),
             _tiled(step.buffer_dependency, num_groups),
         )

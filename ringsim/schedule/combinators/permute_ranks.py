@@ -64,6 +64,10 @@ class PermutedSteps(Steps):
     def num_transfers(self) -> int:
         return self._steps.num_transfers
 
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
 

@@ -47,6 +47,10 @@ class SplitSteps(Steps):
     def num_transfers(self) -> int:
         return self._whole.num_transfers * self._pieces
 
+    @property
+    def num_channels(self) -> int:
+        return self._whole.num_channels
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._number(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 

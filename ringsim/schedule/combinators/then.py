@@ -59,6 +59,10 @@ class ThenSteps(Steps):
     def num_transfers(self) -> int:
         return self._first.num_transfers + self._second.num_transfers
 
+    @property
+    def num_channels(self) -> int:
+        return max(self._first.num_channels, self._second.num_channels)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 
@@ -80,4 +84,4 @@ class ThenSteps(Steps):
         step = self._second.step(index - len(self._first))
         data_dependency = self._resolve(step.data_dependency, self._first.last_write, step.src, step.chunk)
         buffer_dependency = self._resolve(step.buffer_dependency, self._first.last_send, step.dst, step.chunk)
-        return Step(step.src, step.dst, step.chunk, step.reduce, data_dependency, buffer_dependency)
+        return Step(step.src, step.dst, step.chunk, step.reduce, step.channel, data_dependency, buffer_dependency)

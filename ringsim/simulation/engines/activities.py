@@ -1,12 +1,13 @@
 """`Activities`: work that goes on side by side, shares resources fairly, and ends when it is done."""
 
+import math
+
 import numpy as np
-import numpy.typing as npt
 
 from ringsim.network import Floats, Resources
-from ringsim.simulation.engines.fair_share import fair_rates
-
-Ints = npt.NDArray[np.signedinteger]
+from ringsim.simulation.engines.current_rates import CurrentRates, NewRates
+from ringsim.simulation.engines.fair_share import Ints
+from ringsim.simulation.engines.users import float_view
 
 # Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
 # step although sums differ in their last bits, and a thousand events cost hardly more than one.
@@ -27,20 +28,18 @@ class Activities:
         # One resource more, the last, without limit: where a slot uses less than others.
         self._resource = np.where(use > 0, resource, len(resources.names))
         self._names = resources.names
-        self._use, self._most = use, most
-        self._capacity = np.append(resources.capacity, np.inf)
-        self._fails_at_s = np.append(resources.fails_at_s, np.inf)
-        self._alone = self._alone_rates()
-        self._users = np.zeros(len(self._capacity), dtype=np.int64)
+        capacity = np.append(resources.capacity, np.inf)
+        self._rates = CurrentRates(self._resource, use, most, capacity)
+        self._fails_at_s = resources.fails_at_s.copy()
         self._now_s = 0.0
-        self._changed = np.zeros(len(self._capacity), dtype=np.bool_)  # the resources that have other users than before
-        self._active = np.zeros(num_slots, dtype=np.bool_)
         self._joins_s = np.full(num_slots, np.inf)  # when it becomes active
         self._ends_s = np.full(num_slots, np.inf)
         self._since_s = np.zeros(num_slots)  # the moment from which `lead` and `amount` are still to be done
         self._lead_s = np.zeros(num_slots)
         self._amount = np.zeros(num_slots)
         self._rate = np.zeros(num_slots)
+        columns = self._since_s, self._lead_s, self._amount, self._ends_s, self._rate
+        self._views = tuple(float_view(column) for column in columns)
         self._let_fail()
 
     def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
@@ -70,14 +69,18 @@ class Activities:
         while True:
             self._let_join()
             # NumPy's minimum, as that of Python may pass over NaN.
-            now = np.min([times.min(initial=np.inf) for times in (self._joins_s, self._ends_s, self._fails_at_s)])
+            ends_s = float(np.minimum.reduce(self._ends_s, initial=np.inf))
+            joins_s = float(np.minimum.reduce(self._joins_s, initial=np.inf))
+            now = float(np.minimum(np.minimum(ends_s, joins_s), self._next_failure_s))
             if now == np.inf:
                 return np.empty(0, dtype=np.int64), np.empty(0)
             self._require_progress(now)
             self._now_s = now
-            self._let_fail()
-            ended = np.flatnonzero(self._ends_s <= now * (1 + SAME_MOMENT))
-            if len(ended):
+            if self._next_failure_s <= now:
+                self._let_fail()
+            moment_s = now * (1 + SAME_MOMENT)
+            if ends_s <= moment_s:
+                ended = np.flatnonzero(self._ends_s <= moment_s)
                 ends = self._ends_s[ended]
                 self._leave(ended)
                 return ended, ends
@@ -105,60 +108,49 @@ class Activities:
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
         if len(joining):
             self._joins_s[joining] = np.inf
-            self._active[joining] = True
-            used = self._resource[:, joining]
-            self._users += np.bincount(used.ravel(), minlength=len(self._users))
-            self._users[-1] = 0
-            alone = (self._users[used] <= 1).all(axis=0)
-            self._set_rates(joining[alone], self._alone[joining[alone]])
-            self._changed[used[:, ~alone]] = True
-            self._changed[-1] = False
-        if self._changed.any():
-            self._share()
+            self._rates.join(joining)
+        for rates in self._rates.update():
+            self._change(rates)
 
     def _let_fail(self) -> None:
         failing = np.flatnonzero(self._fails_at_s <= self._now_s)
         if len(failing):
-            self._capacity[failing] = 0.0
             self._fails_at_s[failing] = np.inf
-            self._alone = self._alone_rates()
-            self._changed[failing] = True
+            self._rates.fail(failing)
+        self._next_failure_s = float(self._fails_at_s.min(initial=np.inf))
 
     def _leave(self, slot: Ints) -> None:
-        used = self._resource[:, slot]
         self._ends_s[slot] = np.inf
-        self._active[slot] = False
-        self._users -= np.bincount(used.ravel(), minlength=len(self._users))
-        self._users[-1] = 0
-        self._changed[used] = True
-        self._changed &= self._users > 0
+        self._rates.leave(slot)
 
-    def _alone_rates(self) -> Floats:
-        limit = np.full(self._use.shape, np.inf)
-        np.divide(self._capacity[self._resource], self._use, out=limit, where=self._use > 0)
-        alone: Floats = np.minimum(self._most, limit.min(axis=0, initial=np.inf))
-        return alone
+    def _change(self, rates: NewRates) -> None:
+        """From now on these rates hold."""
+        if isinstance(rates, dict):
+            for slot, rate in rates.items():
+                self._change_one(slot, rate)
+        else:
+            self._change_all(*rates)
 
-    def _share(self) -> None:
-        slot = self._concerned()
-        rate = fair_rates(self._resource[:, slot], self._use[:, slot], self._most[slot], self._capacity)
-        self._changed[:] = False
-        changed = rate != self._rate[slot]
-        self._account_for(slot[changed & (self._rate[slot] > 0)])
+    def _change_all(self, slot: Ints, rate: Floats) -> None:
+        before = self._rate[slot]
+        changed = rate != before
+        self._account_for(slot[changed & (before > 0)])
         self._set_rates(slot[changed], rate[changed])
 
-    def _concerned(self) -> Ints:
-        """The active slots whose rates may change: those that share, directly or not, what has other users now."""
-        active = np.flatnonzero(self._active)
-        used = self._resource[:, active]
-        num_concerned = -1
-        while True:
-            concerned = self._changed[used].any(axis=0)
-            if concerned.sum() == num_concerned:
-                return active[concerned]
-            num_concerned = int(concerned.sum())
-            self._changed[used[:, concerned]] = True
-            self._changed[-1] = False  # to be without limit connects nobody
+    def _change_one(self, slot: int, rate: float) -> None:
+        """As `_change_all`, but faster for one slot."""
+        since_s, lead_s, amount, ends_s, rates = self._views
+        before = rates[slot]
+        if rate == before:
+            return
+        if before > 0:
+            begun_s = since_s[slot] + lead_s[slot]
+            now_s = max(begun_s, self._now_s)
+            amount[slot] = max(amount[slot] - before * (now_s - begun_s), 0.0)
+            since_s[slot] = now_s
+            lead_s[slot] = 0.0
+        rates[slot] = rate
+        ends_s[slot] = since_s[slot] + (lead_s[slot] + (amount[slot] / rate if rate > 0 else math.inf))
 
     def _account_for(self, slot: Ints) -> None:
         """Take off what has been done until now, at the rate that ends now."""

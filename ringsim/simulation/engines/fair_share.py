@@ -24,9 +24,15 @@ def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> F
     differs is that in one round all resources are dealt with that will be full before any other which their
     activities use: their rates can depend on nothing that is still to come.
     """
-    rates = most.copy()
+    return fair_rates_by_round(resource, use, most, capacity)[0]
+
+
+def fair_rates_by_round(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> tuple[Floats, Ints]:
+    """`fair_rates`, and for each activity the round, from 0, in which its rate was fixed."""
+    rates, rounds = most.copy(), np.zeros(len(most), dtype=np.int64)
     left = capacity.copy()
     rising = np.arange(len(most))
+    number = 0
     while len(rising):
         demand = _sum_by(resource, use, len(left))
         level = np.full(len(left), np.inf)
@@ -42,11 +48,13 @@ def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> F
                 f"all rates, uses and capacities must be numbers, and not negative"
             )
         rates[rising[fixed]] = lowest[fixed]
+        rounds[rising[fixed]] = number
         if fixed.all():
             break
         left -= _sum_by(resource[:, fixed], use[:, fixed] * lowest[fixed], len(left))
         rising, resource, use, most = rising[~fixed], resource[:, ~fixed], use[:, ~fixed], most[~fixed]
-    return rates
+        number += 1
+    return rates, rounds
 
 
 def _sum_by(resource: Ints, amount: Floats, num_resources: int) -> Floats:

@@ -111,6 +111,17 @@ def test_an_exchange_through_scratch_is_one_step(tmp_path: Path) -> None:
     assert verify(schedule)[:2] == (1, 2)
 
 
+def test_channels_are_kept_as_thread_blocks(tmp_path: Path) -> None:
+    """Two rings between two gpus are written as two channels, and what is read is sent on as many."""
+    text = "".join(msccl_lines(build(Collective.ALL_REDUCE, "bidirectional_ring", 2)))
+    assert 'nchannels="2"' in text
+    assert text.count('chan="1"') == 4
+    schedule = read(text, tmp_path)
+    verify(schedule)
+    channels = {(transfer.src, transfer.channel) for rows in schedule.steps for transfer in rows}
+    assert [sum(src == rank for src, _ in channels) for rank in (0, 1)] == [2, 2]
+
+
 def test_an_algorithm_that_is_wrong_is_read_and_not_proved(tmp_path: Path) -> None:
     """Reading says what it does; the proof says that this is not an all-reduce."""
     schedule = read(program([(1, -1, [step("s")])], [(-1, 0, [step("rrc")])]), tmp_path)

@@ -268,6 +268,6 @@ def test_transfers_that_bring_nothing_new_are_counted() -> None:
     ]
     schedule = Schedule.from_transfers(Collective.BROADCAST, "twice", 3, 2, rows)
     proof = verify(schedule)
-    assert proof == (3, 6, 2, (1, (1, 2, 0, False)))
+    assert proof == (3, 6, 2, (1, Transfer(1, 2, 0, False)))
     assert repr(proof).startswith("Proof(num_steps=3, num_transfers=6, num_redundant=2, first_redundant=(1, Transfer(")
     assert repr(verify(build(Collective.ALL_REDUCE, "ring", 3))) == "Proof(num_steps=4, num_transfers=12)"
