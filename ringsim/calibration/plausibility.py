@@ -10,7 +10,7 @@ from ringsim.units import format_time
 _FILES_NAMED = 3
 
 
-class _FittedHop(NamedTuple):
+class _HopKind(NamedTuple):
     """A kind of hop: what it is called, the latency beyond which it is doubted, why it may be, how to measure it."""
 
     name: str
@@ -22,15 +22,15 @@ class _FittedHop(NamedTuple):
 # Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/fidelity.md, "Clusters"), from Ethernet of 10 Gbit/s to
 # InfiniBand NDR, a hop from host to host takes at most 354 us, one within a host at most 13 us. The limits are about
 # three and four times as much: what lies beyond is rather a mistake, or a busy machine, than a network.
-_HOPS = {
-    "hop_latency": _FittedHop(
+_HOP_KINDS = {
+    "hop_latency": _HopKind(
         "from host to host",
         1e-3,
         "were the hosts busy, did NCCL use the wrong interface (NCCL_SOCKET_IFNAME), are --nodes and --ranks-per-node "
         "right?",
         "sendrecv_perf -b 8 -e 8 with one rank on each of two hosts",
     ),
-    "link_latency": _FittedHop(
+    "link_latency": _HopKind(
         "within a host",
         50e-6,
         "were its cores busy, did NCCL send through sockets (NCCL_DEBUG=INFO names the transport), is --nodes right?",
@@ -45,7 +45,7 @@ def doubt_line(fit: LogFit) -> str:
     if not doubted:
         return ""
     worst = max(doubted, key=_excess)
-    hop = _HOPS[_kind(worst)]
+    hop = _HOP_KINDS[_kind(worst)]
     more = f", and {len(doubted) - 1} more like it" if len(doubted) > 1 else ""
     return (
         f"implausible: {worst.name} is {format_time(worst.value)}{more}: a hop {hop.name} takes less than "
@@ -59,7 +59,7 @@ def _kind(parameter: FittedParameter) -> str:
 
 
 def _excess(parameter: FittedParameter) -> float:
-    hop = _HOPS.get(_kind(parameter))
+    hop = _HOP_KINDS.get(_kind(parameter))
     return parameter.value / hop.most_s if hop else 0.0
 
 

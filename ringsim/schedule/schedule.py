@@ -318,8 +318,7 @@ class Schedule(Displayed):
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
-        num_required = len(Transfer._fields) - len(Transfer._field_defaults)
-        written: Iterator[Any] = columns_by_step(steps, Transfer._fields, num_required)
+        written: Iterator[Any] = columns_by_step(steps, Transfer._fields)
         return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, written))
 
     @property

@@ -16,12 +16,12 @@ LARGEST = 2**63 - 1  # that fits into a column
 REDUCE = 3  # the place of this field in a transfer
 
 
-def require_count(name: str, value: object) -> None:
-    """Raise ValueError unless it is a whole number of at least 1."""
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise ValueError unless it is a whole number of at least so many."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise ValueError(f"{name} {quoted(value)}: must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name} {value}: must be at least 1")
+    if value < least:
+        raise ValueError(f"{name} {value}: must be at least {least}")
 
 
 def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
@@ -48,7 +48,7 @@ def transfers_by_step(steps: Any, fields: Sequence[str]) -> Iterator[list[tuple[
 def _transfer(step: int, row: Any, fields: Sequence[str]) -> tuple[Any, ...]:
     if not (isinstance(row, tuple) or _is_list(row)):
         raise ValueError(
-            f"step {step}: {quoted(row)} is no transfer: it must have {', '.join(fields)}; a step is a list of them"
+            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(fields)}; a step is a list of transfers"
         )
     values = tuple(row)
     for place, value in enumerate(values):
@@ -61,17 +61,16 @@ def _transfer(step: int, row: Any, fields: Sequence[str]) -> tuple[Any, ...]:
     return values
 
 
-def columns_by_step(
-    steps: Any, fields: Sequence[str], num_required: int
-) -> Iterator[tuple[npt.NDArray[np.integer | np.bool_], ...]]:
-    """Returns the columns of each step as arrays that can be broadcast against one another.
+def columns_by_step(steps: Any, fields: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.integer | np.bool_], ...]]:
+    """Returns the columns of each step, as many as they are, as arrays that can be broadcast against one another.
 
-    num_required: so many of the fields must have a column. Raises ValueError for anything else.
+    fields: of which they are columns. Raises ValueError for anything else.
     """
     for index, columns in enumerate(_each(steps)):
-        if not isinstance(columns, tuple | list | np.ndarray) or not num_required <= len(columns) <= len(fields):
+        if not isinstance(columns, tuple | list | np.ndarray):
             raise ValueError(f"step {index}: {quoted(columns)}: must be the columns {', '.join(fields)}")
-        arrays = tuple(_column(index, name, values) for name, values in zip(fields, columns, strict=False))
+        names = (*fields, *["one column more"] * len(columns))  # whoever takes the columns counts them
+        arrays = tuple(_column(index, name, values) for name, values in zip(names, columns, strict=False))
         try:
             np.broadcast_shapes(*(array.shape for array in arrays))
         except ValueError:

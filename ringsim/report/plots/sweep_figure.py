@@ -66,9 +66,10 @@ def _without_panel(ranks: Sequence[int]) -> list[str]:
     rest = [num_ranks for num_ranks in ranks if num_ranks not in panel_ranks(ranks)]
     if not rest:
         return []
-    names = ", ".join(map(str, rest[:_MAX_RANKS_NAMED])) + (", ..." if len(rest) > _MAX_RANKS_NAMED else "")
+    *names, last = [*map(str, rest[:_MAX_RANKS_NAMED]), *(["more"] if len(rest) > _MAX_RANKS_NAMED else [])]
+    listed = f"{', '.join(names)} and {last}" if names else last
     return [
-        f"time against size is drawn for the least, the middle and the largest number of ranks; for {names} ranks the "
+        f"time against size is drawn for the least, the middle and the largest number of ranks; for {listed} ranks the "
         "map says who is fastest"
     ]
 

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import Ints, Schedule, Step, Steps, constant, only_value
+from ringsim.schedule.user_steps import require_count
 
 
 def on_channel(schedule: Schedule, channel: int) -> Schedule:
@@ -15,8 +17,8 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
         >>> on_channel(ring_all_reduce(3), 1).steps[0].channel.tolist()
         [1, 1, 1]
     """
-    if channel < 0:
-        raise ValueError(f"channel {channel}: must be 0 or more")
+    require_schedules("on_channel", schedule)
+    require_count("channel", channel, least=0)
     return replace(schedule, steps=ChannelSteps(schedule.steps, channel)) if channel else schedule
 
 

@@ -15,7 +15,7 @@ from ringsim.analysis.sentences import (
     transfer_sentence,
 )
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.schedule import Collective, Schedule, Transfer, permute_ranks
 
 
 def sentences(schedule: Schedule) -> list[str]:
@@ -86,15 +86,15 @@ def test_other_patterns(algorithm: str, step: int, expected: str) -> None:
 
 def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> None:
     """In every step in which a rank sends several, and in which the one that it sends follows no rule."""
-    schedule = build(Collective.ALL_GATHER, "recursive_doubling", 8)
+    schedule = build(Collective.ALL_GATHER, "recursive_doubling", 4)
     assert [chunks_by_sender(schedule, held) for held in walk_holdings(schedule)] == [
         "",
-        "rank 0 sends chunks 0 and 4, rank 1 chunks 1 and 5, rank 2 chunks 2 and 6, rank 3 chunks 3 and 7, "
-        "rank 4 chunks 0 and 4, rank 5 chunks 1 and 5, rank 6 chunks 2 and 6, rank 7 chunks 3 and 7",
-        "rank 0 sends chunks 0, 2, 4 and 6, rank 1 chunks 1, 3, 5 and 7, rank 2 chunks 0, 2, 4 and 6, "
-        "rank 3 chunks 1, 3, 5 and 7, rank 4 chunks 0, 2, 4 and 6, rank 5 chunks 1, 3, 5 and 7, "
-        "rank 6 chunks 0, 2, 4 and 6, rank 7 chunks 1, 3, 5 and 7",
+        "rank 0 sends chunks 0 and 2, rank 1 chunks 1 and 3, rank 2 chunks 0 and 2, rank 3 chunks 1 and 3",
     ]
+    halves = [[Transfer(rank, rank ^ 2, 2 * (rank < 2) + part, True) for rank in range(4) for part in range(2)]]
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "halves", 4, 4, halves)
+    first = next(iter(walk_holdings(schedule)))
+    assert chunks_by_sender(schedule, first) == "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"
     schedule = build(Collective.ALL_REDUCE, "ring/2", 3)
     first = next(iter(walk_holdings(schedule)))
     assert chunks_by_sender(schedule, first) == "rank 0 sends chunk 4, rank 1 chunk 0, rank 2 chunk 2"

@@ -142,7 +142,7 @@ def test_on_channel_changes_channels_alone(schedule: Schedule, channel: int) -> 
 
 def test_a_negative_channel_is_refused() -> None:
     """The message names the value."""
-    with pytest.raises(ValueError, match="^channel -1: must be 0 or more$"):
+    with pytest.raises(ValueError, match="^channel -1: must be at least 0$"):
         on_channel(build(Collective.ALL_REDUCE, "ring", 3), -1)
 
 

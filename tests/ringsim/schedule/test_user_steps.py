@@ -14,6 +14,7 @@ from ringsim import (
     Transfer,
     algorithm,
     merge,
+    on_channel,
     on_groups,
     permute_ranks,
     pipeline,
@@ -38,7 +39,7 @@ def of_columns(*columns: Any) -> Schedule:
     return Schedule.from_columns(Collective.BROADCAST, "mine", 2, 1, [columns])
 
 
-NEEDED = "it must have src, dst, chunk, reduce"
+NEEDED = "which has src, dst, chunk, reduce, channel; a step is a list of transfers"
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no steps": (lambda: of_transfers(None), "steps None: must be a list, with a list of transfers for each step"),
     "a number of steps": (lambda: of_transfers(7), "steps 7: must be a list, with a list of transfers for each step"),
@@ -49,10 +50,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: of_transfers([SEND]),
         f"step 0: {SEND} is a transfer: a step must be a list of",
     ),
-    "a number as a transfer": (lambda: of_transfers([[3]]), f"step 0: 3 is no transfer: {NEEDED}"),
-    "text as a transfer": (lambda: of_transfers([["0100"]]), f"step 0: '0100' is no transfer: {NEEDED}"),
-    "a dict as a transfer": (lambda: of_transfers([[{"src": 0}]]), f"step 0: {{'src': 0}} is no transfer: {NEEDED}"),
-    "too short a transfer": (lambda: of_transfers([[[0, 1, 0]]]), f"step 0: (0, 1, 0) is no transfer: {NEEDED}"),
+    "a number as a transfer": (lambda: of_transfers([[3]]), f"step 0: 3 is no transfer, {NEEDED}"),
+    "text as a transfer": (lambda: of_transfers([["0100"]]), f"step 0: '0100' is no transfer, {NEEDED}"),
+    "a dict as a transfer": (lambda: of_transfers([[{"src": 0}]]), f"step 0: {{'src': 0}} is no transfer, {NEEDED}"),
+    "too short a transfer": (
+        lambda: of_transfers([[[0, 1, 0]]]),
+        "(0, 1, 0) is no transfer: it must have src, dst, chunk, reduce, and may have",
+    ),
     "lists in a transfer": (lambda: of_transfers([[[[0], 1, 0, True]]]), "step 0: src [0] is not a whole number"),
     "half a chunk": (lambda: of_transfers([[(0, 1, 0.5, True)]]), "step 0: chunk 0.5 is not a whole number"),
     "a rank as text": (lambda: of_transfers([[("0", 1, 0, True)]]), "step 0: src '0' is not a whole number"),
@@ -75,7 +79,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Schedule(Collective.BROADCAST, "mine", 2, 1, [[SEND]]),
         "must be Steps, which Schedule.from_transfers makes of lists",
     ),
-    "three columns": (lambda: of_columns([0], [1], [0]), "must be the columns src, dst, chunk, reduce"),
+    "three columns": (lambda: of_columns([0], [1], [0]), "step 0: it has 3 columns: must have src, dst, chunk, reduce"),
+    "six columns": (lambda: of_columns(0, 1, 0, True, 0, 0), "step 0: it has 6 columns: must have"),
+    "no columns": (
+        lambda: Schedule.from_columns(Collective.REDUCE, "mine", 2, 1, [5]),
+        "5: must be the columns src, dst",
+    ),
+    "half a channel": (lambda: of_transfers([[(0, 1, 0, True, 0.5)]]), "step 0: channel 0.5 is not a whole number"),
+    "a channel as text": (lambda: on_channel(RIGHT, "1"), "channel '1': must be a whole number"),
     "a column of fractions": (lambda: of_columns([0.5], [1], [0], [False]), "step 0: src [0.5]: must be whole numbers"),
     "a column of NaN": (lambda: of_columns([np.nan], 1, 0, True), "step 0: src [nan]: must be whole numbers"),
     "no column": (lambda: of_columns(0, None, 0, True), "step 0: dst None: must be whole numbers"),
