@@ -145,6 +145,8 @@ class _Verifier:
             self._fail(
                 index, None, f"{transfer} names a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
             )
+        if transfer.channel < 0:
+            self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent on channel {transfer.channel}, below 0")
         if transfer.src == transfer.dst:
             self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
 

@@ -168,6 +168,12 @@ def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> 
     return replace(schedule, steps=_Altered(schedule.steps, lookback, **columns))
 
 
+def test_a_negative_channel_is_refused() -> None:
+    """Of steps that are computed, too."""
+    ring = build(Collective.ALL_REDUCE, "ring", 4)
+    assert fault_of(altered(ring, channel=-1)).endswith("rank 0: chunk 3 is sent on channel -1, below 0")
+
+
 def test_a_false_data_dependency_is_refused() -> None:
     """An executor trusts the column, so the proof must not."""
     ring = build(Collective.ALL_REDUCE, "ring", 4)
