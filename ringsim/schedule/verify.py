@@ -21,6 +21,7 @@ from ringsim.schedule.user_steps import whole_numbers
 from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
+MAX_NAMED = 4  # ranks whose counts are wrong, in a message
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 
@@ -224,6 +225,8 @@ class _Verifier:
             f"rank {other} counted {held[other]} times instead of {counts[chunk, other]}"
             for other in np.flatnonzero(held != counts[chunk])
         ]
+        if len(parts) > MAX_NAMED:
+            parts[MAX_NAMED:] = [f"and {len(parts) - MAX_NAMED} more such ranks"]
         step = self._first_double.get((rank, chunk), int(self._last_write[rank, chunk]))
         place = "never written" if step == NEVER else f"see step {step}"
         self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")

@@ -49,6 +49,22 @@ def test_a_doubled_transfer_is_counted_twice() -> None:
     assert re.search(r"step 0, rank 2: chunk 0 ends with rank 1 counted 2 times instead of 1", fault_of(rebuilt(rows)))
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "two_shot", "halving_doubling", "ring/8"])
+@pytest.mark.parametrize("num_ranks", [9, 64])
+def test_the_message_fits_a_terminal(algorithm: str, num_ranks: int) -> None:
+    """However many ranks and chunks there are: one line, and a grid of 80 columns around the fault."""
+    whole = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    rows = [list(step) for step in whole.steps]
+    rows[0] = rows[0][:1]
+    wrong = Schedule.from_transfers(Collective.ALL_REDUCE, "wrong", num_ranks, whole.num_chunks, rows)
+    with pytest.raises(ScheduleError) as error:
+        verify(wrong)
+    first, *grid = str(error.value).splitlines()
+    assert len(first) < 400
+    assert len(grid) > 2
+    assert max(map(len, grid)) <= 80
+
+
 def test_two_wrongs_of_equal_number_are_seen() -> None:
     """One rank counted twice in place of another: the number of contributions is right, the counts are not."""
     rows = [[Transfer(0, 2, 0, True)], [Transfer(0, 2, 0, True)]]  # rank 1's share never comes
