@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 RANKS ?= 4
 SECONDS ?= 600
 SEED ?=
+# Many tests wait for something, so two at a time take half as long, also on two cores.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 
@@ -38,10 +41,10 @@ demo: $(VENV)/installed
 	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

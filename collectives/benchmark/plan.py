@@ -86,7 +86,7 @@ class BenchmarkPlan:
                 if algorithm != AUTO:
                     build(collective, algorithm, num_ranks)
         if any(collective.reduces for collective in self.collectives):
-            reduction_of(OPS[self.op], torch_dtype(self.dtype))
+            self._check_reduction()
         for case in self.cases(num_ranks)[:1]:
             pattern(case, self.seed)
         if self.raw_sockets and not 1 < num_ranks == ranks_here:
@@ -97,6 +97,16 @@ class BenchmarkPlan:
         largest = max(*self.sizes_bytes, self.record_bytes or 0)
         # Ranks that got different answers would wait for each other.
         require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
+
+    def _check_reduction(self) -> None:
+        """Raise ValueError unless both sides can do it: every rank would fail in the first call of the other."""
+        dtype = torch_dtype(self.dtype)
+        reduction_of(OPS[self.op], dtype)
+        if self.op == "avg" and not dtype.is_floating_point:
+            raise ValueError(
+                f"--op avg: torch.distributed on Gloo has no average of {self.dtype} to be timed beside: take --op sum "
+                f"or a floating-point --dtype"
+            )
 
     def _check_recorded(self, num_ranks: int) -> None:
         if self.record_bytes is not None and not self.record:

@@ -18,6 +18,6 @@ def named_with_digest(algorithm: str, schedule: Schedule) -> str:
     digest = hashlib.blake2b(np.asarray(schedule.bounds(10 * schedule.num_chunks + 1)).tobytes(), digest_size=6)
     for step in schedule.steps:
         digest.update(len(step).to_bytes(8, "little"))
-        for column in (step.src, step.dst, step.chunk, step.reduce):
+        for column in (step.src, step.dst, step.chunk, step.reduce, step.channel):
             digest.update(np.ascontiguousarray(column).tobytes())
     return f"{algorithm} (schedule {digest.hexdigest()})"

@@ -4,13 +4,13 @@ What a rank waits for depends on the schedule alone, never on when things happen
 once for all runs.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from ringsim.schedule import NEVER, RankProgram, Receive, Schedule, Send
+from ringsim.schedule import RankProgram, Receive, Schedule, Send
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
 
@@ -106,9 +106,11 @@ class _InstructionWriter:
         self._num_posted = 0
         self._sends: list[Send] = []
         self._under_way: list[int] = []
-        if program.receives:
-            self._post(0, before_sending=True)
-        self._send(program.first_sends)
+        self._to_issue: dict[int, list[int]] = defaultdict(list)  # of each chunk: the steps of its sends
+        for send in program.sends:
+            self._to_issue[send.chunk].append(send.step)
+        self._post(0)
+        self._send(program.first_sends, 0)
         for index, receive in enumerate(program.receives):
             self._post(index)
             self._add(Opcode.WAIT_RECV, index)
@@ -116,22 +118,19 @@ class _InstructionWriter:
                 [sent for sent in self._under_way if self._sends[sent].step <= receive.buffer_dependency]
             )  # rule 4
             self._add(Opcode.APPLY, index)
-            self._send(receive.then_send)
+            self._send(receive.then_send, index + 1)
             self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent
         self._wait_for(self._under_way)
 
     def _add(self, opcode: Opcode, index: int) -> None:
         self.instructions.append(RankInstruction(opcode, index))
 
-    def _post(self, applied: int, before_sending: bool = False) -> None:
-        """Post the receives up to the horizon of the one to be applied next, as far as they can be.
-
-        before_sending: even the first sends are yet to be issued, so nothing may land where they read.
-        """
+    def _post(self, applied: int) -> None:
+        """Post the receives up to the horizon of the one to be applied next, as far as they can be."""
         for receive in self._receives[self._num_posted : _horizon(self._receives, applied)]:
             if not receive.lands_apart:
-                if before_sending and receive.sent_in != NEVER:
-                    return
+                if any(step <= receive.sent_in for step in self._to_issue[receive.chunk]):
+                    return  # nothing may land where a send is yet to read
                 if applied < receive.last_user or receive.sent_in > self._receives[applied].step:
                     return
                 # Rule 4. To wait for a send here is safe: no step before its own is left to apply here, and all
@@ -140,11 +139,21 @@ class _InstructionWriter:
             self._add(Opcode.POST_RECV, self._num_posted)
             self._num_posted += 1
 
-    def _send(self, sends: Sequence[Send]) -> None:
+    def _send(self, sends: Sequence[Send], applied: int) -> None:
         for send in sends:
+            if self._ahead_of(send):  # rule 2
+                # The peers may wait in the same way, and each of them must find its receive posted.
+                self._post(applied)
+                self._wait_for(self._ahead_of(send))
+            self._to_issue[send.chunk].remove(send.step)
             self._add(Opcode.SEND, len(self._sends))
             self._under_way.append(len(self._sends))
             self._sends.append(send)
+
+    def _ahead_of(self, send: Send) -> list[int]:
+        """What must leave before this one on its channel; what goes to the same peer stays in order by itself."""
+        under_way = ((index, self._sends[index]) for index in self._under_way)
+        return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
     def _wait_for(self, sent: Sequence[int]) -> None:
         for index in sent:

@@ -1,4 +1,4 @@
-"""Everything straight to where it is needed, in one step or two."""
+"""Everything straight to where it is needed, in one step or two; for each peer on a channel of its own, so at once."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from ringsim.schedule import BYTES_LISTED, Collective, Columns, Ints, Schedule, 
 def direct_reduce_scatter(num_ranks: int) -> Schedule:
     """Every rank sends every other its share: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
     src, dst = _pairs(num_ranks)
-    return _one_step(Collective.REDUCE_SCATTER, num_ranks, num_ranks, (src, dst, dst, True))
+    return _one_step(Collective.REDUCE_SCATTER, num_ranks, num_ranks, (src, dst, dst, True, dst))
 
 
 def direct_all_gather(num_ranks: int) -> Schedule:
     """Every rank sends its share to every other: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
     src, dst = _pairs(num_ranks)
-    return _one_step(Collective.ALL_GATHER, num_ranks, num_ranks, (src, dst, src, False))
+    return _one_step(Collective.ALL_GATHER, num_ranks, num_ranks, (src, dst, src, False, dst))
 
 
 def direct_all_reduce(num_ranks: int) -> Schedule:
@@ -24,7 +24,7 @@ def direct_all_reduce(num_ranks: int) -> Schedule:
     rank to rank, and with it the last bits of floating-point sums; in all other algorithms here ranks agree.
     """
     src, dst = _pairs(num_ranks)
-    return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True))
+    return _one_step(Collective.ALL_REDUCE, num_ranks, 1, (src, dst, 0, True, dst))
 
 
 def two_shot_all_reduce(num_ranks: int) -> Schedule:
@@ -35,7 +35,9 @@ def two_shot_all_reduce(num_ranks: int) -> Schedule:
 
 def direct_broadcast(num_ranks: int) -> Schedule:
     """Rank 0 sends all to every other: 1 step, n - 1 times the data sent by rank 0."""
-    return _one_step(Collective.BROADCAST, num_ranks, 1, (0, np.arange(1, num_ranks), 0, False))
+    return _one_step(
+        Collective.BROADCAST, num_ranks, 1, (0, np.arange(1, num_ranks), 0, False, np.arange(1, num_ranks))
+    )
 
 
 def direct_reduce(num_ranks: int) -> Schedule:

@@ -10,7 +10,7 @@ from math import isqrt
 import numpy as np
 
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.schedule import Collective, Schedule, on_groups, split, then
+from ringsim.schedule import Collective, Schedule, on_channel, on_groups, split, then
 
 
 def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
@@ -62,6 +62,7 @@ def _two_levels(algorithm: str, num_groups: int, group_size: int) -> Schedule:
     across = on_groups(
         ring_all_reduce(num_groups), ranks.T, num_ranks, num_ranks, Collective.ALL_REDUCE, ranks.T[:, 0] * num_groups
     )
+    across = on_channel(across, 1)  # by other links than within the groups
     within = [on_groups(part, ranks, num_ranks, num_ranks, part.collective) for part in (scatter, gather)]
     first = then(within[0], across, Collective.ALL_REDUCE, algorithm)
     # The furthest wait is in the all-gather's first round, for a chunk summed in the last step of the

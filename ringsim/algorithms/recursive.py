@@ -1,10 +1,11 @@
 """Recursive doubling and halving: exchanges with ranks at distances 1, 2, 4, ...
 
-Eight ranks: in one step each exchanges with the rank at distance 4, in one at distance 2, in one at
-distance 1 (`rank ^ distance`). Exchanging the whole sum each time takes log2(n) steps (recursive doubling).
+Eight ranks: in one step each exchanges with the rank at distance 1, in one at distance 2, in one at
+distance 4 (`rank ^ distance`). Exchanging the whole sum each time takes log2(n) steps (recursive doubling).
 Sending half of what one is left with, first 1/2 of the data, then 1/4, ..., scatters the sum (recursive
 halving), and the same backwards gathers it: 2 log2(n) steps and no more bytes than a ring (Thakur,
-Rabenseifner and Gropp 2005).
+Rabenseifner and Gropp 2005). The largest halves go to the nearest ranks, which are on the same host or under the same
+switch if ranks are counted host by host.
 
 Where n is not a power of two, p is the largest below it and the first 2(n - p) ranks fold: of each pair the
 second gives all it has to the first before, takes no part, and is given its result after.
@@ -73,26 +74,30 @@ def _doubling_all_gather(num_ranks: int, algorithm: str) -> Schedule:
 
 
 def _halving(bounds: Ints) -> Iterable[Columns]:
-    """Each sends its partner the chunks of the partner's side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's."""
+    """Each sends its partner the chunks of the partner's side; chunks `bounds[i]` to `bounds[i + 1]` are rank i's.
+
+    On the partner's side are the ranks whose lowest bits, up to the one that the two differ in, are the partner's.
+    """
     rank = np.arange(len(bounds) - 1)
-    for distance in reversed(_powers_below(len(rank))):
-        partner = rank ^ distance
-        yield _runs(rank, partner, bounds, partner // distance * distance, distance, reduce=True)
+    for distance in _powers_below(len(rank)):
+        yield _exchange(rank, rank ^ distance, bounds, rank ^ distance, distance, reduce=True)
 
 
 def _doubling(bounds: Ints) -> Iterable[Columns]:
     """Each sends its partner the chunks of its own side, the same backwards."""
     rank = np.arange(len(bounds) - 1)
-    for distance in _powers_below(len(rank)):
-        yield _runs(rank, rank ^ distance, bounds, rank // distance * distance, distance, reduce=False)
+    for distance in reversed(_powers_below(len(rank))):
+        yield _exchange(rank, rank ^ distance, bounds, rank, distance, reduce=False)
 
 
-def _runs(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
-    """From each src to its dst the chunks of the `distance` ranks from `side` on, which are neighbours."""
-    first, count = bounds[side], bounds[side + distance] - bounds[side]
+def _exchange(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
+    """From each src to its dst the chunks of the ranks whose bits up to that of `distance` are those of `side`."""
+    owner = side[:, None] % (2 * distance) + np.arange(0, len(src), 2 * distance)
+    first, count = bounds[owner].ravel(), (bounds[owner + 1] - bounds[owner]).ravel()
     start_row = np.cumsum(count) - count
     chunk = np.arange(count.sum()) + np.repeat(first - start_row, count)
-    return np.repeat(src, count), np.repeat(dst, count), chunk, reduce
+    messages = np.add.reduceat(count, np.arange(0, len(count), owner.shape[1]))
+    return np.repeat(src, messages), np.repeat(dst, messages), chunk, reduce
 
 
 def _powers_below(limit: int) -> list[int]:

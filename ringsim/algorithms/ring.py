@@ -21,7 +21,7 @@ with ring arithmetic.
 
 import numpy as np
 
-from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, then
+from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, require_count, then
 
 
 def ring_reduce_scatter(num_ranks: int, direction: int = 1) -> Schedule:
@@ -55,6 +55,7 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 
 
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
+    require_count("num_ranks", num_ranks)
     return Schedule(collective, "ring", num_ranks, num_ranks, RingSteps(collective, num_ranks, direction))
 
 
@@ -75,6 +76,7 @@ class RingSteps(Steps):
         self._twice_round = np.concatenate([ranks, ranks])  # [k:k + n] is (rank + k) % n, without computing it
         self._reduce = np.broadcast_to(collective is Collective.REDUCE_SCATTER, num_ranks)
         self._never = constant(NEVER, num_ranks)
+        self._channel = constant(0, num_ranks)
 
     def __len__(self) -> int:
         return self._num_ranks - 1
@@ -88,11 +90,15 @@ class RingSteps(Steps):
         chunk = self._twice_round[behind : behind + self._num_ranks]
         data_dependency = self._never if index == 0 else constant(index - 1, self._num_ranks)
         # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
-        return Step(self._src, self._dst, chunk, self._reduce, data_dependency, self._never)
+        return Step(self._src, self._dst, chunk, self._reduce, self._channel, data_dependency, self._never)
 
     @property
     def num_transfers(self) -> int:
         return len(self) * self._num_ranks
+
+    @property
+    def num_channels(self) -> int:
+        return 1
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         # What a rank receives in a step is what its neighbour sends: one place further behind.

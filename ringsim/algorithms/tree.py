@@ -82,7 +82,10 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 
 
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
-    """One tree over rank 0 and, in order from left to right below it, `ranks`."""
+    """One tree over rank 0 and, in order from left to right below it, `ranks`.
+
+    A rank sends to its parent and to each of its children on a channel of its own: a segment goes to both at once.
+    """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))
     depth = np.zeros(len(rank), dtype=np.int64)
@@ -91,8 +94,9 @@ def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
         depth += above != 0
         above = parent[above]
     levels = [np.flatnonzero(depth == level) for level in range(1, depth.max() + 1)]
-    up: list[Columns] = [(rank[level], rank[parent[level]], 0, True) for level in reversed(levels)]
-    down: list[Columns] = [(rank[parent[level]], rank[level], 0, False) for level in levels]
+    is_right = (np.arange(len(rank)) > parent).astype(np.int64)
+    up: list[Columns] = [(rank[level], rank[parent[level]], 0, True, 0) for level in reversed(levels)]
+    down: list[Columns] = [(rank[parent[level]], rank[level], 0, False, 1 + is_right[level]) for level in levels]
     steps = {Collective.REDUCE: up, Collective.BROADCAST: down, Collective.ALL_REDUCE: up + down}
     return Schedule.from_columns(collective, "double_binary_tree", len(rank), 1, steps[collective])
 

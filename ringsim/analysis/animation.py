@@ -1,5 +1,7 @@
 """`Animation`: everything that a moving picture of one run shows, worked out before anything is drawn."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from dataclasses import dataclass
 
 import numpy as np

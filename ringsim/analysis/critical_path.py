@@ -33,7 +33,7 @@ class Cause(Enum):
 
     ARRIVED = "it arrived"
     READY = "its chunk was written"
-    LINK = "the link had sent what came before"
+    CHANNEL = "the channel had sent what came before"
     TURN = "the rank had applied what came before"
     FREE = "the rank had sent what it held"
     LEFT = "it left"
@@ -226,7 +226,7 @@ class _Before:
         if activity is Activity.SENDING:
             candidates = [
                 self._applied(Cause.READY, int(rows.data_dependency[row])),
-                self._left(Cause.LINK, int(rows.before_on_link[row])),
+                self._left(Cause.CHANNEL, int(rows.before_on_channel[row])),
             ]
         else:
             arrived_s = float(self._timeline.arrived_s[row])

@@ -39,9 +39,9 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
         sent, result = np.zeros((2, len(step), schedule.num_ranks), dtype=np.bool_)
         before = np.zeros(len(step), dtype=np.int64)
         # Everything is read before anything is written.
-        for row, (src, _, chunk, _) in enumerate(step):
+        for row, (src, _, chunk, *_) in enumerate(step):
             sent[row] = holds[src, chunk] if (src, chunk) in holds else initial.shares(src, chunk)
-        for row, (_, dst, chunk, reduce) in enumerate(step):
+        for row, (_, dst, chunk, reduce, _) in enumerate(step):
             held = holds[dst, chunk] if (dst, chunk) in holds else initial.shares(dst, chunk)
             before[row] = held.sum()
             result[row] = (held | sent[row]) if reduce else sent[row]

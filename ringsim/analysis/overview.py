@@ -1,5 +1,7 @@
 """`Overview`: everything that the pictures of one schedule show, worked out before anything is drawn."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from bisect import bisect_left
 from dataclasses import dataclass
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from ringsim.analysis.holdings import HeldStep, num_shares
 from ringsim.schedule import Collective, Ints, Schedule
 
 MAX_CLAUSES = 4  # in the sentence of a step that follows no rule
+MAX_RUNS = 4  # of consecutive chunks that are named; more are counted
+MAX_SENDERS = 8  # whose chunks are listed below a sentence that does not name them
 
 
 class Action(IntEnum):
@@ -27,6 +30,7 @@ TRANSFER_TEMPLATES = (
 )
 COPY_TEMPLATE = "rank {dst} copies chunk {chunk} from rank {src}"  # where nothing is summed
 COMPLETE = ", complete"  # added where the chunk is finished
+PART = "a part of the data"
 
 
 _GOALS: dict[Collective, str] = {
@@ -93,14 +97,65 @@ def _who_sends(schedule: Schedule, pairs: Ints, chunks: list[Ints]) -> tuple[str
     if hop is not None:
         return f"every rank r sends {_chunk_rule(schedule, pairs, chunks, hop)} to {_receiver(pairs, hop)}", False
     names = [name_chunks(numbers, schedule.num_chunks) for numbers in chunks]
-    if len(pairs) == schedule.num_ranks * (schedule.num_ranks - 1) > 2:
-        content = names[0] if len(set(names)) == 1 else "a part of the data"
-        return f"every rank sends {content} to every other rank", True
+    if _is_all_to_all(pairs, schedule.num_ranks):
+        return _to_all_others(pairs, chunks, names), True
     clauses = _clauses(pairs.tolist(), names)
     more = len(clauses) - MAX_CLAUSES
     if more > 0:
         clauses = [*clauses[:MAX_CLAUSES], f"so on for {more} more" if more > 1 else "so on for one more"]
     return ", ".join(clauses[:-1]) + (" and " if len(clauses) > 1 else "") + clauses[-1], len(set(pairs[:, 1])) > 1
+
+
+def _is_all_to_all(pairs: Ints, num_ranks: int) -> bool:
+    return len(pairs) == num_ranks * (num_ranks - 1) > 2
+
+
+def _to_all_others(pairs: Ints, chunks: list[Ints], names: list[str]) -> str:
+    if len(set(names)) == 1:
+        return f"every rank sends {names[0]} to every other rank"
+    if all(len(numbers) == 1 for numbers in chunks):
+        numbers = np.concatenate(chunks)
+        if np.array_equal(numbers, pairs[:, 0]):
+            return "every rank r sends chunk r to every other rank"
+        if np.array_equal(numbers, pairs[:, 1]):
+            return "every rank sends chunk r to rank r, for every other rank r"
+    return f"every rank sends {PART} to every other rank"
+
+
+def chunks_by_sender(schedule: Schedule, held: HeldStep) -> str:
+    """Returns which chunks each rank sends where `step_sentence` does not name them; "" where it does.
+
+    Such as "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"; of many ranks the first few.
+    """
+    if not len(held.step):
+        return ""
+    pairs, chunks = _pairs(held)
+    hop = _hop(pairs, schedule.num_ranks)
+    if hop is not None and _names_no_chunk(_chunk_rule(schedule, pairs, chunks, hop)):
+        return _by_neighbours([name_chunks(some, schedule.num_chunks) for some in chunks])
+    if _is_all_to_all(pairs, schedule.num_ranks) and PART in _who_sends(schedule, pairs, chunks)[0]:
+        names = [name_chunks(some, schedule.num_chunks) for some in chunks]
+        return _listed(_clauses(pairs.tolist(), names), MAX_SENDERS)
+    return ""
+
+
+def _names_no_chunk(content: str) -> bool:
+    return content[0].isdecimal()  # a number of chunks, such as 4 chunks or 1 to 2 chunks
+
+
+def _by_neighbours(names: Sequence[str]) -> str:
+    """Neighbours that send the same chunks are named together."""
+    clauses: list[str] = []
+    for name, group in groupby(range(len(names)), key=lambda rank: names[rank]):
+        senders = list(group)
+        verb = "" if clauses else "sends " if len(senders) == 1 else "send "
+        clauses.append(f"{name_ranks(senders)} {verb}{name}")
+    return _listed(clauses, MAX_SENDERS)
+
+
+def _listed(parts: Sequence[str], most: int) -> str:
+    more = [f"and so on for {len(parts) - most} more"] if len(parts) > most else []
+    return ", ".join([*parts[:most], *more])
 
 
 def _clauses(pairs: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
@@ -182,13 +237,17 @@ def modular(offset: int, num_ranks: int, rank: str = "r") -> str:
 
 
 def name_chunks(numbers: Ints, num_chunks: int) -> str:
-    """Returns such as chunk 3, chunks 0 to 7, or 5 chunks."""
+    """Returns such as chunk 3, chunks 0 to 7, chunks 0, 3 and 5; or 5 chunks if they are scattered."""
     if num_chunks == 1 or len(numbers) == num_chunks > 1:
         return "all of the data"
     if len(numbers) == 1:
         return f"chunk {numbers[0]}"
-    first, last = int(numbers.min()), int(numbers.max())
-    return f"chunks {first} to {last}" if last - first + 1 == len(numbers) else f"{len(numbers)} chunks"
+    ordered = np.sort(numbers)
+    runs = np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1)
+    if len(runs) > MAX_RUNS:
+        return f"{len(numbers)} chunks"
+    *names, last = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"chunks {', '.join(names)}{' and ' if names else ''}{last}"
 
 
 def _what_receivers_do(held: HeldStep, several: bool) -> str:

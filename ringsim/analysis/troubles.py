@@ -1,24 +1,29 @@
-"""`find_troubles`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail."""
+"""`find_troubles`: which of a schedule's pairs of ranks, and which ranks, are slower than the others or fail.
+
+Slow is what a network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), and what by its own rate is slower than
+most others of its kind.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringsim.analysis.uneven_rates import SLOW, SlowPart, even_out, find_slow_parts
 from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.units import format_time
 
 _ROUNDING = 1e-9
-_SLOW = 1.05  # times as long: less is not worth a word
-_NAMED = 3  # pairs of ranks in a sentence
+_NAMED = 3  # pairs of ranks in a sentence, and slow parts
 
 
 @dataclass(frozen=True, slots=True)
 class TroubledPair:
     """A pair of ranks whose path is slower than it would be on the sound network, or fails.
 
-    slowdown: the time of one of the schedule's chunks over that on the sound network. fails_at_s: None: never.
+    slowdown: the time of one of the schedule's chunks over that on the sound network, all of whose NICs and links are
+    as fast as most of them. fails_at_s: None: never.
     """
 
     src: int
@@ -38,10 +43,14 @@ class TroubledRank:
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """All that is wrong with a network, as far as a schedule meets it."""
+    """All that is wrong with a network, as far as a schedule meets it.
+
+    parts: NICs and links that are slow by their own rates.
+    """
 
     pairs: tuple[TroubledPair, ...] = ()
     ranks: tuple[TroubledRank, ...] = ()
+    parts: tuple[SlowPart, ...] = ()
 
 
 def sound_network(network: AnyNetwork) -> AnyNetwork:
@@ -53,14 +62,24 @@ def sound_network(network: AnyNetwork) -> AnyNetwork:
 
 def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
     """Returns what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
-    sound = sound_network(network)
-    if not isinstance(network, Cluster) or network == sound:
+    if not isinstance(network, Cluster):
         return Troubles()
-    topology = network.topology(schedule.num_ranks)
+    parts = find_slow_parts(network)
+    sound = sound_network(even_out(network, parts))
+    if network == sound:
+        return Troubles()
+    topology, sound_topology = (some.topology(schedule.num_ranks) for some in (network, sound))
     return Troubles(
-        _troubled_pairs(schedule, topology, sound.topology(schedule.num_ranks), size_bytes),
+        _troubled_pairs(schedule, topology, sound_topology, size_bytes),
         _troubled_ranks(network, schedule.num_ranks),
+        tuple(part for part in parts if _is_met(schedule, network, part, size_bytes)),
     )
+
+
+def _is_met(schedule: Schedule, network: Cluster, part: SlowPart, size_bytes: int) -> bool:
+    """Whether some transfer would be faster if this part alone were as fast as the others."""
+    topology, better = (some.topology(schedule.num_ranks) for some in (network, even_out(network, [part])))
+    return any(pair.slowdown > SLOW for pair in _troubled_pairs(schedule, topology, better, size_bytes))
 
 
 def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, size: int) -> tuple[TroubledPair, ...]:
@@ -112,9 +131,11 @@ def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...
 
 def format_troubles(troubles: Troubles) -> str:
     """Returns what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
-    slow = [pair for pair in troubles.pairs if pair.slowdown > _SLOW]
+    slow = [pair for pair in troubles.pairs if pair.slowdown > SLOW]
     slowest = max((pair.slowdown for pair in slow), default=1.0)
     parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []
+    parts += [str(part) for part in troubles.parts[:_NAMED]]
+    parts += [f"{len(troubles.parts) - _NAMED} more are slow"] if len(troubles.parts) > _NAMED else []
     for rank in troubles.ranks:
         if rank.slowdown > 1:
             parts.append(f"rank {rank.rank} takes {rank.slowdown:g} times as long to compute as the others")

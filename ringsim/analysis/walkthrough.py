@@ -10,7 +10,7 @@ from ringsim.analysis.animation import hosts_of_network
 from ringsim.analysis.cost import cost_of
 from ringsim.analysis.holdings import HeldStep, walk_holdings
 from ringsim.analysis.phases import find_phases
-from ringsim.analysis.sentences import goal_sentence, near, step_sentence
+from ringsim.analysis.sentences import chunks_by_sender, goal_sentence, near, step_sentence
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule, verify
 from ringsim.units import format_size
@@ -21,7 +21,11 @@ MAX_RANKS_LISTED = 8  # below a rule
 
 
 class ToldStep(NamedTuple):
-    """A step in words; `example` says what a rule comes to for each rank, and is empty elsewhere."""
+    """A step in words.
+
+    example: what its rule comes to for each rank, or the chunks of each rank where the sentence does not name them;
+    empty elsewhere.
+    """
 
     number: int
     sentence: str
@@ -105,7 +109,7 @@ def _told(schedule: Schedule, held: HeldStep) -> ToldStep:
     order = np.argsort(held.step.src)
     chunks = zip(held.step.src[order].tolist(), held.step.chunk[order].tolist(), strict=True)
     parts = [f"rank {src} {'sends ' if src == 0 else ''}chunk {chunk}" for src, chunk in chunks] if follows_rule else []
-    return ToldStep(held.index, step_sentence(schedule, held), ", ".join(parts))
+    return ToldStep(held.index, step_sentence(schedule, held), ", ".join(parts) or chunks_by_sender(schedule, held))
 
 
 def _ring_offset(schedule: Schedule, index: int) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from ringsim.calibration.from_probes import (
 )
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
+from ringsim.calibration.plausibility import doubt_line
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "compare_logs",
     "compare_measurements",
     "compare_run",
+    "doubt_line",
     "fitted_cluster",
     "fitting_model",
     "num_hosts",

@@ -1,11 +1,14 @@
 """`TimedCase`: the times that were measured of one collective, size and cluster, whatever it was read from."""
 
+import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
 from ringsim.measurements import LogRow, LogTable, Measurements, RankHosts, p10_p90
+
+DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class TimedCase:
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
     device: what each rank runs on, empty if it is not known.
+    rows: a digest of each row of a log that is among them, by which a network file knows it again; empty if they are
+    not of logs.
     """
 
     collective: str
@@ -30,6 +35,7 @@ class TimedCase:
     spread_s: tuple[float, float] = (0.0, 0.0)
     device: str = ""
     file: str = ""
+    rows: tuple[str, ...] = ()
 
     @property
     def measured_s(self) -> float:
@@ -67,7 +73,15 @@ def _case(key: tuple[str, str, int, int, int], rows: Sequence[tuple[LogTable, Lo
     highs = [row.high_s for _, row in rows if row.high_s is not None]
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
     table = rows[0][0]
-    return TimedCase(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file)
+    digests = tuple(sorted({_digest(key, row) for _, row in rows}))
+    return TimedCase(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file, digests)
+
+
+def _digest(key: tuple[str, str, int, int, int], row: LogRow) -> str:
+    """A few letters that another run of the same, or its row of another day, does not have."""
+    test, _, *shape = key
+    times = [f"{time_s:.9e}" for time_s in row.times_s]
+    return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[TimedCase]:

@@ -174,11 +174,15 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase
 
 def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
     """Returns the cases without their times, those together that differ in size alone."""
-    sizes: dict[tuple[str, str, int, int], set[int]] = {}
+    alike: dict[tuple[str, str, int, int], list[TimedCase]] = {}
     for case in cases:
-        key = case.collective, case.algorithm, case.num_ranks, case.num_nodes
-        sizes.setdefault(key, set()).add(case.size_bytes)
-    return tuple(CalibratedCells(*key, tuple(sorted(some))) for key, some in sorted(sizes.items()))
+        alike.setdefault((case.collective, case.algorithm, case.num_ranks, case.num_nodes), []).append(case)
+    return tuple(
+        CalibratedCells(
+            *key, tuple(sorted({case.size_bytes for case in some})), tuple(row for case in some for row in case.rows)
+        )
+        for key, some in sorted(alike.items())
+    )
 
 
 def _parameters(

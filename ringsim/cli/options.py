@@ -173,7 +173,8 @@ def load_simulated(name: str) -> Cluster:
     cluster = load_network(name)
     if cluster.spec.protocols or cluster.spec.library != Library():
         click.echo(
-            f"{name}: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs",
+            f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
+            "ringsim compare uses them when it is given logs",
             err=True,
         )
     return cluster

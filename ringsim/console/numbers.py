@@ -1,4 +1,8 @@
-"""Numbers in options: several, `2,4,8` or `1KiB:1GiB:x4` (1 KiB times all powers of 4 up to 1 GiB), and shares, 10%."""
+"""Numbers in options: several, `2,4,8` or `8:2000:x2`, and shares, 10%.
+
+A range is its first number times all powers of the factor below its last number, and that last number, whether it is
+such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
+"""
 
 from collections.abc import Callable
 
@@ -7,6 +11,9 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
     """Returns the numbers in order, each once; `parse` reads one, and a range without `:xN` grows by `factor`.
+
+    >>> parse_numbers("3,8:40", int, factor=2)
+    [3, 8, 16, 32, 40]
 
     Raises ValueError for what `parse` refuses, numbers less than 1, ranges that go down, and too many numbers.
     """
@@ -26,14 +33,15 @@ def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int
     last = parse(rest[0])
     if last < first or len(rest) > 2:
         raise ValueError(f"{text!r} is not a range: write it as FIRST:LAST or FIRST:LAST:x{factor}, the smaller first")
-    return _powers(first, last, _parse_factor(rest[1]) if rest[1:] else factor)
+    return _range(first, last, _parse_factor(rest[1]) if rest[1:] else factor)
 
 
-def _powers(first: int, last: int, factor: int) -> list[int]:
-    numbers = [first]
-    while numbers[-1] * factor <= last:
-        numbers.append(numbers[-1] * factor)
-    return numbers
+def _range(first: int, last: int, factor: int) -> list[int]:
+    numbers = []
+    while first < last:
+        numbers.append(first)
+        first *= factor
+    return [*numbers, last]  # who asks for 8:2000 wants to know about 2000
 
 
 def _parse_factor(text: str) -> int:

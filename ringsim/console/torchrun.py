@@ -17,16 +17,34 @@ GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torc
 
 
 class TorchrunCommand(OneLineCommand):
-    """Only the first rank of a host says what the user got wrong; the others would repeat it word for word."""
+    """Only the first rank of a host prints the help, and says what the user got wrong.
+
+    The others would repeat it word for word. Each host has a first one, since each may have a terminal of its own.
+    """
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None and not is_first_of_host():
+            option.callback = _exit_silently
+        return option
 
     def refuse(self, message: str, command: str | None) -> NoReturn:
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
-        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")
-        if local_rank != "0" and not started:
+        if not (is_first_of_host() or started):
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
             sys.exit(2)
         super().refuse(message, command)
+
+
+def is_first_of_host() -> bool:
+    """Whether torchrun or srun started this process as the first of its host, or neither started it."""
+    return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")) == "0"
+
+
+def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.exit()
 
 
 def require_torch(command: str) -> None:

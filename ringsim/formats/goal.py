@@ -5,6 +5,7 @@ dependency a line, `a requires b` for "a starts when b is done".
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,9 +62,11 @@ class _Operations:
         hops, nic = np.unique((waits.dst - waits.src) % schedule.num_ranks, return_inverse=True)
         if len(hops) > MAX_NICS:
             raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
+        sent: Counter[tuple[int, int]] = Counter()  # by sender and receiver
         tag: list[int] = []
-        for before in waits.before_on_link.tolist():
-            tag.append(0 if before == NO_ROW else tag[before] + 1)
+        for pair in zip(waits.src.tolist(), waits.dst.tolist(), strict=True):
+            tag.append(sent[pair])
+            sent[pair] += 1
         return cls(waits, np.maximum(num_bytes, 1).tolist(), calc_ns.astype(int).tolist(), tag, nic.ravel().tolist())
 
     def lines(self, rank: int, rows: list[int]) -> Iterator[str]:
@@ -92,8 +95,8 @@ class _Operations:
         yield f"s{row}: send {self.num_bytes[row]}b to {self.waits.dst[row]} tag {self.tag[row]}{self._on_nic(row)}\n"
         if self.waits.data_dependency[row] != NO_ROW:
             yield f"s{row} requires {self._applied(self.waits.data_dependency[row])}\n"
-        if self.waits.before_on_link[row] != NO_ROW:
-            yield f"s{row} requires s{self.waits.before_on_link[row]}\n"
+        if self.waits.before_on_channel[row] != NO_ROW:
+            yield f"s{row} requires s{self.waits.before_on_channel[row]}\n"
 
     def _receive(self, row: int, previous: str, leaving: list[int]) -> Iterator[str]:
         yield f"r{row}: recv {self.num_bytes[row]}b from {self.waits.src[row]} tag {self.tag[row]}{self._on_nic(row)}\n"

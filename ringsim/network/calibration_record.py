@@ -1,17 +1,22 @@
 """`Calibration`: which timings a network was fitted to, so that others can be told from them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCells:
-    """One collective on so many ranks of so many hosts, in these sizes."""
+    """One collective on so many ranks of so many hosts, in these sizes.
+
+    rows: a digest of each timing that was used, as `TimedCase.rows` has them; empty in files of older versions.
+    """
 
     collective: str
     algorithm: str
     num_ranks: int
     num_hosts: int
     sizes_bytes: tuple[int, ...]
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,16 @@ class Calibration:
     files: tuple[str, ...] = ()
     cells: tuple[CalibratedCells, ...] = ()
 
-    def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int) -> bool:
-        """Whether a time of this collective, whatever its algorithm, was among them."""
-        return any(
-            (calibrated.collective, calibrated.num_ranks, calibrated.num_hosts) == (collective, num_ranks, num_hosts)
-            and size_bytes in calibrated.sizes_bytes
-            for calibrated in self.cells
-        )
+    def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]) -> bool:
+        """Whether one of these timings of the collective, whatever its algorithm, was among them.
+
+        rows: their digests. Where these are not known, here or in the file, a timing of the same collective, size,
+        ranks and hosts is taken for the same one.
+        """
+        shape = collective, num_ranks, num_hosts
+        alike = [
+            cells
+            for cells in self.cells
+            if (cells.collective, cells.num_ranks, cells.num_hosts) == shape and size_bytes in cells.sizes_bytes
+        ]
+        return any(not (cells.rows and rows) or not set(rows).isdisjoint(cells.rows) for cells in alike)

@@ -87,6 +87,7 @@ _CALIBRATED = Table(
         "ranks": Key("num_ranks", toml_values.count, True),
         "hosts": Key("num_hosts", toml_values.count, True),
         "sizes": Key("sizes_bytes", toml_values.sizes, True),
+        "rows": Key("rows", toml_values.texts),
     }
 )
 _CALIBRATION = Table({"from": Key("files", toml_values.texts), "cells": Key("cells", _CALIBRATED, many=True)})

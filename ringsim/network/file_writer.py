@@ -87,6 +87,8 @@ def _calibration(calibration: Calibration) -> list[str]:
         lines += ["", "[[calibration.cells]]", f"collective = {_quoted(cells.collective)}"]
         lines += [f"algorithm = {_quoted(cells.algorithm)}", f"ranks = {cells.num_ranks}", f"hosts = {cells.num_hosts}"]
         lines.append(f"sizes = {list(cells.sizes_bytes)}")
+        if cells.rows:
+            lines.append(f"rows = {json.dumps(list(cells.rows))}")
     return lines
 
 

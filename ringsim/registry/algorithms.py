@@ -41,9 +41,10 @@ from ringsim.algorithms import (
     torus_all_reduce,
     two_shot_all_reduce,
 )
+from ringsim.files import quoted
 from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.user_file import build_from_file
-from ringsim.schedule import Collective, Schedule, split, verify
+from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
 
 MAX_SEGMENTS = 2**16
@@ -106,8 +107,10 @@ def algorithm(
         >>> verify(ring)
         Proof(num_steps=14, num_transfers=112)
         >>> algorithm("binomial_tree", 8, "broadcast")
-        Schedule(broadcast binomial_tree over 8 ranks, 1 chunks, 3 steps)
+        Schedule(broadcast binomial_tree over 8 ranks, 1 chunk, 3 steps)
     """
+    if not isinstance(name, str):
+        raise ValueError(f"algorithm {quoted(name)}: must be a name, such as 'ring'")
     return build(Collective(collective), name, num_ranks, size_bytes)
 
 
@@ -138,8 +141,7 @@ def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_by
 
 
 def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None) -> Schedule:
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks {num_ranks}: must be at least 1")
+    require_count("num_ranks", num_ranks)
     if algorithm.endswith(SUFFIX):
         return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ringsim.files import quoted
-from ringsim.schedule import Collective, Schedule, Steps
+from ringsim.schedule import Collective, Schedule
 
 
 def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
@@ -23,12 +22,6 @@ def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> S
     schedule = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
     if not isinstance(schedule, Schedule):
         raise ValueError(f"algorithm {algorithm!r}: it returned {type(schedule).__name__}, not a Schedule")
-    for name, kind in (("collective", Collective), ("num_ranks", int), ("num_chunks", int), ("steps", Steps)):
-        value = getattr(schedule, name)
-        if not isinstance(value, kind):
-            raise ValueError(f"algorithm {algorithm!r}: {name} {quoted(value)}: must be of {kind.__name__}")
-    if not callable(schedule.cut):
-        raise ValueError(f"algorithm {algorithm!r}: cut {quoted(schedule.cut)}: must be a function as partition is")
     if (schedule.collective, schedule.num_ranks) != (collective, num_ranks):
         raise ValueError(
             f"algorithm {algorithm!r}: it returned {schedule}; needed is {collective.value} over {num_ranks} ranks"

@@ -42,7 +42,7 @@ def _schedule(schedule: Schedule) -> str:
 
 def _received(step: Step, num_ranks: int) -> dict[int, str]:
     cells: dict[int, list[str]] = {}
-    for src, dst, chunk, reduce in step:
+    for src, dst, chunk, reduce, _ in step:
         if dst < num_ranks:
             cells.setdefault(dst, []).append(f"c{chunk} {'+' if reduce else '='} r{src}")
     return {rank: ", ".join(some) for rank, some in cells.items()}
@@ -86,10 +86,20 @@ def _fastest(winner: Winner | None, sweep: Sweep) -> str:
 
 @html_of.register
 def _timeline(timeline: Timeline) -> str:
-    few = timeline.num_ranks <= MAX_RANKS and 0 < len(timeline) <= MAX_TRANSFERS and timeline.until_s > 0
+    if why := _without_lanes(timeline):
+        return _page(repr(timeline), "", [why])
     legend = [f'<span style="color:{colour}">&#9632;</span> {name}' for colour, name in (
         (_ADDED, "sends to add"), (_COPIED, "sends to overwrite"), (_REDUCES, "reduces"))]  # fmt: skip
-    return _page(repr(timeline), f"{' '.join(legend)}<br>{_lanes(timeline)}" if few else "", [])
+    return _page(repr(timeline), f"{' '.join(legend)}<br>{_lanes(timeline)}", [])
+
+
+def _without_lanes(timeline: Timeline) -> str:
+    """Why no lanes are drawn; "" if they are."""
+    if timeline.num_ranks > MAX_RANKS or len(timeline) > MAX_TRANSFERS:
+        return f"no lanes: they are drawn here for at most {MAX_RANKS} ranks and {MAX_TRANSFERS:,} transfers"
+    if not len(timeline):
+        return "no lanes: nothing is sent"
+    return "" if timeline.until_s > 0 else "no lanes: no time passes in which something is sent"
 
 
 def _lanes(timeline: Timeline) -> str:

@@ -2,6 +2,7 @@
 
 from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
 from ringsim.schedule.combinators.merge import merge
+from ringsim.schedule.combinators.on_channel import on_channel
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
@@ -27,6 +28,7 @@ from ringsim.schedule.schedule import (
     only_value,
 )
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
+from ringsim.schedule.user_steps import require_count
 from ringsim.schedule.verify import Proof, verify
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "gloo_partition",
     "initial_counts",
     "merge",
+    "on_channel",
     "on_groups",
     "only_value",
     "owners",
@@ -67,6 +70,7 @@ __all__ = [
     "rank_program",
     "replay",
     "replay_steps",
+    "require_count",
     "require_few_transfers",
     "require_installed_memory",
     "require_memory",

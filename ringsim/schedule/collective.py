@@ -5,9 +5,13 @@ it. Counts, not sets: a set cannot see that a contribution was added twice.
 """
 
 from enum import Enum
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+from ringsim.files import quoted
+from ringsim.suggestions import suggestion
 
 Counts = npt.NDArray[np.int32]
 
@@ -20,6 +24,12 @@ class Collective(Enum):
     ALL_GATHER = "all_gather"
     BROADCAST = "broadcast"
     REDUCE = "reduce"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        names = [collective.value for collective in cls]
+        meant = suggestion(value, names) if isinstance(value, str) else ""
+        raise ValueError(f"collective {quoted(value)}: must be one of {', '.join(names)}{meant}")
 
     @property
     def reduces(self) -> bool:

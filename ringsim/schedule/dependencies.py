@@ -20,9 +20,9 @@ class Dependencies:
     """What each transfer waits for, as the number of another one's row; each of shape (num_transfers,).
 
     The rows are the transfers in step order, as in a `Timeline`. A transfer starts when `data_dependency` has been
-    applied (rule 1) and `before_on_link` has left (rule 2); it is applied when it has arrived, `before_at_dst` has been
-    applied (rule 3), and `buffer_dependency` and all that the rank sent before it have left (rule 4). NO_ROW: it need
-    not wait.
+    applied (rule 1) and `before_on_channel` has left (rule 2); it is applied when it has arrived, `before_at_dst` has
+    been applied (rule 3), and `buffer_dependency` and all that the rank sent before it have left (rule 4). NO_ROW: it
+    need not wait.
     """
 
     step: Rows
@@ -30,9 +30,9 @@ class Dependencies:
     dst: Rows
     chunk: Rows
     reduce: npt.NDArray[np.bool_]
-    link: Rows
+    channel: Rows
     data_dependency: Rows
-    before_on_link: Rows
+    before_on_channel: Rows
     before_at_dst: Rows
     before_at_src: Rows
     buffer_dependency: Rows
@@ -51,25 +51,25 @@ def dependencies(schedule: Schedule) -> Dependencies:
     require_memory(f"{schedule}: what its {num_transfers:,} transfers wait for", num_transfers * BYTES_MADE)
     columns = _columns(schedule)
     step, src, dst = columns["step"], columns["src"], columns["dst"]
-    before_on_link, link = _grouped(src.astype(np.int64) * schedule.num_ranks + dst)
+    sender = columns["channel"].astype(np.int64) * schedule.num_ranks + src
     return Dependencies(
         step=step,
         src=src,
         dst=dst,
         chunk=columns["chunk"],
         reduce=columns["reduce"].astype(np.bool_),
-        link=link,
+        channel=columns["channel"],
         data_dependency=_last_until(step, dst, src, columns.pop("data_dependency")),
-        before_on_link=before_on_link,
-        before_at_dst=_grouped(dst)[0],
-        before_at_src=_grouped(src)[0],
+        before_on_channel=_previous(sender),
+        before_at_dst=_previous(dst),
+        before_at_src=_previous(src),
         buffer_dependency=_last_until(step, src, dst, columns["buffer_dependency"]),
     )
 
 
 def _columns(schedule: Schedule) -> dict[str, Rows]:
     """Those of all steps, one after the other, and the number of the step."""
-    names = ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency")
+    names = ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency")
     columns = {name: np.empty(schedule.num_transfers, dtype=np.int32) for name in ("step", *names)}
     first = 0
     for index, step in enumerate(schedule.steps):
@@ -92,15 +92,13 @@ def stable_order(key: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return order
 
 
-def _grouped(key: npt.NDArray[np.integer]) -> tuple[Rows, Rows]:
-    """For each row the one before it with the same key, and the number of that key in the order of keys."""
+def _previous(key: npt.NDArray[np.integer]) -> Rows:
+    """For each row the one before it with the same key."""
     order = stable_order(key)
     same = key[order[1:]] == key[order[:-1]]
     previous = np.full(len(key), NO_ROW, dtype=np.int32)
     previous[order[1:][same]] = order[:-1][same]
-    number = np.empty(len(key), dtype=np.int32)
-    number[order] = np.cumsum(np.concatenate([[False], ~same])[: len(key)])
-    return previous, number
+    return previous
 
 
 def _last_until(step: Rows, rank: Rows, wanted_rank: Rows, wanted_step: Rows) -> Rows:

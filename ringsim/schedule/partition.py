@@ -1,5 +1,7 @@
 """How a tensor is cut into chunks: functions for `Schedule.cut`, the one place where sizes meet a schedule."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Callable
 
 import numpy as np

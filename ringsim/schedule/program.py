@@ -1,6 +1,6 @@
 """`RankProgram`: what one rank does when a schedule is executed, in an order that the rule permits."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from ringsim.schedule.schedule import NEVER, Schedule
@@ -8,11 +8,12 @@ from ringsim.schedule.schedule import NEVER, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One chunk to `peer`; `data_dependency` as in `Step`."""
+    """One chunk to `peer`; `channel` and `data_dependency` as in `Step`."""
 
     step: int
     peer: int
     chunk: int
+    channel: int
     data_dependency: int
 
 
@@ -53,7 +54,7 @@ class RankProgram:
 
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
-    """The part of `rank` in `schedule`: its own transfers, every send as early as rules 1 and 2 allow.
+    """The part of `rank` in `schedule`: its own transfers, every send as early as rules 1 and 2 and one thread allow.
 
     Raises ValueError for a rank that the schedule does not have.
     """
@@ -88,7 +89,8 @@ def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tupl
     receives: list[tuple[int, int, int, bool, int]] = []
     for index, step in enumerate(schedule.steps):
         for row in (step.src == rank).nonzero()[0]:
-            sends.append(Send(index, int(step.dst[row]), int(step.chunk[row]), int(step.data_dependency[row])))
+            peer, chunk, channel = int(step.dst[row]), int(step.chunk[row]), int(step.channel[row])
+            sends.append(Send(index, peer, chunk, channel, int(step.data_dependency[row])))
         for row in (step.dst == rank).nonzero()[0]:
             src, chunk, reduce = int(step.src[row]), int(step.chunk[row]), bool(step.reduce[row])
             receives.append((index, src, chunk, reduce, int(step.buffer_dependency[row])))
@@ -96,12 +98,22 @@ def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tupl
 
 
 def _group_sends(sends: list[Send], receive_steps: list[int]) -> list[list[Send]]:
-    """The sends in groups: group 0 at the start, group i + 1 once receive i is applied."""
+    """The sends in groups: group 0 at the start, group i + 1 once receive i is applied.
+
+    A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
+    is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.
+    Sends to one peer are issued in step order, also on different channels, since their messages are told apart by that.
+    """
     groups: list[list[Send]] = [[] for _ in range(len(receive_steps) + 1)]
     latest_to: dict[int, int] = {}
+    latest_on: dict[int, tuple[int, int]] = {}  # of a channel: the group and the peer
     for send in sends:
+        group, peer = latest_on.get(send.channel, (0, send.peer))
         ready = bisect_right(receive_steps, send.data_dependency)
-        group = max(ready, latest_to.get(send.peer, 0))  # rule 2: not before the send ahead of it to this peer
+        group = max(group, ready, latest_to.get(send.peer, 0))
+        if peer != send.peer:
+            group = max(group, bisect_left(receive_steps, send.step))
         latest_to[send.peer] = group
+        latest_on[send.channel] = group, send.peer
         groups[group].append(send)
     return groups

@@ -54,12 +54,12 @@ def replay_steps(
     for index, step in enumerate(schedule.steps):
         # Everything is read before anything is written: rules 1 and 4.
         messages = []
-        for src, _, chunk, _ in step:
+        for src, _, chunk, *_ in step:
             source = buffers[src][bounds[chunk] : bounds[chunk + 1]]
             if sent is not None:
                 source[:] = sent(source)
             messages.append(copy.deepcopy(source))
-        for (_, dst, chunk, reduce), data in zip(step, messages, strict=True):
+        for (_, dst, chunk, reduce, _), data in zip(step, messages, strict=True):
             target = buffers[dst][bounds[chunk] : bounds[chunk + 1]]
             if reduce:
                 combine(target, data)

@@ -1,8 +1,8 @@
 """`Schedule`: a collective algorithm as data, and the one rule by which everything executes it.
 
 A schedule is a sequence of steps; a step is a set of transfers; a transfer names the rank that sends, the
-rank that receives, the chunk, and whether the receiver adds it (REDUCE) or overwrites with it (COPY). It
-holds no bytes, no times and no tensors.
+rank that receives, the chunk, whether the receiver adds it (REDUCE) or overwrites with it (COPY), and the channel
+on which it is sent. It holds no bytes, no times and no tensors.
 
 The rule of execution
 ---------------------
@@ -10,19 +10,22 @@ Steps are an order, not a barrier. Within a step the order of the rows counts.
 
 1. A transfer may start when `src` has applied the last earlier step that wrote into its chunk there. So
    what is sent is what the chunk held before this step.
-2. Transfers between one (src, dst) pair travel in step order.
+2. Transfers of one rank on one channel leave in step order, each after the one before it has left. Channels are
+   independent of each other.
 3. A rank applies what it receives in step order: REDUCE adds into its chunk, COPY overwrites it. This
    fixes the order of the additions, so a result is the same bit for bit on every run.
 4. A write to a chunk waits until the rank's own sends, up to the last one of that chunk (this step's
    included), have left.
 
-Every wait points to an earlier step, or from a write to a send of the same step, so a schedule cannot
+Every wait points to an earlier step or row, or from a write to a send of the same step, so a schedule cannot
 deadlock. And since the waits make each send read what it would read if the steps ran one after the other,
 `replay`, which does run them one after the other, gives the result of any execution.
 
 Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
 `collectives.execute` (tensors in many processes).
 """
+
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,15 +36,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.display import Displayed
+from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import Cut, partition
+from ringsim.schedule.user_steps import columns_by_step, require_count, transfers_by_step
 from ringsim.units import plural
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Columns = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not 0 for all, channel
 
+MAX_CHANNELS = 2**20  # more than a rank has peers, or a schedule rings
 LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
 BYTES_LISTED = 100  # of memory for each transfer of a step that is listed, while it is made, at most
 NEVER = -1  # in `data_dependency` and `buffer_dependency`: there is no such step
@@ -62,12 +68,16 @@ class ScheduleError(Exception):
 
 
 class Transfer(NamedTuple):
-    """One sending of one chunk; it names both ends, so a send without its receive cannot be written."""
+    """One sending of one chunk; it names both ends, so a send without its receive cannot be written.
+
+    channel: what `src` sends on one channel leaves one after the other; 0 or more.
+    """
 
     src: int
     dst: int
     chunk: int
     reduce: bool
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,7 @@ class Step:
     dst: Ints
     chunk: Ints
     reduce: Bools
+    channel: Ints
     data_dependency: Ints
     buffer_dependency: Ints
 
@@ -92,7 +103,7 @@ class Step:
         return len(self.src)
 
     def __iter__(self) -> Iterator[Transfer]:
-        columns = (self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), self.reduce.tolist())
+        columns = (getattr(self, name).tolist() for name in Transfer._fields)
         return map(Transfer._make, zip(*columns, strict=True))
 
     def reach(self, index: int) -> int:
@@ -115,6 +126,11 @@ class Steps(ABC, Sequence[Step]):
     def num_transfers(self) -> int:
         """How many transfers all steps have together."""
         return sum(len(self.step(index)) for index in range(len(self)))
+
+    @property
+    def num_channels(self) -> int:
+        """The numbers of their channels are below this."""
+        return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
@@ -146,8 +162,7 @@ class Steps(ABC, Sequence[Step]):
 class ListedSteps(Steps):
     """Steps written out; the columns `data_dependency` and `buffer_dependency` are worked out here.
 
-    steps: for each step its columns src, dst, chunk and reduce, which are broadcast against one another and
-    read row by row.
+    steps: for each step its `Columns`, which are broadcast against one another and read row by row.
     """
 
     def __init__(self, num_ranks: int, num_chunks: int, steps: Iterable[Columns]) -> None:
@@ -157,23 +172,26 @@ class ListedSteps(Steps):
         self._last_send = np.full((num_ranks, num_chunks), NEVER, dtype=np.int64)
         self._steps: list[Step] = []
         self._lookback = 0
+        self._num_channels = 1
         for columns in steps:
-            same_length = np.broadcast_arrays(*columns)
+            same_length = np.broadcast_arrays(*_with_channel(len(self._steps), columns))
             if same_length[0].size > LARGE_STEP:
                 num_bytes = same_length[0].size * BYTES_LISTED
                 require_memory(f"a step of {same_length[0].size:,} transfers", num_bytes)
             self._append(*(np.ravel(column) for column in same_length))
 
     def _append(self, *columns: npt.NDArray[Any]) -> None:
-        src, dst, chunk = (column.astype(np.int64) for column in columns[:3])
+        src, dst, chunk, channel = (columns[place].astype(np.int64) for place in (0, 1, 2, 4))
         index = len(self._steps)
-        _check_in_range(index, src, dst, chunk, *self._last_write.shape)
+        _check_in_range(index, src, dst, chunk, channel, *self._last_write.shape)
         data_dependency = self._last_write[src, chunk]
         self._last_send[src, chunk] = index
         buffer_dependency = self._last_send[dst, chunk]
         self._last_write[dst, chunk] = index
-        self._steps.append(Step(src, dst, chunk, columns[3].astype(np.bool_), data_dependency, buffer_dependency))
+        reduce = columns[3].astype(np.bool_)
+        self._steps.append(Step(src, dst, chunk, reduce, channel, data_dependency, buffer_dependency))
         self._lookback = max(self._lookback, self._steps[-1].reach(index))
+        self._num_channels = max(self._num_channels, 1 + int(channel.max(initial=0)))
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -181,6 +199,10 @@ class ListedSteps(Steps):
     @property
     def lookback(self) -> int:
         return self._lookback
+
+    @property
+    def num_channels(self) -> int:
+        return self._num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._last_write[rank, chunk]
@@ -192,20 +214,36 @@ class ListedSteps(Steps):
         return self._steps[index]
 
 
+def _with_channel(step: int, columns: Columns) -> Columns:
+    """With the last column, which may be left out. Raises ScheduleError for any other number of columns."""
+    names = Transfer._fields
+    if not len(names) - 1 <= len(columns) <= len(names):
+        raise ScheduleError(
+            f"step {step}: it has {len(columns)} columns: must have {', '.join(names[:-1])}, and may have {names[-1]}"
+        )
+    return columns if len(columns) == len(names) else (*columns, 0)
+
+
 def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
-    """(num_transfers, 4): the transfers of a step; raises ScheduleError for what is no transfer."""
+    """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
+    names = Transfer._fields
     for row in rows:
-        if len(row) != len(Transfer._fields):
-            raise ScheduleError(f"step {step}: {row} is no transfer: it must have {', '.join(Transfer._fields)}")
-        for name, value in zip(Transfer._fields, row, strict=True):
+        if not len(names) - 1 <= len(row) <= len(names):
+            raise ScheduleError(
+                f"step {step}: {row} is no transfer: it must have {', '.join(names[:-1])}, and may have {names[-1]}"
+            )
+        for name, value in zip(names, row, strict=False):
             if not isinstance(value, int | np.integer | np.bool_):
                 raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
-    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return np.array([Transfer(*row) for row in rows], dtype=np.int64).reshape(-1, len(names))
 
 
-def _check_in_range(step: int, src: Ints, dst: Ints, chunk: Ints, num_ranks: int, num_chunks: int) -> None:
-    """Raise ScheduleError for the first transfer that names a rank or chunk that there is not, or one rank twice."""
-    named = (("src", src, num_ranks), ("dst", dst, num_ranks), ("chunk", chunk, num_chunks))
+def _check_in_range(
+    step: int, src: Ints, dst: Ints, chunk: Ints, channel: Ints, num_ranks: int, num_chunks: int
+) -> None:
+    """Raise ScheduleError for the first transfer that names what there is not, or one rank twice."""
+    limits = (num_ranks, num_ranks, num_chunks, MAX_CHANNELS)
+    named = list(zip(("src", "dst", "chunk", "channel"), (src, dst, chunk, channel), limits, strict=True))
     wrong = src == dst
     for _, values, limit in named:
         wrong = wrong | (values < 0) | (values >= limit)
@@ -228,7 +266,7 @@ class Schedule(Displayed):
         >>> from ringsim import Collective, Schedule, Transfer
         >>> steps = [[Transfer(src=0, dst=1, chunk=0, reduce=False)], [Transfer(1, 2, 0, False)]]
         >>> Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, steps)
-        Schedule(broadcast mine over 3 ranks, 1 chunks, 2 steps)
+        Schedule(broadcast mine over 3 ranks, 1 chunk, 2 steps)
     """
 
     collective: Collective
@@ -239,8 +277,16 @@ class Schedule(Displayed):
     cut: Cut = partition
 
     def __post_init__(self) -> None:
-        if self.num_ranks < 1:
-            raise ValueError(f"num_ranks {self.num_ranks}: must be at least 1")
+        require_count("num_ranks", self.num_ranks)
+        require_count("num_chunks", self.num_chunks)
+        self._require(isinstance(self.collective, Collective), "collective", "one of Collective")
+        self._require(isinstance(self.algorithm, str), "algorithm", "a name")
+        self._require(isinstance(self.steps, Steps), "steps", "Steps, which Schedule.from_transfers makes of lists")
+        self._require(callable(self.cut), "cut", "a function as partition is")
+
+    def _require(self, holds: bool, field: str, kind: str) -> None:
+        if not holds:
+            raise ValueError(f"{field} {quoted(getattr(self, field))}: must be {kind}")
 
     @classmethod
     def from_transfers(
@@ -250,24 +296,30 @@ class Schedule(Displayed):
         num_ranks: int,
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
-    ) -> "Schedule":
+    ) -> Schedule:
         """A schedule written out: one iterable of transfers a step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        tables = (_table(index, [tuple(row) for row in rows]) for index, rows in enumerate(steps))
-        columns = ((table[:, 0], table[:, 1], table[:, 2], table[:, 3]) for table in tables)
+        written = transfers_by_step(steps, Transfer._fields)
+        tables = (_table(index, rows) for index, rows in enumerate(written))
+        columns = (tuple(table.T) for table in tables)
         return cls.from_columns(collective, algorithm, num_ranks, num_chunks, columns)
 
     @classmethod
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
-    ) -> "Schedule":
-        """The same from arrays: src, dst, chunk and reduce of each step, broadcast against one another.
+    ) -> Schedule:
+        """The same from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+
+        The channel may be left out; it is 0 then.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
-        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, steps))
+        require_count("num_ranks", num_ranks)
+        require_count("num_chunks", num_chunks)
+        written: Iterator[Any] = columns_by_step(steps, Transfer._fields)
+        return cls(collective, algorithm, num_ranks, num_chunks, ListedSteps(num_ranks, num_chunks, written))
 
     @property
     def num_steps(self) -> int:
@@ -295,7 +347,8 @@ class Schedule(Displayed):
         return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
 
     def __repr__(self) -> str:
-        return f"Schedule({self}, {self.num_chunks} chunks, {self.num_steps} steps)"
+        chunks, steps = plural(self.num_chunks, "chunk"), plural(self.num_steps, "step")
+        return f"Schedule({self}, {chunks}, {steps})"
 
     def __str__(self) -> str:
         return f"{self.collective.value} {self.algorithm} over {plural(self.num_ranks, 'rank')}"

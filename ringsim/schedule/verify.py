@@ -16,17 +16,30 @@ import numpy as np
 from ringsim.schedule.collective import OWNED, initial_counts, required
 from ringsim.schedule.grid import draw_grid
 from ringsim.schedule.memory import require_memory
-from ringsim.schedule.schedule import NEVER, Schedule, ScheduleError, Step, Transfer
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Transfer
+from ringsim.schedule.user_steps import whole_numbers
+from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
+MAX_NAMED = 4  # ranks whose counts are wrong, in a message
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 
 class Proof(NamedTuple):
-    """What `verify` went through before it was satisfied."""
+    """What `verify` went through before it was satisfied.
+
+    num_redundant: of the transfers those that bring nothing new: copies of what the receiver holds already.
+    first_redundant: the step of the first of them, and the transfer itself.
+    """
 
     num_steps: int
     num_transfers: int
+    num_redundant: int = 0
+    first_redundant: tuple[int, Transfer] | None = None
+
+    def __repr__(self) -> str:
+        shown = self._asdict() if self.num_redundant else {name: getattr(self, name) for name in self._fields[:2]}
+        return f"Proof({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
@@ -65,17 +78,30 @@ def _check_cut(schedule: Schedule) -> None:
     """Raise ScheduleError unless its chunks cover a tensor, and ranks that own chunks own equal shares."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
-        bounds = np.asarray(schedule.bounds(num_elements))
+        bounds = _bounds(schedule, num_elements)
         fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
         if not (fits and (np.diff(bounds) >= 0).all()):
             raise ScheduleError(
-                f"{schedule}: cut: the bounds of {num_elements} elements in {num_chunks} chunks must rise from 0 to "
-                f"{num_elements}, and be {num_chunks + 1}"
+                f"{schedule}: cut: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must rise "
+                f"from 0 to {num_elements}, and be {num_chunks + 1}"
             )
         if schedule.collective in OWNED and num_elements % num_ranks == 0:
             shares = np.diff(bounds[:: num_chunks // num_ranks])
             if (shares != num_elements // num_ranks).any():
                 raise ScheduleError(f"{schedule}: cut: {num_elements} elements are not shared out equally to the ranks")
+
+
+def _bounds(schedule: Schedule, num_elements: int) -> Ints:
+    """What its cut gives, which may be a function of a user. Raises ScheduleError if that fails."""
+    place = f"{schedule}: cut: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
+    try:
+        bounds = schedule.bounds(num_elements)
+    except Exception as error:
+        raise ScheduleError(f"{place}: it raised {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+    try:
+        return whole_numbers("bounds", bounds)
+    except ValueError as error:
+        raise ScheduleError(f"{place}: {error}") from None
 
 
 class _Verifier:
@@ -91,6 +117,8 @@ class _Verifier:
         self._last_send = np.full(shape, NEVER, dtype=np.int64)
         self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
         self._first_double: dict[tuple[int, int], int] = {}
+        self._num_redundant = 0
+        self._first_redundant: tuple[int, Transfer] | None = None
 
     def run(self, on_progress: Callable[[int], object]) -> Proof:
         num_transfers = 0
@@ -99,7 +127,7 @@ class _Verifier:
             self._run_step(index, step)
             on_progress(1)
         self._check_contract()
-        return Proof(self._schedule.num_steps, num_transfers)
+        return Proof(self._schedule.num_steps, num_transfers, self._num_redundant, self._first_redundant)
 
     def _run_step(self, index: int, step: Step) -> None:
         transfers = list(step)
@@ -118,11 +146,13 @@ class _Verifier:
             self._fail(
                 index, None, f"{transfer} names a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
             )
+        if transfer.channel < 0:
+            self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent on channel {transfer.channel}, below 0")
         if transfer.src == transfer.dst:
             self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
 
     def _check_send(self, index: int, transfer: Transfer, data_dependency: int) -> None:
-        src, dst, chunk, _ = transfer
+        src, dst, chunk, *_ = transfer
         if not self._counts[src, chunk].any():
             fault = f"chunk {chunk} is sent to rank {dst}, but rank {src} does not hold it"
             self._fail(index, src, fault, marked=dst)  # in the grid, sends stand where they are received
@@ -139,7 +169,7 @@ class _Verifier:
 
     def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
         """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
-        _, dst, chunk, _ = transfer
+        _, dst, chunk, *_ = transfer
         self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])
         if buffer_dependency > last_send:
@@ -165,7 +195,7 @@ class _Verifier:
             )
 
     def _apply(self, index: int, transfer: Transfer, counts: np.ndarray, seen: np.ndarray) -> None:
-        _, dst, chunk, reduce = transfer
+        _, dst, chunk, reduce, _ = transfer
         held = self._counts[dst, chunk]
         if reduce:
             if not held.any():
@@ -173,6 +203,9 @@ class _Verifier:
             np.minimum(held + counts, MANY, out=held)
             if (held > 1).any():
                 self._first_double.setdefault((dst, chunk), index)
+        elif held.tobytes() == counts.tobytes():  # the quickest way to compare a few numbers
+            self._num_redundant += 1
+            self._first_redundant = self._first_redundant or (index, transfer)
         else:
             held[:] = counts
         self._last_write[dst, chunk] = index
@@ -192,6 +225,8 @@ class _Verifier:
             f"rank {other} counted {held[other]} times instead of {counts[chunk, other]}"
             for other in np.flatnonzero(held != counts[chunk])
         ]
+        if len(parts) > MAX_NAMED:
+            parts[MAX_NAMED:] = [f"and {len(parts) - MAX_NAMED} more such ranks"]
         step = self._first_double.get((rank, chunk), int(self._last_write[rank, chunk]))
         place = "never written" if step == NEVER else f"see step {step}"
         self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")

@@ -3,12 +3,12 @@
 The textbook counts rounds, in each of which a rank sends one message and receives one. The formulas here say what
 the rule of execution (see `schedule`) gives on a `Network`, where every pair of ranks has a link of its own:
 
-- a rank sends to several others at once, and applies what they send it one after another;
+- a rank sends on several channels at once, and applies what is sent to it one after another;
 - steps are no barrier, and where a round moves several chunks one travels while another is applied.
 
 Where a round is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta =
-1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. None are given for double trees,
-nor for halving-doubling and the gathering of recursive doubling where ranks fold.
+1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. None are given for double trees, for
+halving-doubling and the gathering of recursive doubling where ranks fold, and for two rings between two ranks.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ import numpy as np
 from ringsim.algorithms import hosts_of, torus_of
 from ringsim.network import Network
 from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Collective, Schedule, Transfer
 
 
 class _Hop(NamedTuple):
@@ -91,7 +91,7 @@ def _same(schedule: Schedule, other: Schedule) -> bool:
     if (schedule.num_chunks, schedule.num_steps) != (other.num_chunks, other.num_steps):
         return False
     firsts = zip(schedule.steps[:1], other.steps[:1], strict=True)
-    columns = ("src", "dst", "chunk", "reduce")
+    columns = Transfer._fields
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for a, b in firsts for name in columns)
 
 
@@ -169,9 +169,9 @@ def _two_rings_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
     return _two_rings(num_ranks, add) + (num_ranks - 1) * max(copy.whole_s, 2 * copy.apply_s)
 
 
-def _if_links_differ(time_s: _TwoKinds, otherwise: _TwoKinds) -> _TwoKinds:
-    """Between two ranks two rings have one link only, and are Gloo's train."""
-    return lambda num_ranks, add, copy: (otherwise if num_ranks == 2 else time_s)(num_ranks, add, copy)
+def _if_links_differ(time_s: _TwoKinds) -> _TwoKinds:
+    """Between two ranks two rings have one link only, which they share."""
+    return lambda num_ranks, add, copy: None if num_ranks == 2 else time_s(num_ranks, add, copy)
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:
@@ -200,12 +200,17 @@ def _recursive_doubling(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 
 
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
-    """floor(log2(n)) hops of all the data, c = S. Any n.
+    """ceil(log2(n)) hops of all the data, c = S, if n is a power of two (Thakur, Rabenseifner and Gropp 2005, 4.4).
 
-    Thakur, Rabenseifner and Gropp 2005, section 4.4, have ceil(log2(n)), the root's messages leaving one by one. Here
-    they leave at once, so it is the depth of the tree that counts: the most bits that a rank below n can have.
+    The root sends to the rank half of that power of two away, whose tree has the ranks from there on, and then goes on
+    in the tree of the ranks before it, which is a full one. Where the first of these trees lacks ranks, what takes
+    longer is either its last message or that of the full one, whose messages leave one by one. Any n.
     """
-    return (num_ranks.bit_length() - 1) * hop.whole_s
+    if num_ranks == 1:
+        return 0.0
+    half = 1 << (num_ranks - 1).bit_length() - 1
+    beyond_s = hop.latency_s + hop.apply_s + _tree_down(num_ranks - half, hop)
+    return hop.send_s + max(beyond_s, (half.bit_length() - 1) * hop.whole_s)
 
 
 def _tree_up(num_ranks: int, hop: _Hop) -> float:
@@ -213,8 +218,8 @@ def _tree_up(num_ranks: int, hop: _Hop) -> float:
 
     That is since the last rank to send to the root has fewer below it than the root has added up by then. Any n.
     """
-    down = _tree_down(num_ranks, hop)
-    return down + hop.apply_s if num_ranks & (num_ranks - 1) else down
+    whole_rounds_s = (num_ranks.bit_length() - 1) * hop.whole_s
+    return whole_rounds_s + hop.apply_s if num_ranks & (num_ranks - 1) else whole_rounds_s
 
 
 def _at_once(num_ranks: int, hop: _Hop) -> float:
@@ -255,9 +260,9 @@ def _two_levels(num_groups: int, group_size: int, add: _Hop, copy: _Hop) -> floa
     return _train(group_size - 1, num_groups, add) + across + back + late
 
 
-_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce, _gloo_all_reduce))
-_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings), _adding(_two_pieces)))
-_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings), _copying(_two_pieces)))
+_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce))
+_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings)))
+_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings)))
 
 _FORMULAS = {
     (Collective.ALL_REDUCE, "ring"): _Formula(1, _one_after_the_other(_rounds, _rounds)),

@@ -1,5 +1,7 @@
 """`Timeline`: when each transfer started, left, arrived and was applied."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -41,7 +43,7 @@ class Timeline(Displayed):
     applied_s: Seconds
 
     @classmethod
-    def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> "Timeline":
+    def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> Timeline:
         """One whose columns are still to be filled in."""
         types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
         return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=dtype) for dtype in types))

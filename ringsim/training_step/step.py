@@ -156,11 +156,11 @@ def scale(
 
     on_step: is told of each step, that it is one more.
     """
-    steps = []
-    for num_ranks in ranks:
-        steps.append(predict_step(profile, network, num_ranks, config))
+    steps = {}
+    for num_ranks in sorted(ranks, reverse=True):  # what there is no memory for is refused before the rest is simulated
+        steps[num_ranks] = predict_step(profile, network, num_ranks, config)
         on_step(1)
-    return steps
+    return [steps[num_ranks] for num_ranks in ranks]
 
 
 def sweep_caps(

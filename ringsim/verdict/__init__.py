@@ -2,6 +2,7 @@
 
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
+from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep, SimulatedCollective
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
 from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import MEASURE, Verdict, judge
@@ -11,9 +12,12 @@ __all__ = [
     "MEASURE",
     "Attribution",
     "Bound",
+    "DdpPrediction",
     "Finding",
     "JobReport",
+    "PredictedDdpStep",
     "RunDirectory",
+    "SimulatedCollective",
     "Verdict",
     "judge",
     "read_directory",

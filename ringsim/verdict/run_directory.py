@@ -12,6 +12,7 @@ from ringsim.files import parse_json, read_text
 from ringsim.measurements import Measurements
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
+from ringsim.verdict.predictions import DdpPrediction, SimulatedCollective, read_sweep
 from ringsim.verdict.training_files import (
     COMPARISON_FORMAT,
     JOB_FORMAT,
@@ -30,7 +31,14 @@ BY_PRODUCTS = {
     "report.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv", "compare.txt", "times.png",
     "errors.png", "runs.json",
 }  # fmt: skip
-KINDS = "measurements, step profiles, networks, sweeps, comparisons, reports of the main job and training runs"
+KINDS = (
+    "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, reports of the main "
+    "job and training runs"
+)
+NO_KIND = (
+    "is JSON, but of no kind that a report shows: it takes that of ringsim measure, compare, simulate, explain, ddp "
+    "and sweep, and of trainers"
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +58,8 @@ class RunDirectory:
     sessions: dict[str, TrainingSession] = field(default_factory=dict)
     logs: dict[str, TrainingLog] = field(default_factory=dict)
     comparisons: dict[str, TrainingComparison] = field(default_factory=dict)
+    simulated: dict[str, SimulatedCollective] = field(default_factory=dict)
+    predicted: dict[str, DdpPrediction] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -66,19 +76,23 @@ class RunDirectory:
                 self.sessions,
                 self.logs,
                 self.comparisons,
+                self.simulated,
+                self.predicted,
             )
         )
 
 
 def read_directory(folder: Path) -> RunDirectory:
-    """Returns all files of a directory and those below it that ringsim and trainers wrote.
+    """Returns all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
 
     Raises OSError if the directory cannot be read; a file that cannot is among `refused`.
     """
-    os.listdir(folder)  # os.walk would say nothing of a directory that cannot be read
+    alone = folder.is_file()
+    if not alone:
+        os.listdir(folder)  # os.walk would say nothing of a directory that cannot be read
     contents = RunDirectory(str(folder))
-    for number, path in enumerate(_files(folder)):
-        name = str(path.relative_to(folder))
+    for number, path in enumerate([folder] if alone else _files(folder)):
+        name = path.name if alone else str(path.relative_to(folder))
         if number == MAX_FILES:
             contents.refused[name] = f"is beyond the first {MAX_FILES} files: give a smaller directory"
             break
@@ -110,15 +124,25 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
 
 def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:
     data = parse_json(read_text(path))
-    form = data.get("format") if isinstance(data, dict) else None
-    if form is None and isinstance(data, dict) and {"network", "cells", "summary"} <= set(data):
-        contents.cells[name] = read_cells(data)
-        return
-    if not isinstance(form, str) or form not in _FORMATS:
-        raise ValueError("is JSON, but not of ringsim or trainers")
-    kind, read = _FORMATS[form]
+    if not isinstance(data, dict):
+        raise ValueError(NO_KIND)
+    if "traceEvents" in data:
+        raise ValueError("is a trace, which ui.perfetto.dev shows; a report takes what --json prints")
+    kind, read = _kind_of(data)
     key = _folder(path, name) if kind == "sessions" else name
     getattr(contents, kind)[key] = read(data)
+
+
+def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
+    """By the name of its format, or by its fields where it has none: which field of `RunDirectory`, and its reader."""
+    form = data.get("format")
+    if form is None:
+        for fields, kind, read in _SHAPES:
+            if fields <= data.keys():
+                return kind, read
+    if not isinstance(form, str) or form not in _FORMATS:
+        raise ValueError(NO_KIND)
+    return _FORMATS[form]
 
 
 def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
@@ -148,7 +172,13 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
     JOB_FORMAT: ("jobs", JobReport.from_dict),
     SESSION_FORMAT: ("sessions", TrainingSession.from_dict),
     COMPARISON_FORMAT: ("comparisons", TrainingComparison.from_dict),
+    "ringsim-sweep": ("sweeps", read_sweep),
 }
+_SHAPES: tuple[tuple[frozenset[str], str, Callable[[Any], object]], ...] = (
+    (frozenset({"network", "cells", "summary"}), "cells", read_cells),
+    (SimulatedCollective.FIELDS, "simulated", SimulatedCollective.from_dict),
+    (DdpPrediction.FIELDS, "predicted", DdpPrediction.from_dict),
+)
 _READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
     ".json": _read_json_file,
     ".jsonl": _read_log,

@@ -12,6 +12,7 @@ from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.simulation import simulate
+from ringsim.simulation.engines.sharing import shares
 from tests.ranks import RankPool
 
 NUM_RANKS = 4
@@ -57,10 +58,12 @@ def all_sent(
 
 
 def simulated(collective: Collective, algorithm: str, size_bytes: int, element_bytes: int) -> list[Sent]:
-    """The same by rank, from the times in which links are held."""
+    """The same by rank, from the times in which links are held, or by what is sent on links that two channels share."""
     schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
     timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
     num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
+    if shares(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
+        num_bytes = schedule.chunk_bytes(size_bytes, element_bytes)[timeline.chunk].tolist()
     columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)
     rows = list(zip(*(column.tolist() for column in columns), num_bytes, strict=True))
     return [sorted(row[1:] for row in rows if row[0] == rank) for rank in range(NUM_RANKS)]

@@ -100,6 +100,12 @@ def _report(path: Path) -> Outcome:
 
 
 @cache
+def _printed(command: tuple[str, ...]) -> bytes:
+    """What a command prints with --json."""
+    return CliRunner().invoke(main, [*command, "--json"], catch_exceptions=False).stdout.encode()
+
+
+@cache
 def _measurements(num_hosts: int = 1) -> bytes:
     """Of four ranks on one host or on two: probes, the times of a collective, a recorded run."""
     sizes, num_ranks = (64, 4096, 2**18, 2**21), 4
@@ -192,6 +198,11 @@ MSCCL = "tests/ringsim/formats/msccl"
 PROGRAMS = ("allpairs_4", "fused_ring_4", "hierarchical_all_gather_4")
 SIMULATE = ("simulate", "--size", "64KiB", "--ranks")
 
+PREDICTIONS = (
+    ("simulate", "--ranks", "4", "--network", "gbe"),
+    ("ddp", "--layers", str(ROOT / "docs/models/transformer.toml"), "--ranks", "2", "--bucket-cap-mb", "32:128"),
+    ("sweep", "--ranks", "2,4", "--sizes", "1KiB", "--algorithm", "ring,direct"),
+)
 READERS = (
     *(
         Reader(f"networks {name}", "toml", ".toml", _file(f"docs/networks/{name}.toml"), _command("networks", "FILE"))
@@ -233,6 +244,9 @@ READERS = (
     *(
         Reader(f"report {name}", "json", ".json", partial(_json, data), _report)
         for name, data in (("session", SESSION), ("comparison", COMPARISON), ("cells", CELLS))
+    ),
+    *(
+        Reader(f"report {command[0]}", "json", ".json", partial(_printed, command), _report) for command in PREDICTIONS
     ),
     Reader("report job", "json", ".json", _job, _report),
     Reader("report measurements", "json", ".json", _measurements, _report),

@@ -141,6 +141,13 @@ def test_the_command_prints_its_seed_and_a_table() -> None:
     assert "attack 'nonsense': must be one of mutants, " in bad.stderr
 
 
+@pytest.mark.parametrize("name", [attack.name for attack in attacks(())])
+def test_every_attack_begins_by_itself(name: str) -> None:
+    """Without pytest, which finds more modules."""
+    result = command("--only", name, "--seconds", "0", "--seed", "1")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_exit_code_1_for_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proof that accepts everything."""
     from click.testing import CliRunner

@@ -21,6 +21,15 @@ def made_network(trouble: str = "", ranks_per_host: int = 1) -> Cluster:
     return read_network(f"{HOSTS.format(ranks_per_host=ranks_per_host)}\n{trouble}\n", "test.toml")
 
 
+def network_of_nics(*gbit_per_s: float) -> Cluster:
+    """Hosts a, b, c and so on of one rank, each with a NIC of its own rate."""
+    hosts = [
+        f'[[hosts]]\nname = "{chr(ord("a") + rank)}"\nranks = [{rank}]\nnic.bandwidth = "{rate}Gbit/s"'
+        for rank, rate in enumerate(gbit_per_s)
+    ]
+    return read_network("\n".join(hosts), "nics.toml")
+
+
 SLOW_LINK = '[[slow_link]]\nlink = "host2.nic0.out"\nslowdown = 4'
 SLOW_RANK = "[[slow_rank]]\nrank = 1\nslowdown = 3"
 DEAD_LINK = '[[failure]]\nlink = "host2.nic0.out"\nat = "300us"'

@@ -42,6 +42,13 @@ class PlainRun:
         self.topology = topology
         self.messages = list(_messages(schedule, topology, chunk_bytes))
         self.now = 0.0
+        # What limits a message whatever else happens limits the channels between two ranks together.
+        pairs = sorted({message.transfer[:2] for message in self.messages})
+        numbers = range(len(topology.resources.names), len(topology.resources.names) + len(pairs))
+        self.link_of = dict(zip(pairs, numbers, strict=True))
+        paths = topology.paths(*(np.array([pair[end] for pair in pairs], dtype=np.int64) for end in (0, 1)))
+        self.capacity = [*topology.resources.capacity.tolist(), *paths.bytes_per_s.tolist()]
+        self.fails_at_s = [*topology.resources.fails_at_s.tolist(), *[math.inf] * len(pairs)]
 
     def times(self) -> list[list[float]]:
         """A row for each transfer, COLUMNS; infinite for what never happens."""
@@ -54,11 +61,11 @@ class PlainRun:
     def _may_start(self, number: int) -> bool:
         """Rules 1 and 2."""
         message, before = self.messages[number], self.messages[:number]
-        src, dst, chunk, _ = message.transfer
+        src, _, chunk, _, channel = message.transfer
         to_src = [m for m in before if m.transfer.dst == src and m.step < message.step]
         written = max((m.step for m in to_src if m.transfer.chunk == chunk), default=-1)
         ready = all(m.has("applied_s") for m in to_src if m.step <= written)
-        return ready and all(m.has("left_s") for m in before if m.transfer[:2] == (src, dst))
+        return ready and all(m.has("left_s") for m in before if (m.transfer.src, m.transfer.channel) == (src, channel))
 
     def _may_be_applied(self, number: int) -> bool:
         """Rules 3 and 4."""
@@ -72,7 +79,7 @@ class PlainRun:
     def _go_on(self, number: int) -> bool:
         """Whether this message could take up its next phase; it does."""
         message = self.messages[number]
-        src, dst, _, reduce = message.transfer
+        src, dst, _, reduce, _ = message.transfer
         ranks = self.topology.processors
         if message.phase == "" and self._may_start(number):
             message.times["start_s"] = self.now
@@ -106,6 +113,7 @@ class PlainRun:
         path = self.topology.paths(np.array([message.transfer.src]), np.array([message.transfer.dst]))
         if message.phase == "overhead":
             uses = {int(r): float(u) for r, u in zip(path.resource[0], path.use_per_byte[0], strict=True) if r != NONE}
+            uses[self.link_of[message.transfer[:2]]] = 1.0
             self._take(message, "bytes", Work(uses, min(float(path.bytes_per_s[0]), 1e30)), message.size)
         elif message.phase == "bytes":
             message.times["left_s"] = self.now
@@ -118,8 +126,8 @@ class PlainRun:
     def _wait(self) -> bool:
         """Let time pass until some work is done or something fails; False if that is never."""
         busy = [m for m in self.messages if m.phase in ("overhead", "bytes", "latency", "applying")]
-        fails, capacity = self.topology.resources.fails_at_s.tolist(), self.topology.resources.capacity.tolist()
-        capacity = [0.0 if fails_at <= self.now else limit for fails_at, limit in zip(fails, capacity, strict=True)]
+        fails = self.fails_at_s
+        capacity = [0.0 if at <= self.now else limit for at, limit in zip(fails, self.capacity, strict=True)]
         rates = filled_one_at_a_time([m.work for m in busy], capacity)
         ends = [self.now + m.left / rate if rate else math.inf for m, rate in zip(busy, rates, strict=True)]
         then = min([*ends, *(fails_at for fails_at in fails if fails_at > self.now)], default=math.inf)

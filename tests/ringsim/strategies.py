@@ -11,16 +11,23 @@ from ringsim.registry.algorithms import ALGORITHMS
 
 
 @st.composite
-def schedules(draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_steps: int = 6) -> Schedule:
-    """Any transfers in any steps, for no particular collective; a rank may send and receive several in one step."""
+def schedules(
+    draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_steps: int = 6, channels_of_a_pair: int = 1
+) -> Schedule:
+    """Any transfers in any steps, for no particular collective; a rank may send and receive several in one step.
+
+    channels_of_a_pair: that one rank may send to another on, at most. Two pairs may have a channel in common.
+    """
     num_ranks = draw(st.integers(2, max_ranks))
     num_chunks = draw(st.integers(1, max_chunks))
+    of_hop = draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks))
     transfer = st.builds(
-        lambda src, hop, chunk, reduce: Transfer(src, (src + hop) % num_ranks, chunk, reduce),
+        lambda src, hop, chunk, reduce, more: Transfer(src, (src + hop) % num_ranks, chunk, reduce, of_hop[hop] + more),
         st.integers(0, num_ranks - 1),
         st.integers(1, num_ranks - 1),
         st.integers(0, num_chunks - 1),
         st.booleans(),
+        st.integers(0, channels_of_a_pair - 1),
     )
     steps = draw(st.lists(st.lists(transfer, max_size=4), max_size=max_steps))
     return Schedule.from_transfers(Collective.ALL_REDUCE, "random", num_ranks, num_chunks, steps)

@@ -35,6 +35,9 @@ def failing_timeline() -> ringsim.Timeline:
 
 RESULTS = {
     "Schedule(all_reduce ring over 4 ranks, 4 chunks, 6 steps)": lambda: RING,
+    "Schedule(broadcast binomial_tree over 2 ranks, 1 chunk, 1 step)": lambda: ringsim.algorithm(
+        "binomial_tree", 2, "broadcast"
+    ),
     "Timeline(4 ranks, 24 transfers, 120 us)": lambda: ringsim.simulate(RING, NETWORK, 40_000),
     "Timeline(4 ranks, 24 transfers, never finishes)": failing_timeline,
     "Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)": lambda: ringsim.run_sweep(
@@ -89,6 +92,23 @@ def test_the_notebook_runs() -> None:
             displayed(value)
             pictures += isinstance(value, Figure)
     assert pictures == 4
+    check_what_the_notebook_says_of_its_sweep(namespace["sweep"])
+
+
+def check_what_the_notebook_says_of_its_sweep(sweep: ringsim.Sweep) -> None:
+    """Who is ahead where, and by how much."""
+    winners = {place[1:]: winner for place, winner in sweep.winners().items()}
+    names = {place: winner.cell.algorithm for place, winner in winners.items()}
+    assert {name for (num_ranks, _), name in names.items() if num_ranks == 2} == {"direct"}
+    assert {name for (num_ranks, _), name in names.items() if num_ranks > 4} == {"two_shot"}
+    assert set(names.values()) == {"direct", "two_shot"}
+    assert round(winners[16, 1024].over_ring or 0) == 11
+    large = [cell for cell in sweep.cells if cell.size_bytes >= 4 * 2**20]
+    times = {(cell.algorithm, cell.num_ranks, cell.size_bytes): cell.time_s or 0.0 for cell in large}
+    for (name, num_ranks, size), time_s in times.items():
+        if name in ("two_shot", "halving_doubling"):
+            assert time_s == pytest.approx(times["ring", num_ranks, size], rel=0.01)
+    assert times["direct", 16, 2**26] > 5 * times["ring", 16, 2**26]
 
 
 def test_results_draw_themselves() -> None:
@@ -123,6 +143,11 @@ def test_a_timeline_is_shown_as_its_lanes() -> None:
     large = ringsim.simulate(ringsim.ring_all_reduce(100), NETWORK, 40_000)._repr_html_()
     assert large is not None
     assert "<svg" not in large
+    assert "no lanes: they are drawn here for at most 64 ranks and 5,000 transfers" in large
+    alone = ringsim.simulate(ringsim.ring_all_reduce(1), NETWORK, 40_000)._repr_html_()
+    assert "no lanes: nothing is sent" in str(alone)
+    at_once = ringsim.simulate(RING, ringsim.network.read_network("[host]\nranks = 1\n", "free.toml"), 8)
+    assert "no lanes: no time passes in which something is sent" in str(at_once._repr_html_())
     failing = failing_timeline()._repr_html_()
     assert failing is not None
     assert "never finishes" in failing

@@ -65,11 +65,11 @@ class Meter:
         return line
 
     def brief(self) -> str:
-        """How it is going, in a few words, as this rank sees it."""
+        """How it is going as this rank sees it, in 40 characters: beside phase, steps and time left on 80 columns."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
-        loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4f}"
-        rates = ", ".join(f"{count / elapsed_s:,.0f} {name}/s" for name, count in self._counts().items())
-        return f"{loss}, {rates}, {self._communication_s / elapsed_s:.0%} synchronising"
+        loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
+        name, count = list(self._counts().items())[-1]  # tokens where samples have any
+        return f"{loss}, {count / elapsed_s:,.0f} {name}/s, {self._communication_s / elapsed_s:.0%} sync"
 
     def _counts(self) -> dict[str, int]:
         counts = {"samples": self._samples}

@@ -50,11 +50,25 @@ def _format(costs: Sequence[Cost], skipped: Sequence[dict[str, str]]) -> str:
 @schedule_options
 @json_option
 def verify(schedule: Schedule, as_json: bool) -> None:
-    """Proves that an algorithm gives every rank what it must have, each contribution counted once."""
+    """Proves that an algorithm gives every rank what it must have, each contribution counted once.
+
+    It also counts the transfers that bring nothing new: copies of what the receiver holds already.
+    """
     with progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
         proof = prove(schedule, progress.update)
-    counts = f"{plural(proof.num_steps, 'step')}, {plural(proof.num_transfers, 'transfer')}"
-    print_result(f"{schedule}: correct ({counts})", proof_dict(schedule, proof), as_json)
+    print_result("\n".join(proof_lines(str(schedule), proof)), proof_dict(schedule, proof), as_json)
+
+
+def proof_lines(name: str, proof: Proof) -> list[str]:
+    """Returns what was proved, and if some transfers bring nothing new, how many, in a second line."""
+    steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
+    lines = [f"{name}: correct ({steps}, {transfers})"]
+    if proof.first_redundant:
+        step, (src, dst, chunk, *_) = proof.first_redundant
+        bring = "brings" if proof.num_redundant == 1 else "bring"
+        first = f"the first is step {step}, {src} -> {dst}, chunk {chunk}"
+        lines.append(f"{proof.num_redundant} of {transfers} {bring} nothing new: {first}")
+    return lines
 
 
 def proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
@@ -66,5 +80,14 @@ def proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
         "num_chunks": schedule.num_chunks,
         "num_steps": proof.num_steps,
         "num_transfers": proof.num_transfers,
+        "num_redundant": proof.num_redundant,
+        "first_redundant": _redundant_dict(proof),
         "correct": True,
     }
+
+
+def _redundant_dict(proof: Proof) -> dict[str, int] | None:
+    if proof.first_redundant is None:
+        return None
+    step, transfer = proof.first_redundant
+    return {"step": step, "src": transfer.src, "dst": transfer.dst, "chunk": transfer.chunk}

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ringsim import calibration
-from ringsim.calibration import ProbeFit, ProbeModel, busy_line, calibrate_logs
+from ringsim.calibration import ProbeFit, ProbeModel, busy_line, calibrate_logs, doubt_line
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
     Choice,
@@ -54,25 +54,25 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     """Fits a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. If the
-    probes lie too far apart for predictions, the last line says so.
+    probes lie too far apart for predictions, or a latency is one that no cluster has, the last line says so.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
     with Progress() as progress:
         progress.begin("fitting")
         fit = _fit(timings, model, name) if timings.measurements else calibrate_logs(timings.cases, name, nics)
-    busy = ""
     if isinstance(fit, ProbeFit):
-        busy = busy_line(timings.measurements[0], fit)
-        told, text = probe_fit_dict(fit) | {"busy": busy or None}, format_probe_fit(fit, wide)
+        warning = busy_line(timings.measurements[0], fit)
+        told, text = probe_fit_dict(fit) | {"busy": warning or None}, format_probe_fit(fit, wide)
     else:
-        told, text = fit_dict(fit), format_fit(fit, wide)
+        warning = doubt_line(fit)
+        told, text = fit_dict(fit) | {"implausible": warning or None}, format_fit(fit, wide)
     if output:
         with output_file(output) as file:
             file.write(network_text(fit.cluster).encode())
     print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
-    if busy:
-        click.echo(busy, err=as_json)  # one object alone may stand on stdout
+    if warning:
+        click.echo(warning, err=as_json)  # one object alone may stand on stdout
 
 
 def _fit(timings: Timings, model: str, name: str) -> ProbeFit:

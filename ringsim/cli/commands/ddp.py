@@ -79,8 +79,8 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
-    help="A bucket has so many MiB, such as 25; of several, 1,5,25 or 1:64, the best is found; without it 25 as in "
-    "torch.",
+    help="A bucket has so many MiB, such as 25; of several, 1,5,25 or 1:50, which doubles from 1 and ends with 50, the "
+    "best is found; without it 25 as in torch.",
 )
 @click.option(
     "--phase",
@@ -96,7 +96,11 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
     type=RATE,
     help="Gradients are copied into buckets at this rate; without it at the rate at which a rank adds.",
 )
-@click.option("--scaling", type=NUMBERS_OF_RANKS, help="The efficiency is shown on so many ranks: 2,4,8 or 2:64.")
+@click.option(
+    "--scaling",
+    type=NUMBERS_OF_RANKS,
+    help="The efficiency is shown on so many ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
+)
 @network_options
 @json_option
 @click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")

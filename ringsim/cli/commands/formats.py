@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.cli.commands.algorithms import proof_dict
+from ringsim.cli.commands.algorithms import proof_dict, proof_lines
 from ringsim.cli.options import schedule_options, size_option
 from ringsim.console import OUTPUT, RATE, Choice, Progress, examples, json_option, output_file, print_result
 from ringsim.schedule import Schedule, verify
@@ -54,8 +54,9 @@ def import_(file: Path, as_json: bool) -> None:
 
     schedule = read_msccl(file)
     proof = verify(schedule)
-    counts = f"{plural(proof.num_steps, 'step')}, {plural(proof.num_transfers, 'transfer')}"
     name = shlex.quote(str(file))
     options = f"--collective {schedule.collective.value} --algorithm {name} --ranks {schedule.num_ranks}"
-    text = f"{schedule}, {plural(schedule.num_chunks, 'chunk')}: correct ({counts})\nuse it with {options}"
-    print_result(text, proof_dict(schedule, proof) | {"options": options}, as_json)
+    proved = proof_lines(f"{schedule}, {plural(schedule.num_chunks, 'chunk')}", proof)
+    print_result(
+        "\n".join([*proved, f"use it with {options}"]), proof_dict(schedule, proof) | {"options": options}, as_json
+    )

@@ -17,7 +17,7 @@ from ringsim.report import report_page
 from ringsim.text_table import wrap_text
 from ringsim.verdict import KINDS, MEASURE, judge, read_directory
 
-FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+FOLDER = click.Path(path_type=Path, exists=True)
 
 
 @click.command(epilog=examples("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html"))
@@ -31,18 +31,21 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 )
 @json_option
 def report(folder: Path, output: Path, as_json: bool) -> None:
-    """Writes one page with a verdict on all measurements, predictions and training runs in DIR.
+    """Writes one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
 
     The page says what bounds you, which algorithm and bucket size to use, what twice the ranks would cost, and how sure
     that is; below it are pictures, tables that a click on a heading sorts, and where everything comes from. It reads
-    measurements of ringsim measure, what ringsim compare, sweep --csv and calibrate wrote, the main job's output, and
-    the output directories of trainers, also in directories below DIR. Files of other kinds and damaged ones are named.
+    measurements of ringsim measure, what ringsim compare, sweep --csv and calibrate wrote, what ringsim simulate,
+    explain, ddp and sweep printed with --json, the main job's output, and the output directories of trainers, also in
+    directories below DIR. Files of other kinds and damaged ones are named.
     """
     require_one_stdout(as_json, output)
     contents = read_directory(folder)
     verdict = judge(contents)
+    if folder.is_file() and contents.is_empty:
+        raise ValueError(f"{folder}: {contents.refused[folder.name]}")
     for name, reason in sorted(contents.refused.items()):
-        click.echo(in_one_line(f"{folder / name}: {reason}"), err=True)
+        click.echo(in_one_line(f"{folder if folder.is_file() else folder / name}: {reason}"), err=True)
     if contents.is_empty:
         raise ValueError(f"{folder}: holds none of {KINDS}: {MEASURE} makes a file of measurements")
     text = report_page(verdict, f"Report on {folder.absolute().name or folder}")

@@ -68,13 +68,14 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--ranks",
     type=NUMBERS_OF_RANKS,
     default="2,4,8,16",
-    help="So many ranks take part: 2,4,8 or 2:64 or 3:81:x3.",
+    help="So many ranks take part: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
 )
 @click.option(
     "--sizes",
     type=SIZES,
     default="1KiB:1GiB",
-    help="The whole tensor has so many bytes: 1KB,4KB or 1KiB:1GiB or 1:64KiB:x2.",
+    help="The whole tensor has so many bytes: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with 1GiB, "
+    "1:64KiB:x2 doubles.",
 )
 @networks_options
 @click.option(

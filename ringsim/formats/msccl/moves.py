@@ -19,9 +19,10 @@ START = -1  # in place of a move: held from the start
 
 @dataclass(slots=True)
 class Message:
-    """One chunk that has come: it left `src` as the `version`-th state of the chunk there."""
+    """One chunk that has come: thread block `block` of `src` sent it as the `version`-th state of the chunk there."""
 
     src: int
+    block: int
     version: int
     receiver: Instruction
     is_used: bool = False
@@ -34,11 +35,12 @@ class Sent:
     chunk: int
     value: int
     src: int
+    block: int
     version: int
 
     def at(self, receiver: Instruction) -> "Held":
         """What the step that receives it has."""
-        return Held(self.chunk, self.value, Message(self.src, self.version, receiver))
+        return Held(self.chunk, self.value, Message(self.src, self.block, self.version, receiver))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A transfer that is not yet in a step: it takes the `version`-th state of the chunk on `src`."""
+    """A transfer that is not yet in a step: it takes the `version`-th state of the chunk on `src`.
+
+    channel: the thread block that sends it, since each sends one chunk after the other.
+    """
 
     src: int
     dst: int
     chunk: int
     reduce: bool
+    channel: int
     version: int
     at: Instruction
 
@@ -224,7 +230,7 @@ class _Run:
         if held.value not in values:
             self._fail(step, f"sends a value of chunk {held.chunk} that {self._one_state(step.gpu)}")
         version = len(values) - 1 - values[::-1].index(held.value)
-        return Sent(held.chunk, held.value, step.gpu, version)
+        return Sent(held.chunk, held.value, step.gpu, step.block, version)
 
     def _add(self, step: Instruction, own: Held, other: Held) -> Held:
         """The sum of two, of which one is what the rank holds of the chunk and the other has arrived."""
@@ -256,7 +262,8 @@ class _Run:
         state = self._result.states[rank, held.chunk]
         state.values.append(value)
         state.moves.append(len(self._result.moves))
-        self._result.moves.append(Move(message.src, rank, held.chunk, reduce, message.version, step))
+        move = Move(message.src, rank, held.chunk, reduce, message.block, message.version, step)
+        self._result.moves.append(move)
 
     def _one_state(self, rank: int) -> str:
         return f"gpu {rank} keeps beside another one of it; a Schedule has one state for each rank and chunk"

@@ -33,7 +33,7 @@ def steps_of(program: Program, moves: Moves) -> list[list[Transfer]]:
             step[move] = step_of_group
     rows: list[list[Transfer]] = [[] for _ in range(max(step, default=-1) + 1)]
     for done, number in zip(moves.moves, step, strict=True):
-        rows[number].append(Transfer(done.src, done.dst, done.chunk, done.reduce))
+        rows[number].append(Transfer(done.src, done.dst, done.chunk, done.reduce, done.channel))
     return rows
 
 

@@ -1,14 +1,17 @@
-"""MSCCL XML of a `Schedule`: one thread block for each gpu that a gpu sends to, and one for each it receives from.
+"""MSCCL XML of a `Schedule`: a thread block for each gpu and channel that a gpu sends to, or receives from, in place.
 
-All on channel 0 and in place. Reads and writes of one chunk on one gpu keep the order that the rule of execution gives
-them: those in other thread blocks are waited for (`depid`, `deps`), the first in the step itself, the others in `nop`s
-before it (never in `nop`s alone: the runtime counts those as steps only if the step after them waits too).
+The channels between two gpus are numbered from 0. What one channel of a schedule sends to several gpus is in several
+thread blocks, which MSCCL runs side by side. Reads and writes of one chunk on one gpu keep the order that the rule of
+execution gives them: those in other thread blocks are waited for (`depid`, `deps`), the first in the step itself, the
+others in `nop`s before it (never in `nop`s alone: the runtime counts those as steps only if the step after them waits
+too).
 
 The XML does not say how a tensor is cut: MSCCL takes sizes that the number of chunks divides, for which all cuts are
 the same.
 """
 
 import html
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +26,8 @@ NAMES = {
 }
 BYTES_PER_TRANSFER = 600  # of memory, while it is written
 MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
-Block = tuple[str, int]  # what a thread block does, "s" or "r", and with whom
+Block = tuple[str, int, int]  # what a thread block does, "s" or "r", with whom, and on which channel
+Connections = dict[tuple[int, int], dict[int, int]]  # of a sender and a receiver, MSCCL's number of each channel
 Point = tuple[Block, int]  # a step of a thread block
 
 
@@ -52,16 +56,16 @@ class _Gpu:
     accesses: dict[int, _ChunkAccess] = field(default_factory=dict)
     waited_for: dict[tuple[Block, Block], int] = field(default_factory=dict)
 
-    def read(self, to: int, chunk: int) -> None:
+    def read(self, to: int, channel: int, chunk: int) -> None:
         """A send, of what the last write has left."""
         access = self.accesses.setdefault(chunk, _ChunkAccess())
-        access.reads.append(self._append(("s", to), "s", chunk, [access.write] if access.write else []))
+        access.reads.append(self._append(("s", to, channel), "s", chunk, [access.write] if access.write else []))
 
-    def write(self, source: int, chunk: int, *, reduce: bool) -> None:
+    def write(self, source: int, channel: int, chunk: int, *, reduce: bool) -> None:
         """A receive, after the last write and the sends since."""
         access = self.accesses.setdefault(chunk, _ChunkAccess())
         before = [access.write] if access.write else []
-        point = self._append(("r", source), "rrc" if reduce else "r", chunk, before + access.reads)
+        point = self._append(("r", source, channel), "rrc" if reduce else "r", chunk, before + access.reads)
         self.accesses[chunk] = _ChunkAccess(point)
 
     def _append(self, block: Block, kind: str, chunk: int, before: list[Point]) -> Point:
@@ -95,12 +99,15 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
         f'i_chunks="{share if collective is Collective.ALL_GATHER else num_chunks}" '
         f'o_chunks="{share if collective is Collective.REDUCE_SCATTER else num_chunks}" s_chunks="0"'
     )
+    gpus = _gpus(schedule)
+    num_channels = max((1 + channel for gpu in gpus for _, _, channel in gpu.blocks), default=1)
+    name = html.escape(schedule.algorithm)
     yield (
-        f'<algo name="{html.escape(schedule.algorithm)}" proto="Simple" nchannels="1" nchunksperloop="{num_chunks}" '
+        f'<algo name="{name}" proto="Simple" nchannels="{num_channels}" nchunksperloop="{num_chunks}" '
         f'ngpus="{num_ranks}" coll="{NAMES[collective]}" inplace="1" outofplace="0" '
         f'minBytes="0" maxBytes="{MAX_BYTES}">\n'
     )
-    for rank, gpu in enumerate(_gpus(schedule)):
+    for rank, gpu in enumerate(gpus):
         yield f'  <gpu id="{rank}" {sizes}>\n'
         yield from _block_lines(gpu, "o" if collective is Collective.ALL_GATHER else "i")
         yield "  </gpu>\n"
@@ -109,11 +116,13 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
 
 def _gpus(schedule: Schedule) -> list[_Gpu]:
     gpus = [_Gpu() for _ in range(schedule.num_ranks)]
+    connections: Connections = defaultdict(dict)
     for step in schedule.steps:
-        for src, dst, chunk, _ in step:
-            gpus[src].read(dst, chunk)
-        for src, dst, chunk, reduce in step:
-            gpus[dst].write(src, chunk, reduce=reduce)
+        for src, dst, chunk, _, channel in step:
+            numbers = connections[src, dst]
+            gpus[src].read(dst, numbers.setdefault(channel, len(numbers)), chunk)
+        for src, dst, chunk, reduce, channel in step:
+            gpus[dst].write(src, connections[src, dst][channel], chunk, reduce=reduce)
     return gpus
 
 
@@ -121,9 +130,9 @@ def _block_lines(gpu: _Gpu, buffer: str) -> Iterator[str]:
     number = {block: index for index, block in enumerate(sorted(gpu.blocks, reverse=True))}
     signals = {line.waits_for for lines in gpu.blocks.values() for line in lines}
     for block, index in number.items():
-        kind, peer = block
+        kind, peer, channel = block
         send, receive = (peer, -1) if kind == "s" else (-1, peer)
-        yield f'    <tb id="{index}" send="{send}" recv="{receive}" chan="0">\n'
+        yield f'    <tb id="{index}" send="{send}" recv="{receive}" chan="{channel}">\n'
         for step, line in enumerate(gpu.blocks[block]):
             waits = (number[line.waits_for[0]], line.waits_for[1]) if line.waits_for else (-1, -1)
             yield (

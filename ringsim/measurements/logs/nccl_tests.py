@@ -104,8 +104,8 @@ class NcclTests:
             if abs(busbw - factor * algbw) > rounding + 0.001 * busbw:
                 raise ValueError(
                     f"{self.file}: line {last.line}: busbw {busbw:g} is not algbw {algbw:g} times {factor:.3f}, "
-                    f"which is 2(n - 1)/n for the n = {num_ranks} ranks that the log names: is a line of a rank missing? "
-                    "Restore it, or remove the others too and give --nodes and --ranks-per-node"
+                    f"which is 2(n - 1)/n for the n = {num_ranks} ranks that the log names: is a line of a rank "
+                    "missing? Restore it, or remove the others too and give --nodes and --ranks-per-node"
                 )
 
     def _guess(self, num_ranks: int | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.measurements import p10_p90
 from ringsim.report.pages.charts import COLOURS, ChartPoint, ChartSeries, figure, line_chart, range_chart, share_chart
+from ringsim.report.pages.predictions import prediction_pictures
 from ringsim.units import format_size, format_time
 from ringsim.verdict import Attribution, Bound, JobReport, Verdict
 
@@ -25,6 +26,7 @@ def pictures(verdict: Verdict) -> Iterator[str]:
         yield _losses(file, [(result.strategy, list(enumerate(result.losses, start=1))) for result in job.strategies])
     yield _losses("training runs", _curves(verdict, "loss"))
     yield _rates(verdict)
+    yield from prediction_pictures(verdict.contents)
 
 
 def _bounds(attributions: Sequence[Attribution]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from ringsim.analysis import busbw_bytes_per_s
 from ringsim.measurements import p10_p90
 from ringsim.report.calibration_table import format_value
+from ringsim.report.pages.predictions import prediction_tables
 from ringsim.report.pages.tables import (
     NOTHING,
     Row,
@@ -35,6 +36,7 @@ def tables(verdict: Verdict) -> Iterator[str]:
     yield _comparisons(verdict)
     yield _runs(verdict)
     yield _winners(verdict)
+    yield from prediction_tables(verdict.contents)
     yield _origins(verdict)
 
 
@@ -250,6 +252,8 @@ def _origins(verdict: Verdict) -> str:
     known += [(f"{name}/log.jsonl", "training log", {}) for name in contents.logs]
     known += [(name, "network", {"machine": c.source}) for name, c in contents.networks.items()]
     known += [(name, "comparison", {}) for name in contents.cells]
+    known += [(name, "simulated collective", {}) for name in contents.simulated]
+    known += [(name, "predicted step with DDP", {}) for name in contents.predicted]
     rows: list[Row] = [(name, kind, *_noted(where)) for name, kind, where in known]
     headings = ("file", "kind", "machine", "cores", "date", "versions", "command")
     return table("files", "Where this comes from", headings, rows)

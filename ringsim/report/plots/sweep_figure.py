@@ -25,6 +25,8 @@ from ringsim.units import format_time
 _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
 _MAX_PANELS = 3
+_MAX_RANKS_NAMED = 8
+_PANEL_TEXT = 40  # characters of a line in a panel
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
@@ -57,6 +59,19 @@ def panel_ranks(ranks: Sequence[int]) -> list[int]:
     """Returns the numbers of ranks with a panel of their own: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
+
+
+def _without_panel(ranks: Sequence[int]) -> list[str]:
+    """A line that says which numbers of ranks are in the map alone; none if there are none."""
+    rest = [num_ranks for num_ranks in ranks if num_ranks not in panel_ranks(ranks)]
+    if not rest:
+        return []
+    *names, last = [*map(str, rest[:_MAX_RANKS_NAMED]), *(["more"] if len(rest) > _MAX_RANKS_NAMED else [])]
+    listed = f"{', '.join(names)} and {last}" if names else last
+    return [
+        f"time against size is drawn for the least, the middle and the largest number of ranks; for {listed} ranks the "
+        "map says who is fastest"
+    ]
 
 
 def _margins(height: float, above: float, below: float) -> dict[str, Any]:
@@ -110,11 +125,21 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)
-    for name, style in reversed(styles.items()):  # the first on top
-        curve = _curve(sweep, network, num_ranks, name)
+    curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}  # the first on top
+    for name, curve in curves.items():
         if curve:
             sizes, times = zip(*curve, strict=True)
-            axes.plot(sizes, times, color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
+            axes.plot(sizes, times, color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
+    if not any(curves.values()):
+        why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
+        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))
+
+
+def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
+    """Why nothing can be drawn in the panel of so many ranks."""
+    cells = [cell for cell in sweep.cells if (cell.network, cell.num_ranks) == (network, num_ranks)]
+    reasons = dict.fromkeys(cell.skipped for cell in cells if cell.skipped)
+    return f"skipped: {'; '.join(reasons)}" if reasons else "no time passes, so there is nothing to draw"
 
 
 def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
@@ -127,8 +152,8 @@ def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[
 
 
 def _notes(sweep: Sweep) -> list[str]:
-    """What was skipped, as it may have won, and where the figures come from."""
-    notes = sweep.skipped()
+    """Which ranks have no panel, what was skipped, as it may have won, and where the figures come from."""
+    notes = [*_without_panel(sweep.ranks), *sweep.skipped()]
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)

@@ -1,17 +1,20 @@
 """`merge`: schedules side by side, each on chunks of its own."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.schedule.combinators.operands import require_schedules
+from ringsim.schedule.combinators.remember import Remembered
+from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
     """Schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned; their steps take
-    turns. That couples nothing but the order in which a rank applies what it receives.
+    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise; their
+    steps take turns. That couples nothing but the order in which a rank applies what it receives.
     algorithm: the name of the result; without it that of the first.
 
     Raises ScheduleError if the schedules do not fit.
@@ -21,6 +24,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
         Schedule(all_reduce both_ways over 4 ranks, 8 chunks, 12 steps)
     """
     schedules = [first, *others]
+    require_schedules("merge", *schedules)
     for other in others:
         if (other.collective, other.num_ranks, other.num_chunks) != (
             first.collective,
@@ -47,6 +51,7 @@ class MergedSteps(Steps):
         step = np.concatenate([np.arange(len(steps)) for steps in parts])
         turns = np.lexsort((part, step))
         self._part, self._step = part[turns], step[turns]
+        self._channels = [Remembered(partial(_times, len(parts), i)) for i in range(len(parts))]
         # The number here of each step of each part; the one more at the end is what index NEVER gives.
         self._numbers = [np.append(np.flatnonzero(self._part == i), NEVER) for i in range(len(parts))]
 
@@ -66,6 +71,10 @@ class MergedSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return sum(part.num_transfers for part in self._parts)
+
+    @property
+    def num_channels(self) -> int:
+        return len(self._parts) * max(part.num_channels for part in self._parts)
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._of_parts("last_write", rank, chunk)
@@ -87,6 +96,12 @@ class MergedSteps(Steps):
         return replace(
             step,
             chunk=step.chunk * len(self._parts) + part,
+            channel=self._channels[part](step.channel),
             data_dependency=numbers[step.data_dependency],
             buffer_dependency=numbers[step.buffer_dependency],
         )
+
+
+def _times(factor: int, more: int, column: Ints) -> Ints:
+    only = only_value(column)
+    return column * factor + more if only is None else constant(only * factor + more, len(column))

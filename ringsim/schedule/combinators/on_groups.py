@@ -1,13 +1,17 @@
 """`on_groups`: one schedule done by several groups of ranks at once, each on its chunks."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
 def on_groups(
@@ -27,10 +31,12 @@ def on_groups(
 
         >>> from ringsim import Collective, on_groups, ring_reduce_scatter
         >>> on_groups(ring_reduce_scatter(2), [[0, 1], [2, 3]], 4, 2, Collective.REDUCE_SCATTER)
-        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 steps)
+        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 step)
     """
-    ranks = np.atleast_2d(np.asarray(groups, dtype=np.int64))
-    start = np.zeros(len(ranks), dtype=np.int64) if first_chunk is None else np.array(first_chunk, dtype=np.int64)
+    require_schedules("on_groups", schedule)
+    require_count("num_ranks", num_ranks)
+    ranks = np.atleast_2d(whole_numbers("groups", groups))
+    start = np.zeros(len(ranks), np.int64) if first_chunk is None else whole_numbers("first_chunk", first_chunk)
     members = np.unique(ranks)
     if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
         raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} ranks of its own")
@@ -52,6 +58,7 @@ class GroupedSteps(Steps):
         self._place = np.zeros(num_ranks, dtype=np.int64)
         self._group[ranks] = np.arange(len(ranks))[:, None]
         self._place[ranks] = np.arange(ranks.shape[1])
+        self._tiled_channel = Remembered(lambda channel: _tiled(channel, len(ranks)))
         self._in_groups = Remembered(lambda places: ranks[:, places].ravel())
 
     def __len__(self) -> int:
@@ -64,6 +71,10 @@ class GroupedSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
@@ -87,6 +98,7 @@ class GroupedSteps(Steps):
             self._in_groups(step.dst),
             (self._first_chunk[:, None] + step.chunk).ravel(),
             np.tile(step.reduce, num_groups),
+            self._tiled_channel(step.channel),
             _tiled(step.data_dependency, num_groups),
             _tiled(step.buffer_dependency, num_groups),
         )

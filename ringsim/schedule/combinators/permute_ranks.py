@@ -1,5 +1,7 @@
 """`permute_ranks`: the same schedule with the ranks in other places."""
 
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.combinators.remember import Remembered
 from ringsim.schedule.schedule import Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.schedule.user_steps import whole_numbers
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
@@ -24,11 +28,12 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
         >>> [transfer.src for transfer in permute_ranks(ring_all_reduce(4), [0, 2, 1, 3]).steps[0]]
         [0, 2, 1, 3]
     """
-    new_rank = np.array(order, dtype=np.int64)
+    require_schedules("permute_ranks", schedule)
+    new_rank = whole_numbers("order", order)
     if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):
-        raise ValueError(f"order {list(order)}: must have each rank 0..{schedule.num_ranks - 1} once")
+        raise ValueError(f"order {new_rank.tolist()}: must have each rank 0..{schedule.num_ranks - 1} once")
     if schedule.collective in (Collective.BROADCAST, Collective.REDUCE) and new_rank[0] != 0:
-        raise ValueError(f"order {list(order)}: must begin with rank 0, the root of {schedule.collective.value}")
+        raise ValueError(f"order {new_rank.tolist()}: must begin with rank 0, the root of {schedule.collective.value}")
     new_chunk = np.arange(schedule.num_chunks)
     if schedule.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
         if schedule.num_chunks % schedule.num_ranks:
@@ -58,6 +63,10 @@ class PermutedSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])

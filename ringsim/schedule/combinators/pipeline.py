@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule.combinators.split import check_segments
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps
+from ringsim.schedule.user_steps import require_count
 
 
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
@@ -23,7 +24,8 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
         >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
         Schedule(broadcast binomial_tree over 8 ranks, 4 chunks, 6 steps)
     """
-    check_segments(segments)
+    require_schedules("pipeline", schedule)
+    require_count("segments", segments)
     if segments == 1:
         return schedule
     return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=PipelineSteps(schedule.steps, segments))
@@ -40,8 +42,8 @@ class PipelineSteps(Steps):
         self._first_row = np.cumsum([0, *(len(step) for step in steps)])
         self._step = np.repeat(np.arange(len(steps)), np.diff(self._first_row))
         empty = np.empty(0, dtype=np.int64)
-        none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty)
-        columns = ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency")
+        none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty, empty)
+        columns = ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency")
         self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in columns))
 
     def __len__(self) -> int:
@@ -54,6 +56,10 @@ class PipelineSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._whole.num_transfers * self._pieces
+
+    @property
+    def num_channels(self) -> int:
+        return self._whole.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return _later(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
@@ -71,6 +77,7 @@ class PipelineSteps(Steps):
             rows.dst[window],
             rows.chunk[window] * self._pieces + segment,
             rows.reduce[window],
+            rows.channel[window],
             _later(rows.data_dependency[window], segment),
             _later(rows.buffer_dependency[window], segment),
         )

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps, constant, only_value
+from ringsim.schedule.user_steps import require_count
 
 
 def split(schedule: Schedule, segments: int) -> Schedule:
@@ -20,16 +22,11 @@ def split(schedule: Schedule, segments: int) -> Schedule:
         >>> split(ring_all_reduce(4), 2)
         Schedule(all_reduce ring over 4 ranks, 8 chunks, 12 steps)
     """
-    check_segments(segments)
+    require_schedules("split", schedule)
+    require_count("segments", segments)
     if segments == 1:
         return schedule
     return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=SplitSteps(schedule.steps, segments))
-
-
-def check_segments(segments: int) -> None:
-    """Raise ValueError for less than one segment."""
-    if segments < 1:
-        raise ValueError(f"segments {segments}: must be at least 1")
 
 
 class SplitSteps(Steps):
@@ -49,6 +46,10 @@ class SplitSteps(Steps):
     @property
     def num_transfers(self) -> int:
         return self._whole.num_transfers * self._pieces
+
+    @property
+    def num_channels(self) -> int:
+        return self._whole.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._number(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.operands import require_schedules
 from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
 
 
@@ -25,6 +26,7 @@ def then(
         >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
         Schedule(all_reduce mine over 4 ranks, 4 chunks, 6 steps)
     """
+    require_schedules("then", first, second)
     if (first.num_ranks, first.num_chunks) != (second.num_ranks, second.num_chunks):
         raise ScheduleError(
             f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"
@@ -57,6 +59,10 @@ class ThenSteps(Steps):
     def num_transfers(self) -> int:
         return self._first.num_transfers + self._second.num_transfers
 
+    @property
+    def num_channels(self) -> int:
+        return max(self._first.num_channels, self._second.num_channels)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 
@@ -78,4 +84,4 @@ class ThenSteps(Steps):
         step = self._second.step(index - len(self._first))
         data_dependency = self._resolve(step.data_dependency, self._first.last_write, step.src, step.chunk)
         buffer_dependency = self._resolve(step.buffer_dependency, self._first.last_send, step.dst, step.chunk)
-        return Step(step.src, step.dst, step.chunk, step.reduce, data_dependency, buffer_dependency)
+        return Step(step.src, step.dst, step.chunk, step.reduce, step.channel, data_dependency, buffer_dependency)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
-from ringsim.simulation.engines.slots import Links, Slots, ends_of_links, links_of
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.simulation.engines.slots import Ends, Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
@@ -26,7 +26,7 @@ def run_events(
     chunk_bytes: (num_chunks,).
     """
     rows = dependencies(schedule)
-    run = EventRun(rows, links_of(*ends_of_links(rows), topology), topology, chunk_bytes, on_progress=on_progress)
+    run = EventRun(rows, *number_connections(rows, topology.num_ranks), topology, chunk_bytes, on_progress=on_progress)
     run.finish()
     return run.timeline()
 
@@ -34,30 +34,33 @@ def run_events(
 class EventRun:
     """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
+    connection, ends: see `number_connections`.
     num_timers: of the slots, see `Slots`. on_progress: see `simulate`.
     """
 
     def __init__(
         self,
         rows: Dependencies,
-        links: Links,
+        connection: Rows,
+        ends: Ends,
         topology: Topology,
         chunk_bytes: Ints,
         num_timers: int = 0,
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._on_progress = on_progress
-        self._rows, self._links, self._topology = rows, links, topology
+        self._rows, self._connection, self._topology = rows, connection, topology
+        self._connections = connections_of(ends, topology)
         self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
         self._bytes = chunk_bytes.astype(np.float64)
         self._jitter = _jitter(topology, rows)
-        self._start_waits = how_many(rows.data_dependency, rows.before_on_link)
+        self._start_waits = how_many(rows.data_dependency, rows.before_on_channel)
         self._apply_waits = how_many(rows.before_at_dst, rows.buffer_dependency)
         self._apply_waits[:-1] += 1  # it must have arrived
-        self._next_on_link, self._next_at_dst = following(rows.before_on_link), following(rows.before_at_dst)
-        self._slots = Slots(links, topology, num_timers)
+        self._next_on_channel, self._next_at_dst = following(rows.before_on_channel), following(rows.before_at_dst)
+        self._slots = Slots(self._connections, topology, num_timers)
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
@@ -88,7 +91,7 @@ class EventRun:
         """
         if self._cores_are_scarce:
             return len(self._rows)
-        shared = np.flatnonzero(self._slots.shares[self._rows.link])
+        shared = np.flatnonzero(self._slots.shares[self._connection])
         last_step = self._rows.step[shared[-1]] if len(shared) else NO_ROW
         return int(np.searchsorted(self._rows.step, last_step, side="right"))
 
@@ -96,7 +99,7 @@ class EventRun:
         """What is known of every transfer."""
         rows = self._rows
         # Make room: these have served their time.
-        del self._starters, self._next_on_link, self._next_at_dst, self._start_waits, self._apply_waits
+        del self._starters, self._next_on_channel, self._next_at_dst, self._start_waits, self._apply_waits
         self._leaving.forget_who_waits()
         start_s, arrived_s, apply_s = (np.empty(len(rows)) for _ in range(3))
         for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -109,11 +112,14 @@ class EventRun:
         return Timeline(self._topology.num_ranks, len(self._bytes), *columns, *times)
 
     def _starts_at(self, row: Ints) -> Floats:
-        ready_s, link_s = self._applied_s[self._rows.data_dependency[row]], self._left_s[self._rows.before_on_link[row]]
-        return np.maximum(ready_s, link_s)
+        ready_s, channel_s = (
+            self._applied_s[self._rows.data_dependency[row]],
+            self._left_s[self._rows.before_on_channel[row]],
+        )
+        return np.maximum(ready_s, channel_s)
 
     def _arrives_at(self, row: Ints) -> Floats:
-        latency_s = self._links.latency_s[self._rows.link[row]]
+        latency_s = self._connections.latency_s[self._connection[row]]
         if self._jitter is not None:
             latency_s = latency_s * self._jitter[0][row]
         return self._left_s[row] + latency_s
@@ -134,7 +140,7 @@ class EventRun:
             action(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
     def _start(self, row: Ints) -> None:
-        """All that these waited for is known: they take their links."""
+        """All that these waited for is known: they take their channels."""
         late = row >= self._tail
         if np.count_nonzero(late):
             self._held.append(row[late])
@@ -146,8 +152,8 @@ class EventRun:
             overhead_s = overhead_s * self._jitter[1][row]
         on_cores = self._must_share_cores(src, overhead_s)
         if on_cores is not None:
-            link = self._rows.link[row[on_cores]]
-            self._slots.begin_overhead(link, row[on_cores], start_s[on_cores], overhead_s[on_cores])
+            connection = self._connection[row[on_cores]]
+            self._slots.begin_overhead(connection, row[on_cores], start_s[on_cores], overhead_s[on_cores])
             row, start_s, overhead_s = row[~on_cores], start_s[~on_cores], overhead_s[~on_cores]
         self._send(row, start_s, overhead_s)
 
@@ -159,17 +165,17 @@ class EventRun:
         return on_cores if on_cores.any() else None
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
-        link, amount = self._rows.link[row], self._bytes[self._rows.chunk[row]]
-        shares = self._slots.shares[link]
+        connection, amount = self._connection[row], self._bytes[self._rows.chunk[row]]
+        shares = self._slots.shares[connection]
         if np.count_nonzero(shares):
-            self._slots.begin_sending(link[shares], row[shares], from_s[shares], lead_s[shares], amount[shares])
-            row, link = row[~shares], link[~shares]
+            self._slots.begin_sending(connection[shares], row[shares], from_s[shares], lead_s[shares], amount[shares])
+            row, connection = row[~shares], connection[~shares]
             from_s, lead_s, amount = from_s[~shares], lead_s[~shares], amount[~shares]
-        self._left_s[row] = from_s + (lead_s + amount / self._links.most[link])
+        self._left_s[row] = from_s + (lead_s + amount / self._connections.most[connection])
         self._later(self._leave, row)
 
     def _leave(self, row: Ints) -> None:
-        self._count_down(self._start_waits, self._next_on_link[row], self._start)
+        self._count_down(self._start_waits, self._next_on_channel[row], self._start)
         self._count_down(self._apply_waits, row, self._apply)
         if self._leaving.needed:
             self._count_down(self._apply_waits, self._leaving.freed_by(row, self._left_s), self._apply)
@@ -180,8 +186,8 @@ class EventRun:
         work_s = self._work_s(row)
         on_cores = self._must_share_cores(self._rows.dst[row], work_s)
         if on_cores is not None:
-            rank = self._rows.dst[row[on_cores]]
-            self._slots.begin_applying(rank, row[on_cores], apply_s[on_cores], work_s[on_cores])
+            connection = self._connection[row[on_cores]]
+            self._slots.begin_applying(connection, row[on_cores], apply_s[on_cores], work_s[on_cores])
             row, apply_s, work_s = row[~on_cores], apply_s[~on_cores], work_s[~on_cores]
         self._applied_s[row] = apply_s + work_s
         self._later(self._be_applied, row)

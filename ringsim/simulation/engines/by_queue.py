@@ -1,7 +1,7 @@
 """Collectives that wait in a queue for workers, in one virtual time: what is under way at once shares links and cores.
 
 The event engine with two things more: a collective begins when a worker takes it, and the workers of a rank are
-separate threads, each with ranks and links of its own in the columns of the engine, that use the same resources.
+separate threads, each with connections of its own, which use the same links and cores.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Paths, Processors, Resources, Topology
+from ringsim.network import Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.by_event import EventRun
-from ringsim.simulation.engines.slots import links_of
+from ringsim.simulation.engines.slots import Ends, number_connections
 from ringsim.simulation.engines.waiting import Ints
 
 IDLE = -1  # in place of a collective: a worker has none
 
 
 # The columns of `Dependencies` that name a row before, and so change with the row that a collective begins with.
-ROWS_BEFORE = ("data_dependency", "before_on_link", "before_at_dst", "before_at_src", "buffer_dependency")
+ROWS_BEFORE = ("data_dependency", "before_on_channel", "before_at_dst", "before_at_src", "buffer_dependency")
 
 
 class Queued(NamedTuple):
@@ -42,9 +42,7 @@ def run_queue(queue: Sequence[Queued], topology: Topology, num_workers: int) -> 
     collective has ended on all ranks.
     """
     rows, first_row = _in_a_row([call.schedule for call in queue])
-    pair, rows.link[:] = np.unique(rows.src.astype(np.int64) * topology.num_ranks + rows.dst, return_inverse=True)
-    workers = _Workers(topology, pair, num_workers)
-    run = _QueueRun(rows, first_row, queue, workers, len(pair))
+    run = _QueueRun(rows, first_row, queue, topology, num_workers)
     run.finish()
     return run.begin_s, run.end_s
 
@@ -70,57 +68,23 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
     return np.concatenate(columns).astype(columns[0].dtype)
 
 
-class _Workers(Topology):
-    """A topology of `num_workers * num_ranks` ranks: rank r of worker w is rank `w * num_ranks + r` here.
-
-    pairs: src * num_ranks + dst of all that send. The workers of two ranks share the one connection between them,
-    so what limits a message whatever else happens is a resource here.
-    """
-
-    def __init__(self, topology: Topology, pairs: Ints, num_workers: int) -> None:
-        self._topology, self._pairs = topology, pairs
-        self.num_ranks = topology.num_ranks * num_workers
-        self.jitter = topology.jitter
-        self.src = np.concatenate([pairs // topology.num_ranks + w * topology.num_ranks for w in range(num_workers)])
-        self.dst = np.concatenate([pairs % topology.num_ranks + w * topology.num_ranks for w in range(num_workers)])
-        self._first_pair = len(topology.resources.names)
-        connection = topology.paths(pairs // topology.num_ranks, pairs % topology.num_ranks).bytes_per_s
-        names = tuple(f"connection{pair}" for pair in range(len(pairs)))
-        resources = topology.resources
-        self.resources = Resources(
-            resources.names + names,
-            np.concatenate([resources.capacity, connection]),
-            np.concatenate([resources.fails_at_s, np.full(len(pairs), np.inf)]),
-        )
-        columns = {name: np.tile(getattr(topology.processors, name), num_workers) for name in Processors.__slots__}
-        self.processors = Processors(**columns)
-
-    def paths(self, src: Ints, dst: Ints) -> Paths:
-        num_ranks = self._topology.num_ranks
-        src, dst = src % num_ranks, dst % num_ranks
-        paths = self._topology.paths(src, dst)
-        connection = self._first_pair + np.searchsorted(self._pairs, src * num_ranks + dst)
-        limited = np.isfinite(paths.bytes_per_s)
-        return Paths(
-            latency_s=paths.latency_s,
-            bytes_per_s=np.full(len(src), np.inf),
-            resource=np.column_stack([paths.resource, np.where(limited, connection, NONE)]),
-            use_per_byte=np.column_stack([paths.use_per_byte, np.where(limited, 1.0, 0.0)]),
-        )
+def _of_all(ends: Ends, num_workers: int) -> Ends:
+    """The connections of all workers, which have none in common."""
+    src, dst = (np.tile(rank, num_workers) for rank in (ends.src, ends.dst))
+    num_senders = ends.sender.max(initial=0) + 1
+    return Ends(src, dst, np.concatenate([ends.sender + worker * num_senders for worker in range(num_workers)]))
 
 
 class _QueueRun(EventRun):
     """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
 
-    A row belongs to the first worker's ranks and links until it is known which worker takes it.
+    A row belongs to the first worker's connections until it is known which worker takes it.
     """
 
     def __init__(
-        self, rows: Dependencies, first_row: Ints, queue: Sequence[Queued], workers: _Workers, num_links: int
+        self, rows: Dependencies, first_row: Ints, queue: Sequence[Queued], topology: Topology, num_workers: int
     ) -> None:
-        self._num_workers = len(workers.src) // num_links if num_links else 1
-        self._queue, self._first_row, self._num_links = queue, first_row, num_links
-        self._num_ranks = workers.num_ranks // self._num_workers
+        self._queue, self._first_row, self._num_workers = queue, first_row, num_workers
         self._collective = np.repeat(np.arange(len(queue)), np.diff(first_row))
         self._to_apply = np.diff(first_row)
         self.begin_s, self.end_s = np.full(len(queue), np.inf), np.full(len(queue), np.inf)
@@ -128,8 +92,9 @@ class _QueueRun(EventRun):
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
-        links = links_of(workers.src, workers.dst, workers)
-        super().__init__(rows, links, workers, chunk_bytes, num_timers=self._num_workers)
+        connection, ends = number_connections(rows, topology.num_ranks)
+        self._num_connections = len(ends.src)
+        super().__init__(rows, connection, _of_all(ends, num_workers), topology, chunk_bytes, num_timers=num_workers)
 
     def finish(self) -> None:
         for worker in range(self._num_workers):
@@ -152,9 +117,7 @@ class _QueueRun(EventRun):
         self._sends_from_s[taken] = self.begin_s[taken] + self._queue[taken].call_s
         self._worker_of[taken] = worker
         rows = slice(self._first_row[taken], self._first_row[taken + 1])
-        self._rows.src[rows] += worker * self._num_ranks
-        self._rows.dst[rows] += worker * self._num_ranks
-        self._rows.link[rows] += worker * self._num_links
+        self._connection[rows] += worker * self._num_connections
         if self._to_apply[taken]:
             self._later(self._start, rows.start + np.flatnonzero(self._start_waits[rows] == 0))
         else:

@@ -65,7 +65,7 @@ class StepTimes(NamedTuple):
 
 
 class _Engine:
-    """What has happened so far: who has applied and sent what until when, and which links are busy."""
+    """What has happened so far: who has applied and sent what until when, and which channels are busy."""
 
     def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
         self._topology = topology
@@ -74,8 +74,8 @@ class _Engine:
         require_memory(f"{schedule}: the times of its last {kept:,} steps", 2 * 8 * kept * schedule.num_ranks)
         self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
         self._left = _History(schedule.num_ranks, schedule.steps.lookback)
-        self._links = _Links(schedule.num_ranks)
-        self._patterns: dict[tuple[int, int], _Pattern] = {}
+        self._channels = _Channels(schedule.num_ranks)
+        self._patterns: dict[tuple[int, int, int], _Pattern] = {}
 
     @property
     def time_s(self) -> float:
@@ -87,7 +87,9 @@ class _Engine:
         pattern = self._pattern_of(step)
         costs = self._costs(index, step, pattern)
         ready = self._applied.at(step.data_dependency, pattern.src)
-        start, left = _in_turn(pattern.link, pattern.link_turns, ready, costs.send_s, self._links.busy_until)  # rule 2
+        start, left = _in_turn(
+            pattern.channel, pattern.channel_turns, ready, costs.send_s, self._channels.busy_until
+        )  # rule 2
         all_left = self._left.latest.copy()
         for rows, src in pattern.src_turns:
             all_left[src] = np.maximum(all_left[src], left[rows])
@@ -102,11 +104,11 @@ class _Engine:
         return StepTimes(start, left, arrived, apply, applied)
 
     def _pattern_of(self, step: Step) -> "_Pattern":
-        key = id(step.src), id(step.dst)
+        key = id(step.src), id(step.dst), id(step.channel)
         if key not in self._patterns:
             if sum(len(pattern.columns[0]) for pattern in self._patterns.values()) > MAX_PATTERN_ROWS:
                 self._patterns.clear()
-            self._patterns[key] = _Pattern(step, self._links, self._topology, self._bytes)
+            self._patterns[key] = _Pattern(step, self._channels, self._topology, self._bytes)
         return self._patterns[key]
 
     def _costs(self, index: int, step: Step, pattern: "_Pattern") -> "_Costs":
@@ -162,14 +164,14 @@ Turns = Sequence[tuple[Index, Index]]  # rows, and what they use: nothing twice 
 class _Pattern:
     """Who sends to whom in a step, at what cost, and whose transfers must take turns: the same for many steps.
 
-    by_chunk: if all links and ranks are alike, what sending and adding each chunk takes (one number: any chunk).
+    by_chunk: if all paths and ranks are alike, what sending and adding each chunk takes (one number: any chunk).
     """
 
-    def __init__(self, step: Step, links: "_Links", topology: Topology, size: Cost) -> None:
-        self.columns = step.src, step.dst  # kept, so that their ids stay theirs
-        link = links.numbers(step.src, step.dst)
-        self.src, self.dst, self.link = _index(step.src), _index(step.dst), _index(link)
-        self.src_turns, self.dst_turns, self.link_turns = _turns(step.src), _turns(step.dst), _turns(link)
+    def __init__(self, step: Step, channels: "_Channels", topology: Topology, size: Cost) -> None:
+        self.columns = step.src, step.dst, step.channel  # kept, so that their ids stay theirs
+        channel = channels.numbers(step.src, step.channel)
+        self.src, self.dst, self.channel = _index(step.src), _index(step.dst), _index(channel)
+        self.src_turns, self.dst_turns, self.channel_turns = _turns(step.src), _turns(step.dst), _turns(channel)
         paths, processors = topology.paths(step.src, step.dst), topology.processors
         paths.check()
         self.latency_s = _if_same(paths.latency_s)
@@ -254,21 +256,23 @@ class _History:
         return times
 
 
-class _Links:
-    """Until when the link of each (src, dst) pair is busy; pairs are met one by one, most never."""
+class _Channels:
+    """Until when each rank's channels are busy; they are met one by one."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
-        self._known: Ints = np.empty(0, dtype=np.int64)
-        self.busy_until: Seconds = np.empty(0)
+        self._known: Ints = np.arange(num_ranks)  # channel 0 of every rank, which most schedules have alone
+        self.busy_until: Seconds = np.zeros(num_ranks)
 
-    def numbers(self, src: Ints, dst: Ints) -> Ints:
-        """A number for each pair, an index into `busy_until`."""
-        pair = src * self._num_ranks + dst
-        new = np.setdiff1d(pair, self._known)
+    def numbers(self, src: Ints, channel: Ints) -> Ints:
+        """A number for each channel of a rank, an index into `busy_until`; of channel 0 that of the rank."""
+        if only_value(channel) == 0:
+            return src
+        sender = channel * self._num_ranks + src
+        new = np.setdiff1d(sender, self._known)
         if len(new):
             # At the end, so that the numbers given before stay valid.
             self._known = np.concatenate([self._known, new])
             self.busy_until = np.concatenate([self.busy_until, np.zeros(len(new))])
         order = np.argsort(self._known)
-        return order[np.searchsorted(self._known, pair, sorter=order)].astype(np.int64)
+        return order[np.searchsorted(self._known, sender, sorter=order)].astype(np.int64)

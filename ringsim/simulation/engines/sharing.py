@@ -7,32 +7,47 @@ from ringsim.schedule import Schedule
 
 
 def shares(schedule: Schedule, topology: Topology) -> bool:
-    """False if every resource serves the messages of one pair of ranks at most, which travel one after the other.
+    """False if every resource serves one channel of one rank at most, whose messages travel one after the other.
 
-    A ring in which every rank has a port of its own shares nothing, however many switches there are.
+    A ring in which every rank has a port of its own shares nothing, however many switches there are. What two channels
+    between the same two ranks share is what limits a message between these.
     """
-    if not topology.resources.names:
-        return False
     if (topology.processors.cores != NONE).any():
         return True
-    src, dst = used_links(schedule)
-    resource = topology.paths(src, dst).resource
-    users = np.bincount(resource[resource != NONE], minlength=len(topology.resources.names))
+    if not topology.resources.names and schedule.steps.num_channels == 1:
+        return False
+    src, dst, sender = used_channels(schedule)
+    pair = src * schedule.num_ranks + dst
+    twice = np.zeros(len(pair), dtype=np.bool_)
+    order = np.argsort(pair, kind="stable")
+    twice[order[1:]] = pair[order[1:]] == pair[order[:-1]]
+    paths = topology.paths(src, dst)
+    if np.isfinite(paths.bytes_per_s[twice]).any():
+        return True
+    named = paths.resource != NONE
+    use = np.stack([paths.resource[named], np.broadcast_to(sender[:, None], named.shape)[named]])
+    users = np.bincount(np.unique(use, axis=1)[0], minlength=len(topology.resources.names))
     failing = np.isfinite(topology.resources.fails_at_s)
     return bool((users > 1).any() or (failing & (users > 0)).any())
 
 
-def used_links(schedule: Schedule) -> tuple[Ints, Ints]:
-    """The src and dst of every pair of ranks that some transfer is sent between, each pair once, in order."""
-    seen: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    pairs = [np.empty(0, dtype=np.int64)]
+def used_channels(schedule: Schedule) -> tuple[Ints, Ints, Ints]:
+    """The src, dst and sender's channel that some transfer is sent on, each combination once, in order.
+
+    The channel is a number that no channel of another rank has.
+    """
+    num_ranks = schedule.num_ranks
+    seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
+    known = [np.empty(0, dtype=np.int64)]
     for step in schedule.steps:
-        if (id(step.src), id(step.dst)) in seen:
+        columns = step.src, step.dst, step.channel
+        key = id(step.src), id(step.dst), id(step.channel)
+        if key in seen:
             continue
-        seen[id(step.src), id(step.dst)] = step.src, step.dst  # kept, so that the ids stay theirs
-        pairs.append(step.src * schedule.num_ranks + step.dst)
+        seen[key] = columns  # kept, so that the ids stay theirs
+        known.append((step.channel * num_ranks + step.src) * num_ranks + step.dst)
         if len(seen) % 256 == 0:
             seen.clear()
-            pairs = [np.unique(np.concatenate(pairs))]
-    pair = np.unique(np.concatenate(pairs))
-    return pair // schedule.num_ranks, pair % schedule.num_ranks
+            known = [np.unique(np.concatenate(known))]
+    sender, dst = np.divmod(np.unique(np.concatenate(known)), num_ranks)
+    return sender % num_ranks, dst, sender

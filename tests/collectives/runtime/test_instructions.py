@@ -1,11 +1,18 @@
 """What a rank does, one instruction after the other."""
 
-from hypothesis import given
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers
 from ringsim import Collective, Schedule
 from ringsim.registry import build
-from ringsim.schedule.program import RankProgram, rank_program
+from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from tests.ringsim.strategies import schedules
 
 
@@ -14,7 +21,7 @@ def programs(schedule: Schedule) -> list[RankProgram]:
     return [rank_program(schedule, rank) for rank in range(schedule.num_ranks)]
 
 
-@given(schedules())
+@given(schedules(channels_of_a_pair=2))
 def test_each_instruction_is_given_once_and_in_order(schedule: Schedule) -> None:
     """A receive is posted, waited for, applied and posted again; a send is issued, and waited for before the end."""
     for program in programs(schedule):
@@ -32,7 +39,7 @@ def test_each_instruction_is_given_once_and_in_order(schedule: Schedule) -> None
             assert indices == sorted(indices)
 
 
-@given(schedules())
+@given(schedules(channels_of_a_pair=2))
 def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
     """Rule 4: before a chunk is written, and before anything may land in it, the sends that read it have left."""
     for program in programs(schedule):
@@ -54,7 +61,7 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
                 assert left.issuperset(reading)
 
 
-@given(schedules())
+@given(schedules(channels_of_a_pair=2))
 def test_staging_buffers_suffice(schedule: Schedule) -> None:
     """Never are more receives that need a staging buffer posted and not yet applied than there are such buffers."""
     for program in programs(schedule):
@@ -64,6 +71,88 @@ def test_staging_buffers_suffice(schedule: Schedule) -> None:
                 used += (opcode is Opcode.POST_RECV) - (opcode is Opcode.APPLY)
             most = max(most, used)
         assert most <= num_staging_buffers(program)
+
+
+class Rendezvous:
+    """All ranks of a schedule, where a send leaves when its receive is posted, in the order of its pair of ranks."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.programs = programs(schedule)
+        self.left = [list(instructions_of(program)) for program in self.programs]
+        self.posted: Counter[tuple[int, int]] = Counter()  # receives, by sender and receiver
+        self.issued: Counter[tuple[int, int]] = Counter()
+
+    def run(self) -> bool:
+        """Whether all come to their ends."""
+        while any(self._go_on(rank) for rank in range(len(self.programs))):
+            pass
+        return not any(self.left)
+
+    def _go_on(self, rank: int) -> bool:
+        begin = len(self.left[rank])
+        while self.left[rank] and self._may(rank, *self.left[rank][0]):
+            opcode, index = self.left[rank].pop(0)
+            if opcode is Opcode.POST_RECV:
+                self.posted[self.programs[rank].receives[index].peer, rank] += 1
+            elif opcode is Opcode.SEND:
+                self.issued[rank, self.programs[rank].sends[index].peer] += 1
+        return len(self.left[rank]) < begin
+
+    def _may(self, rank: int, opcode: Opcode, index: int) -> bool:
+        if opcode is Opcode.WAIT_SEND:
+            peer = self.programs[rank].sends[index].peer
+            return self.posted[rank, peer] > place(self.programs[rank].sends, index)
+        if opcode is Opcode.WAIT_RECV:
+            peer = self.programs[rank].receives[index].peer
+            return self.issued[peer, rank] > place(self.programs[rank].receives, index)
+        return True
+
+
+def place(transfers: Sequence[Send] | Sequence[Receive], index: int) -> int:
+    """How many before this one have the same peer."""
+    return sum(transfer.peer == transfers[index].peer for transfer in transfers[:index])
+
+
+def crowded_schedule(seed: int) -> Schedule:
+    """More messages than are posted ahead, at any distance of steps."""
+    rng = np.random.default_rng(seed)
+    num_ranks, num_chunks = rng.integers(3, 7), rng.integers(1, 9)
+    steps = []
+    for num_rows in rng.integers(1, 5 * num_ranks, size=rng.integers(1, 12)):
+        src, hop = rng.integers(num_ranks, size=num_rows), rng.integers(1, num_ranks, size=num_rows)
+        columns = src, (src + hop) % num_ranks, rng.integers(num_chunks, size=num_rows)
+        steps.append((*columns, rng.random(num_rows) < 0.5, rng.integers(rng.integers(1, 4), size=num_rows)))
+    return Schedule.from_columns(Collective.ALL_REDUCE, "crowded", int(num_ranks), int(num_chunks), steps)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_rank_waits_for_ever(seed: int) -> None:
+    """Whatever the channels: also if no message leaves before its receive is posted."""
+    assert Rendezvous(crowded_schedule(seed)).run()
+
+
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
+@pytest.mark.parametrize("num_ranks", [2, 5, 6, 8])
+def test_no_algorithm_waits_for_ever(collective: Collective, name: str, num_ranks: int) -> None:
+    """The same."""
+    assert Rendezvous(build(collective, name, num_ranks)).run()
+
+
+@given(schedules(channels_of_a_pair=2))
+def test_a_send_to_another_peer_waits_for_those_before_it_on_its_channel(schedule: Schedule) -> None:
+    """Rule 2; and what goes to one peer is issued in step order, since that is how it is received."""
+    for program in programs(schedule):
+        left: set[int] = set()
+        for opcode, index in instructions_of(program):
+            if opcode is Opcode.WAIT_SEND:
+                left.add(index)
+            if opcode is Opcode.SEND:
+                send, before = program.sends[index], list(enumerate(program.sends[:index]))
+                assert left.issuperset(
+                    number for number, s in before if s.channel == send.channel and s.peer != send.peer
+                )
+                assert all(s.step <= send.step for _, s in before if send.peer == s.peer or send.channel == s.channel)
 
 
 def test_a_rank_of_a_ring_of_two() -> None:

@@ -37,7 +37,7 @@ def test_all_are_proved(collective: Collective, algorithm: str) -> None:
     for num_ranks in range(1, 34):
         schedule = build(collective, algorithm, num_ranks)
         assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, algorithm, num_ranks)
-        assert verify(schedule) == (schedule.num_steps, schedule.num_transfers)
+        assert verify(schedule) == (schedule.num_steps, schedule.num_transfers, 0, None)
 
 
 @settings(max_examples=60, deadline=None)
@@ -206,7 +206,11 @@ def test_gloo_ring_runs_to_the_left_in_two_segments() -> None:
     schedule = build(Collective.ALL_REDUCE, "gloo_ring", 3)
     sent = [[2, 4, 0], [3, 5, 1], [4, 0, 2], [5, 1, 3], [0, 2, 4], [1, 3, 5], [2, 4, 0], [3, 5, 1]]  # by ranks 0, 1, 2
     assert [list(step) for step in schedule.steps] == [
-        [(0, 2, chunks[0], index < 4), (1, 0, chunks[1], index < 4), (2, 1, chunks[2], index < 4)]
+        [
+            Transfer(0, 2, chunks[0], index < 4),
+            Transfer(1, 0, chunks[1], index < 4),
+            Transfer(2, 1, chunks[2], index < 4),
+        ]
         for index, chunks in enumerate(sent)
     ]
 

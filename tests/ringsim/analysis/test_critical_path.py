@@ -88,10 +88,10 @@ def test_each_kind_of_wait_is_followed() -> None:
     network = Network(0.0, 1.0, 1.0)
     for rows, expected in (
         ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [Cause.START, Cause.ARRIVED, Cause.READY]),
-        ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.LINK]),
+        ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.CHANNEL]),
         ([[(0, 2, 0, True), (1, 2, 0, True)]], [Cause.START, Cause.ARRIVED, Cause.TURN]),
         # Rank 1 sends two chunks to rank 2, the second behind the first, and is overwritten only then.
-        ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [Cause.START, Cause.LINK, Cause.FREE]),
+        ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [Cause.START, Cause.CHANNEL, Cause.FREE]),
     ):
         steps = [[Transfer(*row) for row in step] for step in rows]
         schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "by hand", 3, 2, steps)

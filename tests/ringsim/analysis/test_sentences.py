@@ -1,11 +1,21 @@
 """Tests of `ringsim.analysis.sentences`: what a step does, in words."""
 
+import re
+
 import pytest
 
 from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.sentences import modular, name_chunks, name_ranks, near, step_sentence, transfer_sentence
+from ringsim.analysis.sentences import (
+    chunks_by_sender,
+    modular,
+    name_chunks,
+    name_ranks,
+    near,
+    step_sentence,
+    transfer_sentence,
+)
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.schedule import Collective, Schedule, Transfer, permute_ranks
 
 
 def sentences(schedule: Schedule) -> list[str]:
@@ -62,7 +72,9 @@ def test_a_broadcast_adds_nothing_up() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "step", "expected"),
     [
-        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 4, which adds its share: 2 of 8"),
+        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1, which adds its share: 2 of 8"),
+        ("two_shot", 0, "every rank sends chunk r to rank r, for every other rank r, which add it to what they have"),
+        ("two_shot", 1, "every rank r sends chunk r to every other rank, which copy it: 8 of 8, complete"),
         ("direct", 0, "every rank sends all of the data to every other rank, which add it to what they have"),
         ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0, which adds it to what it has"),
     ],
@@ -70,6 +82,39 @@ def test_a_broadcast_adds_nothing_up() -> None:
 def test_other_patterns(algorithm: str, step: int, expected: str) -> None:
     """Bits that differ, all to all, all to one."""
     assert sentences(build(Collective.ALL_REDUCE, algorithm, 8))[step] == expected
+
+
+def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> None:
+    """In every step in which a rank sends several, and in which the one that it sends follows no rule."""
+    schedule = build(Collective.ALL_GATHER, "recursive_doubling", 4)
+    assert [chunks_by_sender(schedule, held) for held in walk_holdings(schedule)] == [
+        "",
+        "rank 0 sends chunks 0 and 2, rank 1 chunks 1 and 3, rank 2 chunks 0 and 2, rank 3 chunks 1 and 3",
+    ]
+    halves = [[Transfer(rank, rank ^ 2, 2 * (rank < 2) + part, True) for rank in range(4) for part in range(2)]]
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "halves", 4, 4, halves)
+    first = next(iter(walk_holdings(schedule)))
+    assert chunks_by_sender(schedule, first) == "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"
+    schedule = build(Collective.ALL_REDUCE, "ring/2", 3)
+    first = next(iter(walk_holdings(schedule)))
+    assert chunks_by_sender(schedule, first) == "rank 0 sends chunk 4, rank 1 chunk 0, rank 2 chunk 2"
+    schedule = build(Collective.ALL_REDUCE, "two_shot/2", 3)
+    *_, last = walk_holdings(schedule)
+    assert step_sentence(schedule, last).startswith("every rank sends a part of the data to every other rank")
+    assert chunks_by_sender(schedule, last) == (
+        "rank 0 sends chunk 1 to ranks 1 and 2, rank 1 sends chunk 3 to ranks 0 and 2, rank 2 sends chunk 5 to ranks 0 "
+        "and 1"
+    )
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
+@pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
+def test_up_to_eight_ranks_every_chunk_is_named(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """In the sentence of its step or below it, unless the step has one clause for each of many pairs."""
+    schedule = build(collective, algorithm, num_ranks)
+    for held in walk_holdings(schedule):
+        told = f"{step_sentence(schedule, held)} {chunks_by_sender(schedule, held)}"
+        assert re.search(r"chunks? [\d(r]|all of the data|nothing is sent", told), told
 
 
 def test_a_ring_of_two_has_no_arithmetic() -> None:
@@ -107,4 +152,5 @@ def test_numbers_in_words() -> None:
     assert [modular(0, 8), modular(-1, 8), modular(2, 8)] == ["r", "(r - 1) mod 8", "(r + 2) mod 8"]
     assert [name_ranks([3]), name_ranks([1, 5]), name_ranks([1, 2, 3])] == ["rank 3", "ranks 1 and 5", "ranks 1 to 3"]
     assert name_chunks(np.array([0, 1, 2]), 8) == "chunks 0 to 2"
-    assert name_chunks(np.array([0, 3, 5]), 8) == "3 chunks"
+    assert name_chunks(np.array([5, 0, 3, 6]), 8) == "chunks 0, 3 and 5 to 6"
+    assert name_chunks(np.arange(0, 20, 2), 20) == "10 chunks"

@@ -62,8 +62,8 @@ def test_no_link_moves_more_than_it_can(schedule: Schedule, network: AnyNetwork,
 
 
 def test_overlapping_sends_count_once() -> None:
-    """Rank 0 sends 2 bytes to each of two others at once: 2 s of sending, not 4; then they add for 1 s."""
-    rows = [[Transfer(0, 1, 0, True), Transfer(0, 2, 0, True)]]
+    """Rank 0 sends 2 bytes to each of two others on two channels: 2 s of sending, not 4; then they add for 1 s."""
+    rows = [[Transfer(0, 1, 0, True, 0), Transfer(0, 2, 0, True, 1)]]
     schedule = Schedule.from_transfers(Collective.BROADCAST, "both", 3, 1, rows)
     usage = rank_usage(simulate(schedule, Network(0.5, 1.0, 2.0), 2))
     assert usage.sending_s.tolist() == [2, 0, 0]

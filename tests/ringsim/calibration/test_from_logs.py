@@ -66,6 +66,30 @@ def test_the_cells_of_the_calibration_are_known_by_the_file(tmp_path: Path) -> N
     assert all(each.used_in_calibration for each in compare_logs(some, network).cases)
 
 
+def test_a_log_of_another_day_is_held_out(tmp_path: Path) -> None:
+    """It has the shape of one that was used, but other times; a file without digests cannot tell them apart."""
+    first, second = cases(tmp_path, SHAPES[0], seed=1), cases(tmp_path, SHAPES[0], seed=2)
+    text = network_text(calibrate_logs(first, "made").cluster)
+    network = read_network(text, "made.toml")
+    assert [len(cells.rows) for cells in network.calibration.cells] == [len(SIZES)]
+    assert not any(each.used_in_calibration for each in compare_logs(second, network).cases)
+    assert all(each.used_in_calibration for each in compare_logs(first, network).cases)
+    old = read_network("\n".join(line for line in text.splitlines() if not line.startswith("rows = ")), "old.toml")
+    assert all(each.used_in_calibration for each in compare_logs(second, old).cases)
+
+
+def test_a_log_is_known_again_among_others(tmp_path: Path) -> None:
+    """Calibrated together with the repetition of another day, compared alone or beside a third; by any name."""
+    logs = [tmp_path / name for name in ("monday.log", "tuesday.log", "friday.log")]
+    for seed, path in enumerate(logs):
+        path.write_text(nccl_log("all_reduce", 8, 1, noise=0.02, seed=seed))
+    network = calibrate_logs(cases_of_tables(read_logs(logs[:2])), "made").cluster
+    moved = logs[1].rename(tmp_path / "moved.log")
+    for paths, used in (([logs[0]], True), ([moved], True), ([moved, logs[2]], True), ([logs[2]], False)):
+        compared = compare_logs(cases_of_tables(read_logs(paths)), network).cases
+        assert {each.used_in_calibration for each in compared} == {used}
+
+
 def test_given_nics_are_believed(tmp_path: Path) -> None:
     """Where one host was measured, they tell what several would have."""
     made = calibrate_logs(cases(tmp_path, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))

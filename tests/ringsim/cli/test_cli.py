@@ -44,7 +44,10 @@ def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
 def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line on stderr, for each network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
-    told = "calibrated.toml: [[protocol]] and [library] do not count here: only ringsim compare goes by them, for logs"
+    told = (
+        "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the "
+        "file); ringsim compare uses them when it is given logs"
+    )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = CliRunner().invoke(main, [*command.split(), "--network", network])
         assert (result.exit_code, result.stderr) == (0, line)
@@ -166,6 +169,26 @@ def test_verify() -> None:
     """It says what was proved and how much was looked at."""
     options = ["--collective", "all_reduce", "--algorithm", "ring", "--ranks", "7"]
     assert run("verify", *options) == "all_reduce ring over 7 ranks: correct (12 steps, 84 transfers)\n"
+    data = json.loads(run("verify", *options, "--json"))
+    assert (data["num_redundant"], data["first_redundant"]) == (0, None)
+
+
+def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> None:
+    """In a line of its own, with the place of the first; the proof holds all the same."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ringsim import Collective, Schedule, Transfer\n"
+        "def twice(n):\n"
+        "    steps = [[Transfer(0, 1, 0, False)], [Transfer(0, 1, 0, False)]]\n"
+        "    return Schedule.from_transfers(Collective.BROADCAST, 'twice', n, 1, steps)\n"
+    )
+    options = ("--collective", "broadcast", "--algorithm", f"{path}:twice", "--ranks", "2")
+    assert run("verify", *options) == (
+        "broadcast mine.py:twice over 2 ranks: correct (2 steps, 2 transfers)\n"
+        "1 of 2 transfers brings nothing new: the first is step 1, 0 -> 1, chunk 0\n"
+    )
+    data = json.loads(run("verify", *options, "--json"))
+    assert (data["num_redundant"], data["first_redundant"]) == (1, {"step": 1, "src": 0, "dst": 1, "chunk": 0})
 
 
 def test_algorithms_are_listed_with_their_bounds() -> None:

@@ -203,11 +203,11 @@ def test_an_algorithm_that_there_is_not() -> None:
 def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:
     """As JSON; torch's own caps are among them."""
     (tmp_path / "my.toml").write_text(LAYERS)
-    options = ("--layers", str(tmp_path / "my.toml"), "--bucket-cap-mb", "0.00001:1", "--scaling", "2,4", "--json")
+    options = ("--layers", str(tmp_path / "my.toml"), "--bucket-cap-mb", "0.00001:1", "--scaling", "2:6", "--json")
     found = json.loads(run(*options))
     assert found["step"]["step_s"] == pytest.approx(min(step["step_s"] for step in found["sweep"]), rel=1e-9)
     assert (found["sweep"][-1]["first_cap_bytes"], found["sweep"][-1]["cap_bytes"]) == (2**20, 25 * 2**20)
-    assert [step["num_ranks"] for step in found["scaling"]] == [2, 4]
+    assert [step["num_ranks"] for step in found["scaling"]] == [2, 4, 6]
     assert found["profile"]["step_s"] == pytest.approx(16e-3)
 
 

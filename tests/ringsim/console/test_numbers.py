@@ -12,15 +12,16 @@ from ringsim.units import parse_size
         ("8", [8]),
         ("8,2, 4,2", [2, 4, 8]),
         ("1KiB:16KiB", [1024, 4096, 16384]),
-        ("1KiB:20KiB", [1024, 4096, 16384]),
-        ("1:10:x3", [1, 3, 9]),
-        ("1:10:3", [1, 3, 9]),
+        ("1KiB:20KiB", [1024, 4096, 16384, 20480]),
+        ("1:9:x3", [1, 3, 9]),
+        ("1:10:x3", [1, 3, 9, 10]),
+        ("1:10:3", [1, 3, 9, 10]),
         ("5,4:8:x2", [4, 5, 8]),
         ("7:7", [7]),
     ],
 )
 def test_lists_and_ranges(text: str, numbers: list[int]) -> None:
-    """Commas and ranges together give each number once, in order."""
+    """Commas and ranges together give each number once, in order; the end of a range is always one of them."""
     assert parse_numbers(text, parse_size, factor=4) == numbers
 
 

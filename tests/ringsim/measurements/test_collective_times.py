@@ -72,7 +72,10 @@ def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"collective": "all_to_all"}, "'all_to_all' is not a valid Collective"),
+        (
+            {"collective": "all_to_all"},
+            "collective 'all_to_all': must be one of all_reduce, reduce_scatter, all_gather, broadcast, reduce",
+        ),
         ({"algorithm": 3}, "algorithm 3: must be text of one line"),
         ({"in_place": 1}, "in_place 1: must be true or false"),
         ({"times_s": 3.0}, "times_s 3.0: must be a list"),

@@ -51,7 +51,7 @@ def first(name: str, value: Any) -> dict[str, Any]:
         ([], "list: must be an object with a field for each quantity"),
         ({"algorithm": "ring"}, "a field is missing or unknown: 'collective'"),
         (changed(colour="red"), "a field is missing or unknown: 'colour'"),
-        (changed(collective="all"), "'all' is not a valid Collective"),
+        (changed(collective="all"), "collective 'all': must be one of all_reduce, reduce_scatter"),
         (changed(algorithm=3), "algorithm 3: must be text"),
         (changed(size_bytes=0), "size_bytes 0: must be a whole number, at least 1"),
         (changed(size_bytes=10), "size_bytes 10: must be whole elements of 4 bytes"),

@@ -38,7 +38,7 @@ def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
     """What the function returns is named after its file, and can be proved."""
     schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
     assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
-    assert verify(schedule) == (1, 2)
+    assert verify(schedule)[:2] == (1, 2)
 
 
 def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
         ),
         (
             "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
-            "collective 10: must be of Collective",
+            "line 2: it raised ValueError: collective 10: must be one of Collective",
         ),
         (
             "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
-            "steps []: must be of Steps",
+            "line 2: it raised ValueError: steps []: must be Steps, which Schedule.from_transfers makes of lists",
         ),
         (
             "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",

@@ -9,6 +9,7 @@ from PIL import Image
 
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import run_sweep
+from ringsim.network import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.report.plots.algorithm_styles import styles_of
@@ -63,6 +64,26 @@ def test_panels_for_the_least_the_middle_and_the_largest_number_of_ranks() -> No
     assert panel_ranks([2, 4, 8, 16, 32]) == [2, 8, 32]
     assert panel_ranks([2, 4]) == [2, 4]
     assert panel_ranks([7]) == [7]
+
+
+def texts_of(figure: Figure) -> list[str]:
+    """What is written outside the axes and in them, without line breaks."""
+    texts = [text for part in figure.subfigs for text in part.texts]
+    return [text.get_text().replace("\n", " ") for text in (*texts, *(t for axes in figure.axes for t in axes.texts))]
+
+
+def test_what_has_no_curve_is_named_with_its_reason() -> None:
+    """Ranks that have no panel, below the pictures; in a panel without a curve, why it has none."""
+    said = " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8, 16], [1 << 10]))))
+    assert "for 4 ranks the map says who is fastest" in said
+    six = " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 3, 4, 5, 6, 7], [1 << 10]))))
+    assert "for 3, 5 and 6 ranks the map says" in six
+    assert "the map says" not in " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8], [1 << 10]))))
+    large = draw_sweep(sweep_of(["direct"], [4, 1000], [1 << 10]))
+    assert "skipped: 1e6 transfers, above 10000" in texts_of(large)
+    free = read_network("[host]\nranks = 1\n", "free.toml")
+    timeless = draw_sweep(run_sweep(Collective.ALL_REDUCE, ["ring"], [4], [8], {"free": free}))
+    assert "no time passes, so there is nothing to draw" in texts_of(timeless)
 
 
 def test_every_algorithm_has_a_look_of_its_own() -> None:

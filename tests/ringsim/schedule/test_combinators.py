@@ -15,6 +15,7 @@ from ringsim import (
     ScheduleError,
     Transfer,
     merge,
+    on_channel,
     on_groups,
     permute_ranks,
     pipeline,
@@ -43,16 +44,18 @@ def written_out(schedule: Schedule) -> Rows:
 
 
 def assert_same(made: Schedule, rows: Rows) -> None:
-    """All that an executor reads is what a table works out for `rows`; the lookback may be too large."""
+    """All that an executor reads is what a table works out for `rows`; lookback and num_channels may be too large."""
     shape = Shape(made.collective, made.algorithm, made.num_ranks, made.num_chunks)
     table = Schedule.from_transfers(*shape, rows)
     for a, b in zip(made.steps, table.steps, strict=True):
-        for name in ("src", "dst", "chunk", "reduce", "data_dependency", "buffer_dependency"):
+        for name in ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency"):
             assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
     rank, chunk = (grid.ravel() for grid in np.indices((made.num_ranks, made.num_chunks)))
     assert made.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
     assert made.steps.last_send(rank, chunk).tolist() == table.steps.last_send(rank, chunk).tolist()
     assert made.steps.lookback >= table.steps.lookback
+    used = max((transfer.channel for row in rows for transfer in row), default=0) + 1
+    assert made.steps.num_channels >= table.steps.num_channels == used
 
 
 def segment(transfer: Transfer, segments: int, j: int) -> Transfer:
@@ -110,12 +113,16 @@ def test_no_pieces_are_refused(combinator: Callable[[Schedule, int], Schedule]) 
 
 @given(schedules(max_steps=9), st.lists(st.integers(0, 9), min_size=1, max_size=3).map(sorted))
 def test_merge_takes_turns(schedule: Schedule, cuts: list[int]) -> None:
-    """Chunks and steps are interleaved; whoever has more steps goes on alone."""
+    """Chunks, channels and steps are interleaved; whoever has more steps goes on alone."""
     rows = written_out(schedule)
     parts = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
     shape = Shape(Collective.ALL_REDUCE, "part", schedule.num_ranks, schedule.num_chunks)
     made = merge(*(Schedule.from_transfers(*shape, part) for part in parts), algorithm="merged")
-    by_turns = zip_longest(*([[segment(t, len(parts), i) for t in row] for row in p] for i, p in enumerate(parts)))
+
+    def part_of(transfer: Transfer, i: int) -> Transfer:
+        return segment(transfer, len(parts), i)._replace(channel=transfer.channel * len(parts) + i)
+
+    by_turns = zip_longest(*([[part_of(t, i) for t in row] for row in p] for i, p in enumerate(parts)))
     assert_same(made, [row for turn in by_turns for row in turn if row is not None])
     assert made.algorithm == "merged"
 
@@ -124,6 +131,19 @@ def test_merge_takes_turns(schedule: Schedule, cuts: list[int]) -> None:
 def test_merge_of_equally_long_ones_knows_its_lookback(schedule: Schedule, copies: int) -> None:
     """It is no larger than needed there, so that an executor keeps no more than it must."""
     assert merge(*[schedule] * copies).steps.lookback == schedule.steps.lookback * copies
+
+
+@given(schedules(), st.integers(0, 3))
+def test_on_channel_changes_channels_alone(schedule: Schedule, channel: int) -> None:
+    """All by the same number."""
+    rows = [[t._replace(channel=t.channel + channel) for t in row] for row in written_out(schedule)]
+    assert_same(on_channel(schedule, channel), rows)
+
+
+def test_a_negative_channel_is_refused() -> None:
+    """The message names the value."""
+    with pytest.raises(ValueError, match="^channel -1: must be at least 0$"):
+        on_channel(build(Collective.ALL_REDUCE, "ring", 3), -1)
 
 
 def test_merge_needs_the_same_collective_ranks_and_chunks() -> None:
@@ -158,7 +178,7 @@ def test_permute_ranks_moves_ranks_and_the_chunks_they_own(
 
     def moved(t: Transfer) -> Transfer:
         chunk = order[owner[t.chunk]] * per_rank + t.chunk % per_rank if owned else t.chunk
-        return Transfer(order[t.src], order[t.dst], chunk, t.reduce)
+        return Transfer(order[t.src], order[t.dst], chunk, t.reduce, t.channel)
 
     made = permute_ranks(plain, order)
     assert_same(made, [[moved(t) for t in row] for row in rows])
@@ -197,7 +217,7 @@ def test_on_groups_does_the_same_everywhere(
     start = data.draw(st.lists(st.integers(0, 2), min_size=num_groups, max_size=num_groups))
     rows = [
         [
-            Transfer(group[t.src], group[t.dst], first + t.chunk, t.reduce)
+            Transfer(group[t.src], group[t.dst], first + t.chunk, t.reduce, t.channel)
             for group, first in zip(groups, start, strict=True)
             for t in row
         ]

@@ -9,7 +9,7 @@ from ringsim.schedule.program import rank_program
 from tests.ringsim.strategies import schedules
 
 
-@given(schedules())
+@given(schedules(channels_of_a_pair=2))
 def test_programs_hold_every_transfer_twice(schedule: Schedule) -> None:
     """Each transfer is one rank's send and another's receive, and nothing else is in any program."""
     sent, received = [], []
@@ -21,19 +21,24 @@ def test_programs_hold_every_transfer_twice(schedule: Schedule) -> None:
     assert sorted(sent) == sorted(received) == sorted(transfers)
 
 
-@given(schedules())
+@given(schedules(channels_of_a_pair=2))
 def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
-    """A send waits for the write it needs (rule 1) and for the send ahead of it to the same peer (rule 2), only."""
+    """A send waits for the write it needs (rule 1) and for those ahead of it on its channel (rule 2) and to its peer.
+
+    If the last one on its channel goes to another peer, it waits for all that is received in earlier steps besides.
+    """
     for rank in range(schedule.num_ranks):
         program = rank_program(schedule, rank)
         steps = [receive.step for receive in program.receives]
         groups = [program.first_sends, *(receive.then_send for receive in program.receives)]
-        latest: dict[int, int] = {}
+        to_peer: dict[int, int] = {}
+        on_channel: dict[int, tuple[int, int]] = {}
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
-            needed = sum(step <= send.data_dependency for step in steps)
-            assert group >= needed
-            latest[send.peer] = max(latest.get(send.peer, 0), needed)
-            assert group == latest[send.peer]
+            before, peer = on_channel.get(send.channel, (0, send.peer))
+            needed = [sum(step <= send.data_dependency for step in steps), before, to_peer.get(send.peer, 0)]
+            needed += [sum(step < send.step for step in steps)] if peer != send.peer else []
+            assert group == max(needed)
+            to_peer[send.peer], on_channel[send.channel] = group, (group, send.peer)
 
 
 def test_a_rank_of_the_ring() -> None:

@@ -43,8 +43,8 @@ def test_transfers_out_of_range_are_refused(transfer: Transfer, message: str) ->
 def test_steps_behave_as_a_sequence() -> None:
     """Indexing past the end fails and slices give steps, so that loops and `reversed` work."""
     schedule = written_out([Transfer(0, 1, 0, True)], [Transfer(1, 2, 1, False)])
-    assert [list(step) for step in schedule.steps] == [[(0, 1, 0, True)], [(1, 2, 1, False)]]
-    assert [list(step) for step in reversed(schedule.steps)] == [[(1, 2, 1, False)], [(0, 1, 0, True)]]
+    assert [list(step) for step in schedule.steps] == [[(0, 1, 0, True, 0)], [(1, 2, 1, False, 0)]]
+    assert [list(step) for step in reversed(schedule.steps)] == [[(1, 2, 1, False, 0)], [(0, 1, 0, True, 0)]]
     assert len(schedule.steps[:1]) == 1
     with pytest.raises(IndexError, match="step 2 of 2"):
         schedule.steps[2]
@@ -58,9 +58,9 @@ def test_columns_are_broadcast_and_read_row_by_row() -> None:
         "mine",
         3,
         2,
-        [(ranks[:, None], (ranks[:, None] + 1) % 3, [0, 1], True), ([], 0, 0, False)],
+        [(ranks[:, None], (ranks[:, None] + 1) % 3, [0, 1], True, [2, 3]), ([], 0, 0, False)],
     )
-    rows = [[(src, (src + 1) % 3, chunk, True) for src in range(3) for chunk in range(2)], []]
+    rows = [[(src, (src + 1) % 3, chunk, True, 2 + chunk) for src in range(3) for chunk in range(2)], []]
     assert [list(step) for step in by_columns.steps] == rows
 
 
@@ -69,7 +69,7 @@ def test_columns_do_not_change_with_the_arrays_they_came_from() -> None:
     src = np.array([0])
     schedule = Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 1, [(src, 2, 0, True)])
     src[0] = 1
-    assert list(schedule.steps[0]) == [(0, 2, 0, True)]
+    assert list(schedule.steps[0]) == [(0, 2, 0, True, 0)]
 
 
 def test_the_first_transfer_out_of_range_is_named() -> None:

@@ -49,6 +49,22 @@ def test_a_doubled_transfer_is_counted_twice() -> None:
     assert re.search(r"step 0, rank 2: chunk 0 ends with rank 1 counted 2 times instead of 1", fault_of(rebuilt(rows)))
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "two_shot", "halving_doubling", "ring/8"])
+@pytest.mark.parametrize("num_ranks", [9, 64])
+def test_the_message_fits_a_terminal(algorithm: str, num_ranks: int) -> None:
+    """However many ranks and chunks there are: one line, and a grid of 80 columns around the fault."""
+    whole = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    rows = [list(step) for step in whole.steps]
+    rows[0] = rows[0][:1]
+    wrong = Schedule.from_transfers(Collective.ALL_REDUCE, "wrong", num_ranks, whole.num_chunks, rows)
+    with pytest.raises(ScheduleError) as error:
+        verify(wrong)
+    first, *grid = str(error.value).splitlines()
+    assert len(first) < 400
+    assert len(grid) > 2
+    assert max(map(len, grid)) <= 80
+
+
 def test_two_wrongs_of_equal_number_are_seen() -> None:
     """One rank counted twice in place of another: the number of contributions is right, the counts are not."""
     rows = [[Transfer(0, 2, 0, True)], [Transfer(0, 2, 0, True)]]  # rank 1's share never comes
@@ -168,6 +184,12 @@ def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> 
     return replace(schedule, steps=_Altered(schedule.steps, lookback, **columns))
 
 
+def test_a_negative_channel_is_refused() -> None:
+    """Of steps that are computed, too."""
+    ring = build(Collective.ALL_REDUCE, "ring", 4)
+    assert fault_of(altered(ring, channel=-1)).endswith("rank 0: chunk 3 is sent on channel -1, below 0")
+
+
 def test_a_false_data_dependency_is_refused() -> None:
     """An executor trusts the column, so the proof must not."""
     ring = build(Collective.ALL_REDUCE, "ring", 4)
@@ -257,3 +279,17 @@ def test_chunks_must_be_shared_out_equally() -> None:
 def test_lazy_steps_out_of_range_are_refused(column: str, value: int) -> None:
     """What a table would have refused when it was listed, the proof refuses."""
     assert "not in 0..3" in fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), **{column: value}))
+
+
+def test_transfers_that_bring_nothing_new_are_counted() -> None:
+    """Copies of what the receiver holds already, also within a step; a sum is never one."""
+    rows = [
+        [Transfer(0, 1, 0, False), Transfer(0, 2, 0, False)],
+        [Transfer(1, 2, 0, False), Transfer(0, 1, 1, False), Transfer(0, 1, 1, False)],
+        [Transfer(1, 2, 1, False)],
+    ]
+    schedule = Schedule.from_transfers(Collective.BROADCAST, "twice", 3, 2, rows)
+    proof = verify(schedule)
+    assert proof == (3, 6, 2, (1, Transfer(1, 2, 0, False)))
+    assert repr(proof).startswith("Proof(num_steps=3, num_transfers=6, num_redundant=2, first_redundant=(1, Transfer(")
+    assert repr(verify(build(Collective.ALL_REDUCE, "ring", 3))) == "Proof(num_steps=4, num_transfers=12)"

@@ -128,7 +128,7 @@ def test_a_change_is_computed_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(current_rates, "fair_rates_by_round", counted)
     timeline = simulate(algorithm("double_binary_tree", 64), load_network("ib-400g"), 2**26)
-    assert 0 < sum(computed) < 2 * len(timeline)
+    assert 0 < sum(computed) < 5 * len(timeline)
 
 
 def test_sums_are_those_of_numpy() -> None:

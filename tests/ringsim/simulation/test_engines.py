@@ -18,6 +18,7 @@ from ringsim.schedule.schedule import Ints
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
+from ringsim.simulation.engines.sharing import shares
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import networks, schedules
 from tests.ringsim.topologies import private_topologies, shared_topologies
@@ -59,8 +60,11 @@ def test_engines_agree_where_every_pair_is_different(schedule: Schedule, topolog
 @pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
 def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num_ranks: int) -> None:
     """On a uniform network, and where every pair is different."""
-    schedule = build(collective, name, num_ranks)
-    assert_engines_agree(schedule, Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(num_ranks), 10**6 + 7)
+    schedule, topology = build(collective, name, num_ranks), Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(num_ranks)
+    if shares(schedule, topology):
+        assert num_ranks == 2 or name == "double_binary_tree"  # two of its channels are between the same two ranks
+    else:
+        assert_engines_agree(schedule, topology, 10**6 + 7)
 
 
 def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
@@ -71,7 +75,7 @@ def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int)
 
 
 @settings(max_examples=250, deadline=None)
-@given(schedules(), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
+@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
 def test_sharing_is_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Anything may be shared: links, a memory that counts twice, cores."""
     assert_as_in_plain_python(schedule, topology, size)

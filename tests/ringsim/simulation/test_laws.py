@@ -41,6 +41,12 @@ def times_of(timeline: Timeline) -> npt.NDArray[np.float64]:
     return np.stack([getattr(timeline, name) for name in TIMES])
 
 
+def senders(schedule: Schedule) -> npt.NDArray[np.int64]:
+    """Of each transfer a number for its channel of its rank."""
+    parts = [step.channel * schedule.num_ranks + step.src for step in schedule.steps]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
 def transfer_bytes(schedule: Schedule, timeline: Timeline, size: int) -> npt.NDArray[np.int64]:
     """The bytes of each transfer."""
     return schedule.chunk_bytes(size)[timeline.chunk]
@@ -91,14 +97,14 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
 @settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, network: Network) -> None:
-    """A link sends one message at a time, the last of which is then to be applied; a rank applies one at a time."""
+    """A channel sends one message at a time, the last of which is then to be applied; a rank applies one at a time."""
     timeline = simulate(schedule, network, size)
     bytes_ = transfer_bytes(schedule, timeline, size)
     send = network.gap_s + bytes_ / network.bandwidth_bytes_per_s
     apply = network.receive_overhead_s + np.where(timeline.reduce, bytes_ / network.reduce_bytes_per_s, 0)
-    of_link = np.bincount(timeline.src * schedule.num_ranks + timeline.dst, send)
+    of_channel = np.bincount(np.unique(senders(schedule), return_inverse=True)[1], send)
     of_rank = np.bincount(timeline.dst, apply)
-    for busy_s, other_end_s in ((of_link, network.receive_overhead_s), (of_rank, network.gap_s)):
+    for busy_s, other_end_s in ((of_channel, network.receive_overhead_s), (of_rank, network.gap_s)):
         bound = busy_s[busy_s > 0] + network.latency_s + other_end_s
         assert timeline.time_s * ROUNDING >= bound.max(initial=0)
 
@@ -207,11 +213,10 @@ def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int)
 @settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network: Network) -> None:
-    """A message starts, leaves, arrives and is applied in this order; links and ranks serve one after another."""
+    """A message starts, leaves, arrives and is applied in this order; channels and ranks serve one after another."""
     timeline = simulate(schedule, network, size)
     assert (np.diff(times_of(timeline), axis=0) >= 0).all()
-    link = timeline.src * schedule.num_ranks + timeline.dst
-    for key, begin, end in ((link, "start_s", "left_s"), (timeline.dst, "apply_s", "applied_s")):
+    for key, begin, end in ((senders(schedule), "start_s", "left_s"), (timeline.dst, "apply_s", "applied_s")):
         for value in np.unique(key):
             mine = key == value
             assert (getattr(timeline, begin)[mine][1:] >= getattr(timeline, end)[mine][:-1]).all()

@@ -182,7 +182,7 @@ def assert_only_what_depends_is_lost(schedule: Schedule, run: Timeline, may_be_s
     lost_start, lost, lost_applied = (np.isinf(column) for column in (run.start_s, run.left_s, run.applied_s))
     for row in range(len(run)):
         no_start = [lost_applied[rows.data_dependency[row]]] if rows.data_dependency[row] != NO_ROW else []
-        no_start += [lost[rows.before_on_link[row]]] if rows.before_on_link[row] != NO_ROW else []
+        no_start += [lost[rows.before_on_channel[row]]] if rows.before_on_channel[row] != NO_ROW else []
         assert lost_start[row] == any(no_start)
         assert lost[row] == lost_start[row] or may_be_stuck[row]
         sends = (rows.src == rows.dst[row]) & (np.arange(len(run)) <= rows.buffer_dependency[row])

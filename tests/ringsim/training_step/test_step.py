@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ringsim import Network, predict_time, ring_all_reduce
 from ringsim.native import BACKENDS, Backend, all_reduce_by_size
+from ringsim.network import read_network
 from ringsim.training_step.buckets import BucketCaps, Phase
 from ringsim.training_step.prediction import reason, recommend
 from ringsim.training_step.profile import Parameter, StepProfile
@@ -154,3 +155,12 @@ def test_scaling_is_that_of_single_steps() -> None:
         *(predict_time(ring_all_reduce(n), SLOW, 24, element_bytes=4) for n in (2, 4)),
     ]
     assert steps[0].efficiency == 1 > steps[1].efficiency > steps[2].efficiency
+
+
+def test_scaling_to_too_many_ranks_is_refused_at_once() -> None:
+    """Before minutes were spent on the smaller numbers of ranks."""
+    two_hosts = read_network("[host]\nranks = 1\ncount = 2\n", "two.toml")
+    simulated: list[int] = []
+    with pytest.raises(ValueError, match="its hosts have 2 ranks: 16 were asked for"):
+        scale(TWO_BUCKETS, two_hosts, [1, 2, 16], DdpConfig(ALL, ONE), simulated.append)
+    assert simulated == []

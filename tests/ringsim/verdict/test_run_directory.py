@@ -40,6 +40,31 @@ CELL = {"collective": "all_reduce", "algorithm": "ring", "size_bytes": 64, "num_
         "predicted_by": "simulating ring"}  # fmt: skip
 
 
+NO_KIND = "is JSON, but of no kind that a report shows: it takes that of"
+SWEPT = "'format': 'ringsim-sweep', 'version': 1, 'networks': {}, 'provenance': {}"
+
+
+def printed(*arguments: str) -> str:
+    """What a command prints with --json."""
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def write_predictions(folder: Path) -> None:
+    """Writes what simulate, explain, ddp and sweep print."""
+    model = str(Path(__file__).parents[3] / "docs" / "models" / "transformer.toml")
+    caps = ("--layers", model, "--ranks", "2", "--bucket-cap-mb", "32:128", "--scaling", "2:4")
+    commands = {
+        "simulated.json": ("simulate", "--ranks", "4", "--size", "1MiB", "--network", "gbe", "--per-rank"),
+        "explained.json": ("explain", "--ranks", "3", "--size", "1MiB"),
+        "ddp.json": ("ddp", *caps),
+        "sweep.json": ("sweep", "--ranks", "2,4", "--sizes", "1KiB:16KiB", "--algorithm", "ring,direct"),
+    }
+    for name, command in commands.items():
+        (folder / name).write_text(printed(*command))
+
+
 def fill(folder: Path) -> Path:
     """Writes one file of each kind, as the commands leave them."""
     (folder / "runs" / "mlp").mkdir(parents=True)
@@ -56,6 +81,7 @@ def fill(folder: Path) -> Path:
         (folder / name).write_text(json.dumps(data))
     (folder / "runs" / "mlp" / "log.jsonl").write_text(LOG)
     run_sweep(Collective.ALL_REDUCE, ["ring"], [2], [64], {"fast": Network(1e-5, 1e9)}).to_csv(folder / "sweep.csv")
+    write_predictions(folder)
     shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", folder / "racks.toml")
     for name in ("report.png", "checkpoint.pt", "compare.txt", "runs/mlp/checkpoint-100.pt", ".lock"):
         (folder / name).write_bytes(b"\x00")  # by-products, which are not looked at
@@ -70,7 +96,9 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     assert list(contents.jobs) == ["report.json"]
     assert list(contents.profiles) == ["profile.json"]
     assert list(contents.networks) == ["racks.toml"]
-    assert list(contents.sweeps) == ["sweep.csv"]
+    assert list(contents.sweeps) == ["sweep.csv", "sweep.json"]
+    assert list(contents.simulated) == ["explained.json", "simulated.json"]
+    assert list(contents.predicted) == ["ddp.json"]
     assert list(contents.cells) == ["compare.json"]
     assert list(contents.comparisons) == ["comparison.json"]
     assert list(contents.sessions) == list(contents.logs) == ["runs/mlp"]
@@ -82,9 +110,17 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("notes.txt", "hello", "is none of the kinds of files that a report is made of"),
-        ("a.json", "[1, 2]", "is JSON, but not of ringsim or trainers"),
-        ("a.json", '{"format": "other"}', "is JSON, but not of ringsim or trainers"),
-        ("a.json", '{"format": ["ringsim-report"]}', "is JSON, but not of ringsim or trainers"),
+        ("a.json", "[1, 2]", f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
+        ("a.json", '{"format": "other"}', NO_KIND),
+        ("a.json", '{"format": ["ringsim-report"]}', NO_KIND),
+        ("a.json", '{"traceEvents": []}', "is a trace, which ui.perfetto.dev shows"),
+        ("a.json", '{"format": "ringsim-sweep", "version": 2}', "version 2: must be a whole number, from 1 to 1"),
+        ("a.json", f"{{{SWEPT}, 'cells': []}}".replace("'", '"'), "cells: there must be at least one"),
+        (
+            "a.json",
+            f"{{{SWEPT}, 'cells': [{{'time_s': 1}}]}}".replace("'", '"'),
+            "cells[0]: not a line of a sweep: must",
+        ),
         ("a.json", '{"format": "ringsim-report", "ver', "line 1, column"),
         ("a.json", '{"format": "ringsim-report", "version": 9}', "version 9 of ringsim-report: this ringsim reads"),
         ("a.json", '{"format": "ringsim-session", "version": 1}', "task None: must be an object"),
@@ -103,6 +139,54 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, conten
     assert contents.refused[name].startswith(reason)
     assert "\n" not in contents.refused[name]
     assert list(contents.measurements) == ["measured.json"]
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "reason"),
+    [
+        ("simulated.json", "collective", "all", "collective 'all': must be one of all_reduce, "),
+        ("simulated.json", "num_ranks", 0, "num_ranks 0: must be a whole number, at least 1"),
+        ("simulated.json", "time_s", -1, "time_s -1: must be seconds, at least 0"),
+        ("simulated.json", "network", "gbe", "network 'gbe': must be an object"),
+        ("simulated.json", "explained", [], "explained []: must be an object"),
+        ("ddp.json", "step", {}, "step: num_ranks None: must be a whole number, at least 1"),
+        ("ddp.json", "scaling", [3], "scaling[0]: step 3: must be an object"),
+        ("sweep.json", "networks", {}, "networks: uniform None: must be an object"),
+    ],
+)
+def test_a_prediction_is_read_with_care(tmp_path: Path, file: str, field: str, value: object, reason: str) -> None:
+    """A field that cannot be is named; the other files are shown."""
+    write_predictions(tmp_path)
+    data = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps(data | {field: value}))
+    contents = read_directory(tmp_path)
+    assert list(contents.refused) == [file]
+    assert contents.refused[file].startswith(reason)
+
+
+def test_a_sweep_is_the_same_from_json_and_from_csv(tmp_path: Path) -> None:
+    """Cell by cell, and so is what is derived from them."""
+    sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "direct"], [2, 300], [64], {"fast": Network(1e-5, 1e9)},
+                      max_transfers=1000)  # fmt: skip
+    sweep.to_csv(tmp_path / "a.csv")
+    (tmp_path / "b.json").write_text(json.dumps(sweep.as_dict()))
+    contents = read_directory(tmp_path)
+    assert contents.sweeps["a.csv"].cells == contents.sweeps["b.json"].cells == sweep.cells
+    assert contents.sweeps["b.json"].networks == sweep.networks
+
+
+def test_one_file_alone_has_a_report(tmp_path: Path) -> None:
+    """Of a kind that there is none for, one line says so."""
+    write_predictions(tmp_path)
+    output = tmp_path / "out.html"
+    result = CliRunner().invoke(main, ["report", str(tmp_path / "ddp.json"), "-o", str(output)])
+    assert (result.exit_code, result.stderr) == (0, f"wrote {output}\n")
+    assert 'data-name="ddp"' in output.read_text()
+    assert "simulated.json" not in output.read_text()
+    (tmp_path / "other.json").write_text(printed("networks"))
+    result = CliRunner().invoke(main, ["report", str(tmp_path / "other.json"), "-o", str(output)])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert result.stderr.startswith(f"ringsim: {tmp_path / 'other.json'}: {NO_KIND}")
 
 
 def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:

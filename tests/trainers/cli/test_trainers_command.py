@@ -355,7 +355,7 @@ def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
     last = [part for part in seen.decode().split("\r") if "12/12" in part][-1]
     assert "loss " in last
     assert " samples/s, " in last
-    assert "% synchronising" in last
+    assert "% sync" in last
 
 
 def rank_by_hand(rank: int, port: int, output: Path) -> subprocess.Popen[str]:

@@ -33,11 +33,17 @@ function setFont(context, size, bold = false) {
   context.font = `${bold ? "600 " : ""}${size}px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif`;
 }
 
-function write(context, text, x, y, { size = 12, colour, align = "center", bold = false } = {}) {
+function write(context, text, x, y, { size = 12, colour, align = "center", bold = false, halo = null } = {}) {
   setFont(context, size, bold);
   context.fillStyle = colour;
   context.textAlign = align;
   context.textBaseline = "middle";
+  if (halo) {
+    context.strokeStyle = halo;
+    context.lineWidth = 3;
+    context.lineJoin = "round";
+    context.strokeText(text, x, y);
+  }
   context.fillText(text, x, y);
 }
 

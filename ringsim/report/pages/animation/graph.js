@@ -1,6 +1,7 @@
 // The ranks and hosts, the links between them, and the chunks that travel along these.
 
 const FEW_RANKS = 16; // up to so many, ranks and chunks have labels of their own
+const MAX_SLOW_LABELS = 8; // of the slowest links; more could not be told apart
 
 class GraphView {
   constructor(run, parent, compact) {
@@ -17,6 +18,7 @@ class GraphView {
     const height = Math.min(wide * this.aspect(), this.compact ? 380 : 460);
     const { context, width } = prepare(this.canvas, height);
     this.context = context;
+    this.size = [width, height];
     // Rings are drawn as circles, the rest fills the canvas.
     const round = this.run.shape === "ring" || this.run.shape === "circle";
     const size = Math.min(few ? width - 90 : width, height); // words stand left and right of a circle
@@ -86,8 +88,10 @@ class GraphView {
     this.colours = colours;
     this.drawHosts();
     this.drawLinks(tick);
-    for (let rank = 0; rank < this.run.numRanks; rank++) this.drawRank(rank, tick);
     this.drawMessages(tick, chosen);
+    // Above the chunks, which would hide the numbers of ranks that are close to one another.
+    for (let rank = 0; rank < this.run.numRanks; rank++) this.drawRank(rank, tick);
+    if (this.few) this.labelSlow();
   }
 
   drawHosts() {
@@ -107,6 +111,7 @@ class GraphView {
   drawLinks(tick) {
     const { context, colours, run } = this;
     const faint = this.pairs.size > 150 ? 0.25 : 0.9;
+    this.slow = [];
     for (const [key, [src, dst]] of this.pairs) {
       const trouble = run.troubledPairs.find(([from, to]) => from === src && to === dst);
       const failed = trouble && trouble[3] !== null && tick >= trouble[3];
@@ -122,17 +127,48 @@ class GraphView {
       context.setLineDash([]);
       context.globalAlpha = 1;
       if (failed) drawCross(context, ...this.pointOn(src, dst, 0.5), this.few ? 16 : 10, colours.vermillion);
-      else if (slow && this.few) this.drawSlow(src, dst, trouble[2]);
+      else if (slow) this.slow.push([src, dst, trouble[2]]);
     }
   }
 
-  drawSlow(src, dst, slowdown) {
-    const [x, y] = this.pointOn(src, dst, 0.5);
-    const [toX, toY] = [x - this.canvas.clientWidth / 2, y - this.canvas.clientHeight / 2];
-    const length = Math.hypot(toX, toY) || 1; // the label stands on the inner side of the ring
-    const text = `${slowdown >= 10 ? Math.round(slowdown) : slowdown.toFixed(1)}× slower`;
-    write(this.context, text, x - (toX / length) * 62, y - (toY / length) * 20, { size: 11, colour: this.colours.vermillion, bold: true });
+  // The slowest first. One that has room nowhere along its link is left out: dashes say without it that it is slow.
+  labelSlow() {
+    const style = { size: 11, colour: this.colours.vermillion, bold: true, halo: this.colours.paper };
+    const taken = this.place.flatMap(([x, y]) => [
+      boxAround(x, y, 2 * this.radius + 4, 2 * this.radius + 4),
+      ...(this.spelled && !this.round ? [boxAround(x, y + this.radius + 9, 60, 14)] : []), // the words below a rank
+    ]);
+    taken.push(...this.boxes.map(([name, left, top]) => boxAround(left + 8 + name.length * 3.5, top + 11, name.length * 7, 14)));
+    this.labels = [];
+    const told = new Set(); // of a link that is as slow in both directions one label is enough
+    for (const [src, dst, slowdown] of this.slow.slice().sort((a, b) => b[2] - a[2])) {
+      const text = `${slowdown >= 9.95 ? Math.round(slowdown) : slowdown.toFixed(1)}× slower`;
+      const link = `${Math.min(src, dst)} ${Math.max(src, dst)} ${text}`;
+      if (told.has(link) || told.size === MAX_SLOW_LABELS) continue;
+      setFont(this.context, style.size, true);
+      const box = this.placesBeside(src, dst, this.context.measureText(text).width + 4).find((place) => this.isInside(place) && !taken.some((other) => overlap(place, other)));
+      if (!box) continue;
+      told.add(link);
+      taken.push(box);
+      this.labels.push(box);
+      write(this.context, text, (box.left + box.right) / 2, (box.top + box.bottom) / 2, style);
+    }
   }
+
+  // Beside the middle of the link, then elsewhere along it; on the side of the middle of the canvas first.
+  placesBeside(src, dst, width) {
+    const [from, to] = [this.place[src], this.place[dst]], length = distance(from, to) || 1;
+    let normal = [(to[1] - from[1]) / length, (from[0] - to[0]) / length];
+    const middle = this.pointOn(src, dst, 0.5);
+    if (normal[0] * (this.size[0] / 2 - middle[0]) + normal[1] * (this.size[1] / 2 - middle[1]) < 0) normal = [-normal[0], -normal[1]];
+    const height = 14, out = Math.abs(normal[0]) * width / 2 + Math.abs(normal[1]) * height / 2 + 3;
+    return [0.5, 0.38, 0.62, 0.26, 0.74].flatMap((share) => [1, -1].map((side) => {
+      const [x, y] = this.pointOn(src, dst, share);
+      return boxAround(x + side * normal[0] * out, y + side * normal[1] * out, width, height);
+    }));
+  }
+
+  isInside({ left, top, right, bottom }) { return left >= 0 && top >= 0 && right <= this.size[0] && bottom <= this.size[1]; }
 
   drawRank(rank, tick) {
     const { context, colours, run, radius } = this;
@@ -162,7 +198,8 @@ class GraphView {
   }
 
   // Beside a rank: outside of a circle, beside the branches of a tree, elsewhere below it.
-  label(rank, text, style) {
+  label(rank, text, words) {
+    const style = { ...words, halo: this.boxes.length ? this.colours.panel : this.colours.paper }; // chunks pass below
     const [x, y] = this.place[rank];
     if (this.run.shape === "tree") {
       write(this.context, text, x + this.radius + 7, y, { ...style, align: "left" });
@@ -213,6 +250,14 @@ class GraphView {
     context.lineWidth = stopped ? 2.5 : 1.5;
     context.strokeRect(x - width / 2, y - height / 2, width, height);
   }
+}
+
+function boxAround(x, y, width, height) {
+  return { left: x - width / 2, top: y - height / 2, right: x + width / 2, bottom: y + height / 2 };
+}
+
+function overlap(one, other) {
+  return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
 }
 
 function distance([x0, y0], [x1, y1]) { return Math.hypot(x1 - x0, y1 - y0); }

@@ -15,7 +15,7 @@ from ringsim.analysis import Animation, make_animation
 from ringsim.registry import ALGORITHMS, build
 from ringsim.report import animation_page
 from ringsim.schedule import Collective
-from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network
+from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network, network_of_nics
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -159,6 +159,36 @@ def test_a_slow_link_holds_the_others_back(show: Show) -> None:
     assert doing[2] == "sends 3"
     assert doing[3] == "waits 2"
     assert sum(text.startswith("waits") for text in doing) >= 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_labels"), [("direct", 6), ("recursive_doubling", 4), ("ring", 3), ("binomial_tree", 2)]
+)
+def test_labels_of_slow_links_do_not_overlap(show: Show, algorithm: str, num_labels: int) -> None:
+    """Neither one another nor a rank; and there are some, at most eight."""
+    program = (
+        "const { labels, place, radius } = player.sections[0].graph;"
+        "const ranks = place.map(([x, y]) => boxAround(x, y, 2 * radius, 2 * radius));"
+        "const hits = labels.filter((label) => [...labels, ...ranks].some((o) => o !== label && overlap(label, o)));"
+        "document.title = `${labels.length} labels, ${hits.length} hidden`;"
+    )
+    dom = show([made(algorithm, 6, network_of_nics(10, 1, 2, 10, 10, 10))], "#t=0.3", program)
+    title = re.search(r"<title>(\d+) labels, (\d+) hidden</title>", dom)
+    assert title is not None
+    assert (int(title[2]), num_labels <= int(title[1]) <= 8) == (0, True)
+
+
+def test_no_chunk_hides_the_number_of_a_rank(show: Show) -> None:
+    """All ranks are drawn after the chunks; two hosts of eight ranks are close to one another."""
+    program = (
+        "const drawn = []; for (const name of ['drawChunk', 'drawRank']) {"
+        "  const draw = GraphView.prototype[name];"
+        "  GraphView.prototype[name] = function (...given) { drawn.push(name); return draw.apply(this, given); };"
+        "}"
+        "player.sections[0].graph.draw(TICKS * 0.3, null, themeColours());"
+        "document.title = `${drawn.lastIndexOf('drawChunk') < drawn.indexOf('drawRank')} ${drawn.length > 16}`;"
+    )
+    assert "<title>true true</title>" in show([made("ring", 16, load_network("dgx-a100"))], "#t=0.3", program)
 
 
 def test_two_runs_side_by_side(show: Show) -> None:

@@ -11,7 +11,7 @@ from ringsim.registry import build
 from ringsim.report import animation_page
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.schedule import Collective
-from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network
+from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network, network_of_nics
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 MEGABYTE = 10**6
@@ -71,6 +71,10 @@ def test_troubles_are_told_in_words() -> None:
     assert "After 300 us nothing gets from rank 2 to rank 3." in page_of("ring", 4, made_network(DEAD_LINK))
     dead_rank = made_network("[[failure]]\nrank = 1\nat = '300us'")
     assert "Rank 1 fails at 300 us." in page_of("direct", 4, dead_rank)
+    nics = page_of("ring", 4, network_of_nics(10, 10, 1, 10), 2**26)
+    assert "from rank 2 to rank 3; the NIC of host c gives 125 MB/s, most give 1.25 GB/s." in nics
+    many = page_of("direct", 12, network_of_nics(*[10] * 7, 1, 2, 3, 4, 5), 2**20)
+    assert "the NIC of host j gives 375 MB/s, most give 1.25 GB/s; 2 more are slow." in many
     assert "class='wrong'" not in page_of("ring", 4)
 
 

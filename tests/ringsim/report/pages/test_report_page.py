@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from ringsim.cli import main
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.pages.tables import TableCell, share_cell, table, time_cell
+from ringsim.schedule.collective import Collective
+from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep, SimulatedCollective
 from ringsim.verdict.run_directory import RunDirectory, read_directory
 from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import judge
@@ -61,11 +63,11 @@ def test_each_kind_of_file_is_shown(page: Path) -> None:
     tables = re.findall(r'data-name="(\w+)"', text)
     assert tables == [
         "strategies", "collectives", "bounds", "algorithms", "parameters", "buckets", "ranks", "compared", "trainings",
-        "runs", "winners", "files",
+        "runs", "winners", "simulated", "ddp", "ddp_varied", "files",
     ]  # fmt: skip
     assert sorted(column(text, "files", 0)) == [
-        "compare.json", "comparison.json", "measured.json", "profile.json", "racks.toml", "report.json",
-        "runs/mlp/log.jsonl", "runs/mlp/result.json", "sweep.csv",
+        "compare.json", "comparison.json", "ddp.json", "explained.json", "measured.json", "profile.json", "racks.toml",
+        "report.json", "runs/mlp/log.jsonl", "runs/mlp/result.json", "simulated.json", "sweep.csv", "sweep.json",
     ]  # fmt: skip
     assert text.count("<svg ") == text.count("<figure>") >= 6
     assert "<text " in text
@@ -87,7 +89,35 @@ def test_what_files_say_is_text() -> None:
     measurements.provenance.update({"machine": HOSTILE, "command": HOSTILE, "torch": HOSTILE})
     job = JobReport.from_dict(made_job(measurements, [made_strategy(HOSTILE, 2, 0.01, 0.1)]))
     contents = RunDirectory("made", {HOSTILE: measurements}, {HOSTILE: job}, refused={HOSTILE: HOSTILE})
+    run = SimulatedCollective(Collective.ALL_REDUCE, HOSTILE, 2, 8, 1, 2, HOSTILE, 1.0, {HOSTILE: 1.0}, HOSTILE)
+    contents.simulated[HOSTILE] = run
     assert HOSTILE not in report_page(judge(contents), HOSTILE)
+
+
+def test_what_was_simulated_is_shown(page: Path) -> None:
+    """What the time of a collective is spent on; a step by its buckets and ranks; all algorithms by size."""
+    text = page.read_text()
+    assert column(text, "simulated", 4) == ["uniform", "gbe"]
+    assert "bandwidth 99.0%, latency 1.0%" in column(text, "simulated", 9)
+    assert column(text, "ddp_varied", 0) == ["bucket size"] * 4 + ["ranks"] * 2
+    for title in (
+        "What simulated collectives spend their time on",
+        "A step with DDP against the size of its buckets (ddp.json)",
+        "Efficiency of a step with DDP by number of ranks (ddp.json)",
+        "all_reduce on 4 ranks of uniform, simulated (sweep.json)",
+    ):
+        assert f"<figcaption>{title}</figcaption><svg" in text
+
+
+def test_what_never_finishes_is_said_to() -> None:
+    """In tables; pictures leave it out."""
+    stalled = SimulatedCollective(Collective.ALL_REDUCE, "ring", 2, 8, 1, 2, "broken", None, {}, "")
+    step = PredictedDdpStep(2, 2**20, 1, None, None, None, 1.0)
+    contents = RunDirectory("made", simulated={"a": stalled}, predicted={"b": DdpPrediction("n", step, None, (), ())})
+    text = report_page(judge(contents), "title")
+    assert column(text, "simulated", 5) == ["never finishes"]
+    assert column(text, "ddp", 6) == ["never finishes"]
+    assert "<svg" not in text
 
 
 def test_tables_are_sorted_by_numbers_not_by_their_texts() -> None:

@@ -1,0 +1,112 @@
+"""What a user hands over as steps and numbers: read, or refused in one line that says what it must be.
+
+NumPy and Python would refuse much of it too, but in words that name neither the step nor what is wrong with it; and
+they would take 0.5 for chunk 0.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.files import quoted
+
+LARGEST = 2**63 - 1  # that fits into a column
+REDUCE = 3  # the place of this field in a transfer
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise ValueError unless it is a whole number of at least so many."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name} {quoted(value)}: must be a whole number")
+    if value < least:
+        raise ValueError(f"{name} {value}: must be at least {least}")
+
+
+def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
+    """Returns them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
+    array = _as_whole(values)
+    if array is None:
+        raise ValueError(f"{name} {quoted(values)}: must be whole numbers, in a list or an array")
+    return array.astype(np.int64)
+
+
+def transfers_by_step(steps: Any, fields: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+    """Returns the transfers of each step, as tuples of whatever they consist of.
+
+    fields: those of a transfer. Raises ValueError for what is no list of transfers.
+    """
+    for index, rows in enumerate(_each(steps)):
+        if isinstance(rows, tuple) and hasattr(rows, "_fields"):
+            raise ValueError(f"step {index}: {rows} is a transfer: a step must be a list of transfers")
+        if not _is_list(rows):
+            raise ValueError(f"step {index}: {quoted(rows)} is no list of transfers")
+        yield [_transfer(index, row, fields) for row in rows]
+
+
+def _transfer(step: int, row: Any, fields: Sequence[str]) -> tuple[Any, ...]:
+    if not (isinstance(row, tuple) or _is_list(row)):
+        raise ValueError(
+            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(fields)}; a step is a list of transfers"
+        )
+    values = tuple(row)
+    for place, value in enumerate(values):
+        if value is True or value is False:
+            continue  # most often, and the quickest to tell
+        if type(value) is int and not -LARGEST <= value <= LARGEST:
+            raise ValueError(f"step {step}: {quoted(row, 120)}: a number does not fit 64 bits")
+        if place == REDUCE and not (isinstance(value, int | np.integer | np.bool_) and value in (0, 1)):
+            raise ValueError(f"step {step}: reduce {quoted(value)}: must be True or False")
+    return values
+
+
+def columns_by_step(steps: Any, fields: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.integer | np.bool_], ...]]:
+    """Returns the columns of each step, as many as they are, as arrays that can be broadcast against one another.
+
+    fields: of which they are columns. Raises ValueError for anything else.
+    """
+    for index, columns in enumerate(_each(steps)):
+        if not isinstance(columns, tuple | list | np.ndarray):
+            raise ValueError(f"step {index}: {quoted(columns)}: must be the columns {', '.join(fields)}")
+        names = (*fields, *["one column more"] * len(columns))  # whoever takes the columns counts them
+        arrays = tuple(_column(index, name, values) for name, values in zip(names, columns, strict=False))
+        try:
+            np.broadcast_shapes(*(array.shape for array in arrays))
+        except ValueError:
+            counts = ", ".join(str(array.size) for array in arrays)
+            raise ValueError(
+                f"step {index}: its columns have {counts} values: each must have as many as the others, or one"
+            ) from None
+        yield arrays
+
+
+def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np.bool_]:
+    array = _as_whole(values)
+    if array is None:
+        raise ValueError(f"step {step}: {name} {quoted(values)}: must be whole numbers")
+    if name == "reduce" and array.dtype.kind != "b" and ((array != 0) & (array != 1)).any():
+        raise ValueError(f"step {step}: reduce {quoted(values)}: must be True or False")
+    return array
+
+
+def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
+    """As an array; None if not all are whole numbers of at most 64 bits."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):  # such as lists of different lengths
+        return None
+    if array.size == 0 and array.dtype.kind == "f":
+        return array.astype(np.int64)  # an empty list
+    return array if array.dtype.kind in "iub" else None
+
+
+def _each(steps: Any) -> Iterator[Any]:
+    if not _is_list(steps):
+        raise ValueError(f"steps {quoted(steps)}: must be a list, with a list of transfers for each step")
+    return iter(steps)
+
+
+def _is_list(value: object) -> bool:
+    """Whether it can be gone through in an order that means something."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict | set)
