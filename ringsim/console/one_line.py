@@ -78,6 +78,9 @@ def message_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
         return in_one_line(f"{name}: {error.strerror}" if name else error.strerror)
+    if isinstance(error, ScheduleError):
+        message, line_break, grid = str(error).partition("\n")
+        return in_one_line(message) + line_break + grid
     return in_one_line(str(error)) if isinstance(error, ValueError) else str(error)
 
 

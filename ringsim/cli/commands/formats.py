@@ -8,8 +8,18 @@ import click
 
 from ringsim.cli.commands.algorithms import proof_dict, proof_lines
 from ringsim.cli.options import schedule_options, size_option
-from ringsim.console import OUTPUT, RATE, Choice, Progress, examples, json_option, output_file, print_result
-from ringsim.schedule import Schedule, verify
+from ringsim.console import (
+    OUTPUT,
+    RATE,
+    Choice,
+    Progress,
+    examples,
+    in_one_line,
+    json_option,
+    output_file,
+    print_result,
+)
+from ringsim.schedule import Schedule, ScheduleError, verify
 from ringsim.units import plural
 
 
@@ -53,7 +63,10 @@ def import_(file: Path, as_json: bool) -> None:
     from ringsim.formats import read_msccl  # noqa: PLC0415
 
     schedule = read_msccl(file)
-    proof = verify(schedule)
+    try:
+        proof = verify(schedule)
+    except ScheduleError as error:
+        raise ScheduleError(f"{in_one_line(str(file))}: {error}") from None
     name = shlex.quote(str(file))
     options = f"--collective {schedule.collective.value} --algorithm {name} --ranks {schedule.num_ranks}"
     proved = proof_lines(f"{schedule}, {plural(schedule.num_chunks, 'chunk')}", proof)

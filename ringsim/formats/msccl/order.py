@@ -17,6 +17,7 @@ from ringsim.formats.msccl.program import Instruction, Kind, Program, ThreadBloc
 from ringsim.schedule import ScheduleError
 
 MAX_BYTES = 2**30
+MAX_NAMED = 8  # steps of a deadlock, in a message
 Connection = tuple[int, int, int]  # the gpu that sends, the gpu that receives, the channel
 
 
@@ -157,7 +158,10 @@ class _Ordering:
         while path.count(path[-1]) == 1:
             path.append(min(number for number in self._before[path[-1]] if number in stuck))
         circle = path[path.index(path[-1]) :]
-        waits = ", which waits for ".join(str(self._steps[number]) for number in circle)
+        named = [str(self._steps[number]) for number in circle]
+        if len(named) > MAX_NAMED:
+            named[MAX_NAMED - 1 : -1] = [f"{len(named) - MAX_NAMED} more steps"]
+        waits = ", which waits for ".join(named)
         raise ScheduleError(f"{self._file}: deadlock: {waits.replace(', which waits', ' waits', 1)}")
 
     def _fault(self, number: int, fault: str) -> ScheduleError:

@@ -313,6 +313,7 @@ def test_help_names_every_command() -> None:
         (click.UsageError("Choose from:\n\tone,\n\ttwo"), "Choose from: one, two"),
         (ScheduleError("a fault\n0 1 2"), "a fault\n0 1 2"),
         (ValueError(f"place: {'x' * 5000}: rule"), f"place: {'x' * 493} ... {'x' * 494}: rule"),
+        (ScheduleError("x" * 2000 + "\nstep  rank 0"), "x" * 500 + " ... " + "x" * 500 + "\nstep  rank 0"),
     ],
 )
 def test_what_is_said_stays_in_one_line(error: Exception, message: str) -> None:

@@ -57,6 +57,29 @@ def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
     assert all(map(np.array_equal, replayed(replace(schedule, cut=partition)), replayed(again)))
 
 
+def test_a_deadlock_of_many_steps_is_one_line(tmp_path: Path) -> None:
+    """A circle of 256 gpus that all receive first: the beginning and the end of the circle, not 512 steps."""
+    blocks = [[((gpu + 1) % 256, (gpu - 1) % 256, [R, S])] for gpu in range(256)]
+    with pytest.raises(ScheduleError) as refused:
+        read(program(*blocks), tmp_path)
+    message = str(refused.value).partition("p.xml: ")[2]
+    assert message.startswith("deadlock: gpu 0 tb 0 step 0 waits for gpu 255 tb 0 step 1, which waits for")
+    assert message.endswith("which waits for 505 more steps, which waits for gpu 0 tb 0 step 0")
+    assert len(message) < 350
+
+
+def test_a_failed_import_is_a_line_and_a_grid_that_fits_a_terminal(tmp_path: Path) -> None:
+    """The line names the file; the grid is cut out around the fault, though each rank receives 63 chunks a step."""
+    path = tmp_path / "wrong.xml"
+    path.write_text("".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 64))).replace('"rrc"', '"r"'))
+    done = CliRunner().invoke(main, ["import", str(path)])
+    line, *grid = done.stderr.splitlines()
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert line.startswith(f"ringsim: {path}: all_reduce msccl:two_shot over 64 ranks: step 0, rank 0: chunk 0 ends ")
+    assert len(line) < 400 + len(str(path))
+    assert 0 < max(map(len, grid)) <= 80
+
+
 @pytest.mark.parametrize(
     ("file", "collective", "num_steps", "num_transfers"),
     [
