@@ -52,6 +52,7 @@ from ringsim.schedule import (
     verify,
 )
 from ringsim.simulation import Timeline, closed_form_s, predict_time, simulate
+from ringsim.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
     from ringsim.report.plots.plot import plot
@@ -76,6 +77,8 @@ __all__ = [
     "Sweep",
     "Timeline",
     "Transfer",
+    "WorkerError",
+    "Workers",
     "algorithm",
     "animation_page",
     "calibrate",

@@ -1,10 +1,11 @@
 """How well a network calibrated on some logs of a cluster predicts others: the table of docs/fidelity.md.
 
-usage: python scripts/cluster_fidelity.py LOGS_DIR [--write docs/fidelity.md]
+usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--write docs/fidelity.md]
 """
 
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +14,11 @@ import click
 from generated_part import GeneratedPart
 from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
 from ringsim.cli.inputs import parse_nics
-from ringsim.console import OneLineCommand
+from ringsim.cli.options import workers_options
+from ringsim.console import OneLineCommand, ended_once, progress_bar
 from ringsim.measurements import p95, read_logs
 from ringsim.network import network_text, read_network
+from ringsim.workers import Workers
 
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides
@@ -157,12 +160,19 @@ def table(results: list[Result]) -> str:
 
 @click.command("cluster_fidelity", cls=OneLineCommand)
 @click.argument("logs", metavar="LOGS_DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@workers_options
 @click.option("--write", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Put the table there.")
-def main(logs: Path, write: Path | None) -> None:
+def main(logs: Path, write: Path | None, workers: Workers) -> None:
     """Calibrate on some of the logs, predict others; print the table."""
     if write:
         PART.check(write)
-    text = table([measure(pair, logs) for pair in _pairs()])
+    pairs = list(_pairs())
+    with ended_once(), workers, progress_bar(len(pairs), "pairs of logs") as bar:
+        results = {}
+        for place, result in workers.run(partial(measure, logs=logs.absolute()), pairs):
+            results[place] = result
+            bar.update(1)
+    text = table([results[place] for place in range(len(pairs))])
     click.echo(text)
     if write:
         PART.write(write, text)

@@ -14,9 +14,11 @@ from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
-from ringsim.analysis.sweep import BASELINE, MAX_TRANSFERS, Sweep, Winner, run_sweep
+from ringsim.analysis.sweep import BASELINE, Sweep, Winner
 from ringsim.analysis.sweep_cell import SweepCell
 from ringsim.analysis.sweep_cell import read_cells as read_sweep_cells
+from ringsim.analysis.sweep_plan import MAX_TRANSFERS, SweepPlan
+from ringsim.analysis.sweep_run import SweepRun, run_sweep
 from ringsim.analysis.troubles import format_troubles
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
@@ -43,6 +45,8 @@ __all__ = [
     "StalledRank",
     "Sweep",
     "SweepCell",
+    "SweepPlan",
+    "SweepRun",
     "ToldPhase",
     "Walkthrough",
     "Winner",

@@ -6,8 +6,10 @@ the budget allows for all orders there are (by default for up to 5 ranks) is the
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -16,6 +18,7 @@ from ringsim.analysis.congestion import Congestion
 from ringsim.network import AnyNetwork, Ints
 from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.simulation import predict_time
+from ringsim.workers import Workers
 
 MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
 MAX_SIMULATED_TRANSFERS = 60_000  # of all orders together: some seconds
@@ -57,11 +60,13 @@ def find_placement(
     seed: int = 0,
     budget: int | None = None,
     on_progress: Callable[[int], object] = lambda _: None,
+    workers: Workers | None = None,
 ) -> RankPlacement:
     """A fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
 
     budget: how many orders are simulated at most; `default_budget` without it.
     on_progress: is told how many have been simulated since it was last told.
+    workers: who simulates; without them this process. The placement is the same.
 
     Raises ValueError for a budget less than 1, and what `simulate` and `permute_ranks` raise.
 
@@ -72,18 +77,16 @@ def find_placement(
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:
         raise ValueError(f"budget {budget}: must be at least 1, since the order as it is has to be simulated")
-    search = _Search(schedule, network, size_bytes, budget, on_progress)
-    search.simulate(tuple(range(schedule.num_ranks)))
+    search = _Search(schedule, network, size_bytes, budget, on_progress, workers or Workers())
+    search.simulate([tuple(range(schedule.num_ranks))])
     first = _first_free(schedule)
     if math.factorial(min(schedule.num_ranks - first, 20)) <= budget:
-        for free in permutations(range(first, schedule.num_ranks)):
-            search.simulate((*range(first), *free))
+        search.simulate([(*range(first), *free) for free in permutations(range(first, schedule.num_ranks))])
     else:
         rng = np.random.default_rng(seed)
         topology = network.topology(schedule.num_ranks)
         congestion = Congestion(schedule, topology, schedule.chunk_bytes(size_bytes))
-        for start in _starts(congestion, schedule, rng):
-            search.simulate(start)
+        search.simulate(list(_starts(congestion, schedule, rng)))
         search.climb(congestion, first, rng)
     return search.result()
 
@@ -108,21 +111,39 @@ class _Search:
         size_bytes: int,
         budget: int,
         on_progress: Callable[[int], object],
+        workers: Workers,
     ) -> None:
-        self._schedule, self._network, self._size_bytes = schedule, network, size_bytes
+        self._time_s = partial(_permuted_s, schedule, network, size_bytes)
         self._budget = budget
         self._on_progress = on_progress
+        self._workers = workers
         self._times_s: dict[Ranks, float] = {}
+        self._times_ahead_s: dict[Ranks, float] = {}  # of orders whose turn has not come
 
-    def simulate(self, order: Ranks) -> float | None:
+    def simulate(self, orders: Sequence[Ranks]) -> None:
+        """Simulate these, as far as the budget goes."""
+        self._look_ahead(orders)
+        for order in orders:
+            self._simulate(order)
+
+    def _simulate(self, order: Ranks) -> float | None:
         """Its time; None if the budget is spent."""
         if order not in self._times_s:
             if len(self._times_s) >= self._budget:
                 return None
-            permuted = permute_ranks(self._schedule, order)
-            self._times_s[order] = predict_time(permuted, self._network, self._size_bytes)
+            if order not in self._times_ahead_s:
+                self._times_ahead_s[order] = self._time_s(order)
+            self._times_s[order] = self._times_ahead_s.pop(order)
             self._on_progress(1)
         return self._times_s[order]
+
+    def _look_ahead(self, orders: Iterable[Ranks]) -> None:
+        """Have several workers simulate those that are not known, as far as the budget goes."""
+        unknown = [order for order in dict.fromkeys(orders) if order not in self._times_s | self._times_ahead_s]
+        unknown = unknown[: self._budget - len(self._times_s)]
+        if self._workers.count > 1 and len(unknown) > 1:
+            for place, time_s in self._workers.run(self._time_s, unknown):
+                self._times_ahead_s[unknown[place]] = time_s
 
     def climb(self, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
         """Change the best order, and go on from each that is no slower."""
@@ -130,15 +151,25 @@ class _Search:
         at_s = best_s = self._times_s[self._best()]
         in_vain = 0
         for _ in range(10 * self._budget):  # an end, should there be no orders left that were not simulated
-            changes = [_changed(at, first, rng) for _ in range(NUM_LOOKED_AT)]
-            changed = min(changes, key=congestion.estimate_s)
-            time_s = self.simulate(tuple(changed.tolist()))
+            self._look_ahead_in_vain(at, congestion, first, rng)
+            changed = _best_change(at, congestion, first, rng)
+            time_s = self._simulate(tuple(changed.tolist()))
             if time_s is None or in_vain == MAX_IN_VAIN:
                 return
             in_vain = in_vain + 1 if time_s >= best_s * (1 - SAME) else 0
             best_s = min(best_s, time_s)
             if time_s <= at_s:
                 at, at_s = changed, time_s
+
+    def _look_ahead_in_vain(self, at: Ints, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
+        """Have the workers simulate what comes next if none of it is taken, unless the very next is known."""
+        if self._workers.count == 1:
+            return
+        ahead = deepcopy(rng)
+        orders = (tuple(_best_change(at, congestion, first, ahead).tolist()) for _ in range(self._workers.count))
+        following = next(orders)
+        if following not in self._times_s | self._times_ahead_s:
+            self._look_ahead([following, *orders])
 
     def result(self) -> RankPlacement:
         before_s = next(iter(self._times_s.values()))
@@ -149,6 +180,15 @@ class _Search:
         """The first of the fastest: nothing is moved without a gain."""
         least = min(self._times_s.values())
         return next(order for order, time_s in self._times_s.items() if time_s <= least * (1 + SAME))
+
+
+def _permuted_s(schedule: Schedule, network: AnyNetwork, size_bytes: int, order: Ranks) -> float:
+    return predict_time(permute_ranks(schedule, order), network, size_bytes)
+
+
+def _best_change(at: Ints, congestion: Congestion, first: int, rng: np.random.Generator) -> Ints:
+    """Of a few changes drawn at random, the best by estimate."""
+    return min((_changed(at, first, rng) for _ in range(NUM_LOOKED_AT)), key=congestion.estimate_s)
 
 
 def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator) -> Iterator[Ranks]:

@@ -13,9 +13,11 @@ from ringsim.console import RATE, SIZE, TIME, Choice, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.workers import Workers
 
 PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
 
+MAX_JOBS = 2**10
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
 RANKS = click.IntRange(1, MAX_RANKS)
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
@@ -62,8 +64,31 @@ trust_option = click.option(
     "trusted",
     multiple=True,
     metavar="FILE.py:FUNCTION",
-    help="A Python file that the measurements name as an algorithm is run only if you name it here.",
+    help="A Python file that a file of results names as an algorithm is run only if you name it here.",
 )
+
+
+def workers_options(command: Command) -> Command:
+    """Adds --jobs and --dask; the command gets `workers`, to be used in a `with` block."""
+
+    @click.option(
+        "--jobs",
+        type=click.IntRange(1, MAX_JOBS),
+        default=1,
+        help="So many processes of this machine share the work, each on one core.",
+    )
+    @click.option(
+        "--dask",
+        metavar="ADDRESS",
+        help="The workers of the Dask cluster whose scheduler has this address, such as tcp://10.0.0.1:8786, share it.",
+    )
+    @wraps(command)
+    def with_workers(*, jobs: int, dask: str | None, **rest: Any) -> None:
+        if dask is not None and jobs > 1:
+            raise click.UsageError("--jobs and --dask exclude each other", click.get_current_context())
+        command(workers=Workers(jobs, dask), **rest)
+
+    return with_workers
 
 
 def algorithm_options(command: Command) -> Command:

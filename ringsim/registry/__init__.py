@@ -7,7 +7,10 @@ from ringsim.registry.algorithms import (
     build,
     build_proved,
     build_recorded,
+    file_hash,
     is_built_in,
+    needs_trust,
+    require_trusted,
     size_variant,
 )
 
@@ -18,6 +21,9 @@ __all__ = [
     "build",
     "build_proved",
     "build_recorded",
+    "file_hash",
     "is_built_in",
+    "needs_trust",
+    "require_trusted",
     "size_variant",
 ]

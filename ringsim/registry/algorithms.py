@@ -1,6 +1,8 @@
 """`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
 
+import hashlib
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from ringsim.algorithms import (
     bidirectional_ring_all_gather,
@@ -170,12 +172,33 @@ def build_recorded(
 
     Raises ValueError for one that is not, and as `build` does.
     """
-    if ":" in algorithm and not algorithm.endswith(SUFFIX) and algorithm not in trusted:
+    require_trusted("the measurements name", algorithm, trusted)
+    return build(collective, algorithm, num_ranks, size_bytes)
+
+
+def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
+    """Raises ValueError for a function of a Python file that is not among those `trusted`.
+
+    named: what names it, such as "the measurements name".
+    """
+    if needs_trust(algorithm) and algorithm not in trusted:
         raise ValueError(
-            f"algorithm {algorithm!r}: the measurements name a Python file, which is run only if you trust it: give "
+            f"algorithm {algorithm!r}: {named} a Python file, which is run only if you trust it: give "
             f"--trust {algorithm}"
         )
-    return build(collective, algorithm, num_ranks, size_bytes)
+
+
+def needs_trust(algorithm: str) -> bool:
+    """Whether it is a function of a Python file."""
+    return ":" in algorithm and not algorithm.endswith(SUFFIX)
+
+
+def file_hash(collective: Collective, algorithm: str) -> str:
+    """SHA-256 of the file that a user's own algorithm is in; empty for a built-in one, and if there is no such file."""
+    if is_built_in(collective, algorithm):
+        return ""
+    file = Path(algorithm if algorithm.endswith(SUFFIX) else algorithm.rpartition(":")[0])
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def is_built_in(collective: Collective, algorithm: str) -> bool:

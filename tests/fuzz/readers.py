@@ -12,7 +12,7 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from generated_part import GeneratedPart
-from ringsim.analysis.sweep import run_sweep
+from ringsim.analysis.sweep_run import run_sweep
 from ringsim.calibration.compared_run import compare_run
 from ringsim.calibration.one_host import shift_s
 from ringsim.cli import main

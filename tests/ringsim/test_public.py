@@ -26,6 +26,7 @@ WITHOUT_EXAMPLE = {
     "Sweep",
     "Timeline",
     "Transfer",
+    "WorkerError",
     "Collective",
     "cases_of_tables",
     "read_logs",

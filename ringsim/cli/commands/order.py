@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from ringsim.analysis import RankPlacement, default_budget, find_placement
-from ringsim.cli.options import algorithm_options, network_options, size_option
+from ringsim.cli.options import algorithm_options, network_options, size_option, workers_options
 from ringsim.console import (
     OUTPUT,
+    ended_once,
     examples,
     json_option,
     output_file,
@@ -20,6 +21,7 @@ from ringsim.console import (
 from ringsim.network import AnyNetwork
 from ringsim.report import format_placement, placement_dict
 from ringsim.schedule import Schedule
+from ringsim.workers import Workers
 
 
 @click.command(
@@ -37,6 +39,7 @@ from ringsim.schedule import Schedule
     type=click.IntRange(1),
     help="The search simulates at most so many placements; without it as many as take some seconds.",
 )
+@workers_options
 @wide_option
 @json_option
 @click.option("-o", "--output", type=OUTPUT, help="The JSON object is written to this file, which --order reads.")
@@ -49,10 +52,11 @@ def order(
     as_json: bool,
     seed: int,
     budget: int | None,
+    workers: Workers,
 ) -> None:
     """Finds a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
-    placement = _find_with_bar(schedule, network, size, seed, budget or default_budget(schedule))
+    placement = _find_with_bar(schedule, network, size, seed, budget or default_budget(schedule), workers)
     report = placement_dict(schedule, network, size, placement, seed)
     if output:
         with output_file(output) as file:
@@ -60,7 +64,11 @@ def order(
     print_result(format_placement(report, wide), report, as_json, output)
 
 
-def _find_with_bar(schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int) -> RankPlacement:
+def _find_with_bar(
+    schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int, workers: Workers
+) -> RankPlacement:
     """`find_placement` with a progress line on stderr, where that is a terminal."""
-    with progress_bar(budget, "simulating", delay_s=1.0) as progress:
-        return find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=progress.update)
+    with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:
+        return find_placement(
+            schedule, network, size, seed=seed, budget=budget, on_progress=progress.update, workers=workers
+        )

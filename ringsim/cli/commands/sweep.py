@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ringsim.analysis import MAX_TRANSFERS, Sweep, run_sweep
+from ringsim.analysis import MAX_TRANSFERS, Sweep
 from ringsim.cli.options import (
     MAX_RANKS,
     collective_option,
@@ -15,7 +15,10 @@ from ringsim.cli.options import (
     networks_options,
     refuse_without,
     style_option,
+    trust_option,
+    workers_options,
 )
+from ringsim.cli.sweep_session import finish_sweep, planned_sweep, resumed_sweep
 from ringsim.console import (
     FILE,
     OUTPUT,
@@ -27,17 +30,14 @@ from ringsim.console import (
     output_file,
     parse_numbers,
     print_result,
-    progress_bar,
     require_one_stdout,
     say_wrote,
     wide_option,
 )
-from ringsim.network import AnyNetwork
-from ringsim.registry import ALGORITHMS
 from ringsim.report import format_sweep
-from ringsim.schedule import Collective
 from ringsim.text_table import WIDTH
 from ringsim.units import parse_size
+from ringsim.workers import Workers
 
 
 def _parse_num_ranks(text: str) -> int:
@@ -54,7 +54,7 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
 @click.command(
     epilog=examples(
         "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
-        "ringsim sweep --algorithm ring,two_shot --csv sweep.csv",
+        "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv sweep.csv",
     )
 )
 @collective_option
@@ -85,8 +85,15 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     show_default="1e7",
     help="Schedules with more transfers are skipped.",
 )
-@click.option("--from", "source", type=FILE, help="The cells are read from this CSV file; nothing is simulated.")
-@click.option("--csv", "table", type=OUTPUT, help="All cells are written to this CSV file.")
+@workers_options
+@click.option(
+    "--from",
+    "source",
+    type=FILE,
+    help="The cells are read from this CSV file; only what is missing of a sweep that was interrupted is simulated.",
+)
+@trust_option
+@click.option("--csv", "table", type=OUTPUT, help="All cells are written to this CSV file, also if you press Ctrl-C.")
 @click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
 @style_option
 @wide_option
@@ -98,14 +105,22 @@ def sweep(
     style: str | None,
     wide: bool,
     as_json: bool,
+    workers: Workers,
+    trusted: tuple[str, ...],
     **run: Any,
 ) -> None:
     """Shows which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     require_one_stdout(as_json, table)
     refuse_without("style", output, "output")
     if source:
-        _refuse_given_beside({"source", "table", "output", "style", "wide", "as_json"})
-    result = Sweep.from_csv(source) if source else _sweep_with_bar(**run)
+        _refuse_given_beside({"source", "table", "output", "style", "wide", "as_json", "jobs", "dask", "trusted"})
+    elif trusted:
+        raise click.UsageError("--trust has no effect without --from", click.get_current_context())
+    result = Sweep.from_csv(source) if source else None
+    if result is None or result.planned:
+        table = table or source  # a sweep that was interrupted is finished in its own file
+        unfinished = resumed_sweep(source, result, trusted) if source and result else planned_sweep(**run)
+        result = finish_sweep(unfinished, workers, table)
     if table:
         with output_file(table) as file:
             file.write(result.csv_text().encode())
@@ -115,24 +130,6 @@ def sweep(
 
         save_sweep(result, output, style)
         say_wrote(output)
-
-
-def _sweep_with_bar(
-    collective: str,
-    algorithm: tuple[str, ...],
-    ranks: list[int],
-    sizes: list[int],
-    networks: dict[str, AnyNetwork],
-    max_transfers: float,
-) -> Sweep:
-    """`run_sweep` with a progress line on stderr, where that is a terminal."""
-    chosen = Collective(collective)
-    algorithms = [name.strip() for names in algorithm for name in names.split(",")] or [
-        n for c, n in ALGORITHMS if c is chosen
-    ]
-    num_cells = len(set(algorithms)) * len(ranks) * len(sizes) * len(networks)
-    with progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
-        return run_sweep(chosen, algorithms, ranks, sizes, networks, bar.update, max_transfers=max_transfers)
 
 
 def _refuse_given_beside(allowed: set[str]) -> None:

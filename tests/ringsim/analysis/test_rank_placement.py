@@ -16,6 +16,7 @@ from ringsim.cli.rank_placement import parse_placement
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.schedule import verify
+from ringsim.workers import Workers
 
 SIZE = 2**22
 EXAMPLE = Path(__file__).parents[3] / "docs/networks/interleaved.toml"
@@ -144,6 +145,19 @@ def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
         assert found.evaluations <= budget
         assert found == find_placement(tree, network, SIZE, seed=3, budget=budget)
     assert find_placement(tree, network, SIZE, budget=1).order == tuple(range(7))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("num_ranks", "budget"), [(4, None), (7, 20)])
+def test_several_processes_find_what_one_finds(tmp_path: Path, num_ranks: int, budget: int | None) -> None:
+    """Where all orders are tried, and where they simulate ahead of a search: the same orders count, in their order."""
+    network, tree = uneven_network(tmp_path, 2, num_ranks), build(Collective.ALL_REDUCE, "binomial_tree", num_ranks)
+    told: list[list[int]] = [[], []]
+    alone = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[0].append)
+    with Workers(jobs=3) as workers:
+        found = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[1].append, workers=workers)
+    assert (found, told[1]) == (alone, told[0])
+    assert alone.evaluations > 2
 
 
 def test_where_all_pairs_are_alike_nothing_is_moved() -> None:

@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 from ringsim.analysis.rates import busbw_bytes_per_s
-from ringsim.analysis.sweep import Sweep, run_sweep
+from ringsim.analysis.sweep import Sweep
+from ringsim.analysis.sweep_plan import SweepPlan
+from ringsim.analysis.sweep_run import SweepRun, run_sweep
 from ringsim.network.loading import load_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
+from ringsim.workers import WorkerError, Workers
 
 FAST = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 NETWORKS = {"fast": FAST, "slow": Network(latency_s=1e-3, bandwidth_bytes_per_s=1e7, reduce_bytes_per_s=2e7)}
@@ -200,3 +203,57 @@ def test_any_other_file_is_refused(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "other.csv").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         Sweep.from_csv(tmp_path / "other.csv")
+
+
+def test_several_workers_get_what_takes_long_first() -> None:
+    """In parts, each of one schedule, with every cell in one of them; one process goes cell by cell in their order."""
+    plan = SweepPlan.of(ALL_REDUCE, ["ring", "direct"], [2, 512, 64], [1 << power for power in range(60)], NETWORKS)
+    run = SweepRun(plan)
+    tasks = run._tasks(2)
+    assert [task.num_ranks for task in tasks] == sorted((task.num_ranks for task in tasks), reverse=True)
+    assert all({place[:2] for place in task.places} == {(task.algorithm, task.num_ranks)} for task in tasks)
+    assert sorted(place for task in tasks for place in task.places) == sorted(plan.places())
+    assert max(len(task.places) for task in tasks if task.num_ranks == 512) == 8
+    assert 32 <= len(tasks) < 200
+    assert [task.places for task in run._tasks(1)] == [(place,) for place in plan.places()]
+
+
+def test_few_cells_are_shared_among_workers_too() -> None:
+    """One schedule of many sizes."""
+    plan = SweepPlan.of(ALL_REDUCE, ["ring"], [64], [1 << power for power in range(10)], {"fast": FAST})
+    assert [len(task.places) for task in SweepRun(plan)._tasks(4)] == [1] * 10
+
+
+@pytest.mark.timeout(120)
+def test_an_algorithm_for_no_number_of_ranks_is_refused_by_workers_too() -> None:
+    """With the message for the largest, as in one process."""
+    messages = []
+    for jobs in (1, 2):
+        with Workers(jobs) as workers, pytest.raises(ValueError, match="algorithm 'tree'") as refused:
+            run_sweep(ALL_REDUCE, ["ring", "tree"], [2, 3], [1], {"fast": FAST}, workers=workers)
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]
+
+
+def test_what_is_left_of_a_sweep_is_what_is_missing(tmp_path: Path) -> None:
+    """Its file has the plan until no cell is missing; what was known is not simulated again."""
+    whole = small_sweep()
+    plan = SweepPlan.of(ALL_REDUCE, ["ring", "recursive_doubling"], [8, 3], [1 << 24, 1000], NETWORKS)
+    kept = [cell for cell in whole.cells if cell.num_ranks == 3]
+    run = SweepRun(plan, kept)
+    partly = Sweep.from_csv(saved(run.sweep(), tmp_path))
+    assert (partly.cells, partly.planned) == (tuple(kept), plan.as_dict())
+    resumed = SweepRun(SweepPlan.from_dict(partly.planned, partly.collective, NETWORKS), partly.cells)
+    told: list[int] = []
+    resumed.finish(Workers(), told.append)
+    assert (sum(told), resumed.sweep().cells, resumed.sweep().planned) == (8, whole.cells, None)
+
+
+def test_a_file_that_changes_while_it_is_swept_is_noticed(tmp_path: Path) -> None:
+    """On a cluster, every host must have the same file."""
+    path = tmp_path / "mine.py"
+    path.write_text("from ringsim import ring_all_reduce as mine\n")
+    run = SweepRun(SweepPlan.of(ALL_REDUCE, [f"{path}:mine"], [3], [8], {"fast": FAST}))
+    path.write_text("from ringsim import ring_all_reduce as mine  # another\n")
+    with pytest.raises(WorkerError, match=r"its file is another, or has changed since the sweep began"):
+        run.finish(Workers(), lambda _: None)

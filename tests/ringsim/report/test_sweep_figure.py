@@ -7,7 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ringsim.analysis.sweep import Sweep, run_sweep
+from ringsim.analysis.sweep import Sweep
+from ringsim.analysis.sweep_run import run_sweep
 from ringsim.network import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import ALGORITHMS

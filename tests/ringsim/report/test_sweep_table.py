@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim.analysis.sweep import run_sweep
+from ringsim.analysis.sweep_run import run_sweep
 from ringsim.network.loading import load_network
 from ringsim.network.network import Network
 from ringsim.report.network_table import describe_network

@@ -1,0 +1,207 @@
+"""`ringsim sweep` in several processes, interrupted, and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.analysis import Sweep
+from ringsim.cli import main
+from tests.processes import below, kill_all, left_of
+
+LIMIT_S = 240  # a hang is a failure
+OWN = """
+import os, signal, time
+from pathlib import Path
+
+from ringsim import ring_all_reduce
+
+def blocks(n):
+    if n == 2 and not Path("go").exists():
+        Path("reached").touch()
+        time.sleep(600)
+    return ring_all_reduce(n)
+
+def dies(n):
+    if n == 2 and not Path("go").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ring_all_reduce(n)
+"""
+
+
+def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    command = [sys.executable, "-m", "ringsim", "sweep", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+
+def arguments_of(function: str, *more: str) -> list[str]:
+    """Of the ring and the user's own algorithm, 12 cells."""
+    return ["--algorithm", f"ring,own.py:{function}", "--ranks", "2,4,8", "--sizes", "1KiB,1MiB", *more]
+
+
+def cells_of(path: Path) -> str:
+    """A sweep's file but for its first line, which has the date and the command."""
+    return path.read_text().partition("\n")[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with a user's own algorithms."""
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_two_processes_give_the_file_and_table_of_one(tmp_path: Path) -> None:
+    """To the bit, in the same order; with two networks, algorithms for some numbers of ranks, and a limit."""
+    (tmp_path / "even.py").write_text(
+        "from ringsim import ring_all_reduce\n\n\ndef even(n):\n    if n % 2:\n        raise ValueError('odd')\n"
+        "    return ring_all_reduce(n)\n"
+    )
+    arguments = ["--algorithm", "gloo_ring,even.py:even,direct", "--ranks", "3,4,64", "--sizes", "1KiB:1GiB"]
+    arguments += ["--network", "dgx-h100", "--network", "gbe", "--max-transfers", "4000"]
+    one, two = (sweep(tmp_path, *arguments, "--jobs", jobs, "--csv", f"{jobs}.csv") for jobs in ("1", "2"))
+    assert (one.returncode, one.stdout) == (two.returncode, two.stdout)
+    assert cells_of(tmp_path / "1.csv") == cells_of(tmp_path / "2.csv")
+    assert Sweep.from_csv(tmp_path / "2.csv").planned is None
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(("jobs", "ending"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)])
+def test_an_interrupted_sweep_keeps_its_cells_and_goes_on(folder: Path, jobs: str, ending: signal.Signals) -> None:
+    """Ctrl-C reaches all processes of a terminal: one line, 130, no process left; and what follows is as without it."""
+    command = [sys.executable, "-m", "ringsim", "sweep", *arguments_of("blocks", "--jobs", jobs, "--csv", "cells.csv")]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        try:
+            while not (folder / "reached").exists() and job.poll() is None:
+                time.sleep(0.05)
+            processes = below(job.pid)
+            os.killpg(job.pid, ending) if ending == signal.SIGINT else job.send_signal(ending)
+            out, err = job.communicate(timeout=LIMIT_S)
+        except BaseException:
+            kill_all(job.pid)
+            raise
+    kept = Sweep.from_csv(folder / "cells.csv")
+    assert (job.returncode, out) == (130, "")
+    assert err == (
+        f"ringsim: interrupted; {len(kept.cells)} of 12 cells are in cells.csv: "
+        "ringsim sweep --from cells.csv --trust own.py:blocks goes on\n"
+    )
+    assert left_of(processes) == []
+    assert len(processes) >= int(jobs) * (jobs > "1")
+    assert_goes_on(folder, "blocks", kept)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_a_worker_that_dies_leaves_the_cells_of_others(folder: Path) -> None:
+    """One line, exit code 2, and the sweep goes on from there."""
+    done = sweep(folder, *arguments_of("dies", "--jobs", "2", "--csv", "cells.csv"))
+    kept = Sweep.from_csv(folder / "cells.csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "ringsim: a worker process ended: SIGKILL(-9); if it was killed for want of memory, take fewer --jobs or fewer "
+        f"ranks; {len(kept.cells)} of 12 cells are in cells.csv: ringsim sweep --from cells.csv --trust own.py:dies "
+        "goes on\n"
+    )
+    assert_goes_on(folder, "dies", kept)
+
+
+def assert_goes_on(folder: Path, function: str, kept: Sweep) -> None:
+    """What was kept is a part of the whole sweep, and the rest is added to its file; not by running untrusted code."""
+    assert 0 < len(kept.cells) < 12
+    untrusted = sweep(folder, "--from", "cells.csv")
+    assert (untrusted.returncode, untrusted.stderr.count("\n")) == (2, 1)
+    assert f"cells.csv: algorithm 'own.py:{function}': the sweep names a Python file" in untrusted.stderr
+    (folder / "go").touch()
+    rest = sweep(folder, "--from", "cells.csv", "--trust", f"own.py:{function}", "--jobs", "2")
+    whole = sweep(folder, *arguments_of(function, "--csv", "whole.csv"))
+    assert (rest.returncode, rest.stdout, rest.stderr) == (0, whole.stdout, "wrote cells.csv\n")
+    assert cells_of(folder / "cells.csv") == cells_of(folder / "whole.csv")
+    assert set(kept.cells) <= set(Sweep.from_csv(folder / "whole.csv").cells)
+
+
+def unfinished(folder: Path, change: dict[str, object] | None = None) -> Path:
+    """The file of a sweep on a network of a file, of which the last cell is missing."""
+    (folder / "net.toml").write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n')
+    path = folder / "cells.csv"
+    result = CliRunner().invoke(
+        main,
+        ["sweep", "--algorithm", "ring", "--ranks", "2,4", "--sizes", "8", "--network", str(folder / "net.toml"),
+         "--csv", str(path)],
+    )  # fmt: skip
+    assert result.exit_code == 0
+    first, *lines = path.read_text().splitlines()
+    header = json.loads(first.removeprefix("# "))
+    planned = {"algorithms": ["ring"], "ranks": [2, 4], "sizes_bytes": [8], "max_transfers": None, "file_hashes": {}}
+    header["planned"] = planned | (change or {})
+    path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
+    return path
+
+
+def test_what_is_missing_is_simulated_and_added(tmp_path: Path) -> None:
+    """To the file itself, or to another one; a finished sweep is only shown, and keeps its file."""
+    path = unfinished(tmp_path)
+    before = path.read_text()
+    other = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "other.csv")])
+    assert (other.exit_code, path.read_text()) == (0, before)
+    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    assert (done.exit_code, done.stderr) == (0, f"wrote {path}\n")
+    assert cells_of(path) == cells_of(tmp_path / "other.csv")
+    finished = path.read_text()
+    again = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    assert (again.stdout, again.stderr, path.read_text()) == (done.stdout, "", finished)
+
+
+def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -> None:
+    """Times on two networks would stand in one table."""
+    path = unfinished(tmp_path)
+    (tmp_path / "net.toml").write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "2GB/s"\n')
+    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"ringsim: {path}: network {tmp_path / 'net.toml'}: is another than when the sweep began: restore it, or sweep "
+        "anew\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ranks": [4]}, "a cell of ring on 2 ranks: is not planned"),
+        ({"ranks": [2, 2**40]}, "num_ranks 1099511627776: must be a whole number, from 2 to 131072"),
+        ({"algorithms": "ring"}, "algorithms 'ring': must be a list"),
+        ({"sizes_bytes": [0, 8]}, "size_bytes 0: must be a whole number, at least 1"),
+        ({"max_transfers": "many"}, "max_transfers 'many': must be a number of at least 1, or null for no limit"),
+        ({"file_hashes": {"ring": "00"}}, "algorithm 'ring': its file has changed since the sweep began: sweep anew"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """In one line, which names the file."""
+    path = unfinished(tmp_path, change)
+    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"ringsim: {path}")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "2", "--dask", "tcp://a:1"], "--jobs and --dask exclude each other"),
+        (["--jobs", "0"], "Invalid value for '--jobs': 0 is not in the range 1<=x<=1024."),
+        (["--trust", "own.py:f"], "--trust has no effect without --from"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(arguments: list[str], message: str) -> None:
+    """In one line, before anything is simulated."""
+    done = CliRunner().invoke(main, ["sweep", *arguments])
+    assert (done.exit_code, done.stderr) == (2, f"ringsim sweep: {message}\n")
