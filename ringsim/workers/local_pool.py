@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 from ringsim.workers.error import WorkerError
@@ -79,6 +80,11 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    from joblib.externals.loky.backend import resource_tracker as trackers_of_loky  # noqa: PLC0415
+
+    # Both unblock signals when they start their own process, so they must have done so before.
+    resource_tracker.ensure_running()
+    trackers_of_loky.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

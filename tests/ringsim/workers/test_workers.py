@@ -47,6 +47,11 @@ def threads_of_libraries(_: int) -> str | None:
     return os.environ.get("OMP_NUM_THREADS")
 
 
+def blocks_interrupts(_: int) -> bool:
+    """Whether Ctrl-C, which goes to all processes of a terminal, passes this one by."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def test_one_process_takes_task_after_task() -> None:
     """It is this one; it goes in the order of the tasks, and computes each when it is asked for."""
     with Workers() as workers:
@@ -63,6 +68,8 @@ def test_processes_give_the_same_results_and_end() -> None:
         first = dict(workers.run(squared_with_one, list(range(8))))
         second = dict(workers.run(squared, [5]))
         assert dict(workers.run(threads_of_libraries, [0])) == {0: "1"}
+        assert dict(workers.run(blocks_interrupts, [0])) == {0: True}
+        assert not blocks_interrupts(0)
         assert workers.count == 2
     assert {place: result for place, (result, _) in first.items()} == {place: place**2 for place in range(8)}
     assert second[0][0] == 25
