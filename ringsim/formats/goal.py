@@ -5,6 +5,7 @@ dependency a line, `a requires b` for "a starts when b is done".
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,17 +72,17 @@ class _Operations:
 
     def lines(self, rank: int, rows: list[int]) -> Iterator[str]:
         """The operations of one rank, each followed by what it requires."""
-        sends: list[int] = []  # so far not waited for by any write
+        sends: list[int] = []  # in the order of rows
+        num_left = 0  # of the sends, those that a write has waited for
         applied = f"r{NO_ROW}"
         for row in self._in_order(rank, rows):
             if self.waits.src[row] == rank:
                 sends.append(row)
                 yield from self._send(row)
                 continue
-            leaving = [send for send in sends if send <= self.waits.buffer_dependency[row]]
             # A later write is applied after this one, so it need not name them again.
-            sends = [send for send in sends if send > self.waits.buffer_dependency[row]]
-            yield from self._receive(row, applied, leaving)
+            first, num_left = num_left, max(num_left, bisect_right(sends, self.waits.buffer_dependency[row]))
+            yield from self._receive(row, applied, sends[first:num_left])
             applied = self._applied(row)
 
     def _in_order(self, rank: int, rows: list[int]) -> list[int]:

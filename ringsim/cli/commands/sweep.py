@@ -54,7 +54,7 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
 @click.command(
     epilog=examples(
         "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
-        "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv sweep.csv",
+        "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv s.csv",
     )
 )
 @collective_option
