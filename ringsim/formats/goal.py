@@ -6,19 +6,24 @@ dependency a line, `a requires b` for "a starts when b is done".
 
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
+from ringsim.schedule import NO_ROW, Dependencies, Ints, Schedule, dependencies, require_memory, stable_order
 
-BYTES_PER_TRANSFER = 400  # of memory, while it is written, at most
+BYTES_PER_TRANSFER = 250  # of memory, while it is written, at most
 MAX_NICS = 256  # txt2bin keeps the number of a nic in one byte
 
 
-def goal_lines(schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float = math.inf) -> Iterator[str]:
+def goal_lines(
+    schedule: Schedule,
+    size_bytes: int,
+    reduce_bytes_per_s: float = math.inf,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Iterator[str]:
     r"""`schedule` for a tensor of `size_bytes` in GOAL text, line by line, each with its line end.
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
@@ -26,36 +31,67 @@ def goal_lines(schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float = 
     at both ends, as the pairs of a `Network` have their links. An empty chunk is sent as one byte, since
     LogGOPSim charges (size - 1) G.
 
+    on_progress: is told, after each rank, how many transfers it receives.
+
     Raises ValueError for a negative size and for more kinds of pairs than GOAL has nics.
 
         >>> from ringsim import goal_lines, ring_all_reduce
         >>> next(goal_lines(ring_all_reduce(4), 2**20))
         'num_ranks 4\n'
     """
-    operations = _Operations.of(schedule, size_bytes, reduce_bytes_per_s)
-    rows_of: list[list[int]] = [[] for _ in range(schedule.num_ranks)]
-    for row, (src, dst) in enumerate(zip(operations.waits.src, operations.waits.dst, strict=True)):
-        rows_of[src].append(row)
-        rows_of[dst].append(row)
+    messages = _Messages.of(schedule, size_bytes, reduce_bytes_per_s)
     yield f"num_ranks {schedule.num_ranks}\n"
-    for rank, rows in enumerate(rows_of):
+    for rank, rows in enumerate(messages.rows_by_rank(schedule.num_ranks)):
         yield f"rank {rank} {{\n"
-        yield from operations.lines(rank, rows)
+        num_received = 0
+        for operation in messages.operations(rank, rows):
+            num_received += not operation.is_send
+            yield from operation.lines()
         yield "}\n"
+        on_progress(num_received)
+
+
+class _Operation(NamedTuple):
+    """What a rank does for one transfer: it sends it, or it receives it, and adds for `calc_ns` if that is not 0.
+
+    requires: the labels of what must be done before.
+    """
+
+    row: int
+    is_send: bool
+    peer: int
+    num_bytes: int
+    tag: int
+    nic: int
+    calc_ns: int
+    requires: list[str]
+
+    def lines(self) -> Iterator[str]:
+        """Those of the text."""
+        kind, to = ("send", "to") if self.is_send else ("recv", "from")
+        nic = f" nic {self.nic}" if self.nic else ""
+        begins = last = f"{kind[0]}{self.row}"
+        yield f"{begins}: {kind} {self.num_bytes}b {to} {self.peer} tag {self.tag}{nic}\n"
+        if self.calc_ns and not self.is_send:
+            last = f"c{self.row}"
+            yield f"{last}: calc {self.calc_ns}\n"
+            yield f"{last} requires {begins}\n"
+        for label in self.requires:
+            yield f"{last} requires {label}\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Operations:
+class _Messages:
     """What the transfers become: their arrows, bytes, nanoseconds of adding (0: no calc), tags and nics, by row."""
 
     waits: Dependencies
-    num_bytes: list[int]
-    calc_ns: list[int]
-    tag: list[int]
-    nic: list[int]
+    num_bytes: Ints
+    calc_ns: Ints
+    tag: Ints
+    nic: Ints
 
     @classmethod
-    def of(cls, schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float) -> "_Operations":
+    def of(cls, schedule: Schedule, size_bytes: int, reduce_bytes_per_s: float) -> "_Messages":
         require_memory(f"{schedule} in GOAL text", schedule.num_transfers * BYTES_PER_TRANSFER)
         waits = dependencies(schedule)
         num_bytes = schedule.chunk_bytes(size_bytes)[waits.chunk]
@@ -63,51 +99,48 @@ class _Operations:
         hops, nic = np.unique((waits.dst - waits.src) % schedule.num_ranks, return_inverse=True)
         if len(hops) > MAX_NICS:
             raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
-        sent: Counter[tuple[int, int]] = Counter()  # by sender and receiver
-        tag: list[int] = []
-        for pair in zip(waits.src.tolist(), waits.dst.tolist(), strict=True):
-            tag.append(sent[pair])
-            sent[pair] += 1
-        return cls(waits, np.maximum(num_bytes, 1).tolist(), calc_ns.astype(int).tolist(), tag, nic.ravel().tolist())
+        tag = _how_many_before(waits.src.astype(np.int64) * schedule.num_ranks + waits.dst)
+        return cls(waits, np.maximum(num_bytes, 1), calc_ns.astype(np.int64), tag, nic.ravel())
 
-    def lines(self, rank: int, rows: list[int]) -> Iterator[str]:
-        """The operations of one rank, each followed by what it requires."""
+    def rows_by_rank(self, num_ranks: int) -> Iterator[Ints]:
+        """What a rank sends or receives, in step order; in a step the sends first, for which its writes may wait."""
+        rank, num_rows = np.concatenate([self.waits.src, self.waits.dst]), max(len(self.waits), 1)
+        order = stable_order(rank)
+        for numbers in np.split(order, np.searchsorted(rank[order], np.arange(1, num_ranks))):
+            row, is_received = numbers % num_rows, numbers >= num_rows
+            yield row[np.lexsort((row, is_received, self.waits.step[row]))]
+
+    def operations(self, rank: int, rows: Ints) -> Iterator[_Operation]:
+        """Those of one rank; what is true of all its rows is looked up at once."""
+        waits = self.waits
+        is_send = waits.src[rows] == rank
+        peer = np.where(is_send, waits.dst[rows], waits.src[rows])
+        facts = rows, is_send, peer, self.num_bytes[rows], self.tag[rows], self.nic[rows], self.calc_ns[rows]
+        arrows = waits.data_dependency[rows], waits.before_on_channel[rows], waits.buffer_dependency[rows]
         sends: list[int] = []  # in the order of rows
         num_left = 0  # of the sends, those that a write has waited for
-        applied = f"r{NO_ROW}"
-        for row in self._in_order(rank, rows):
-            if self.waits.src[row] == rank:
-                sends.append(row)
-                yield from self._send(row)
-                continue
-            # A later write is applied after this one, so it need not name them again.
-            first, num_left = num_left, max(num_left, bisect_right(sends, self.waits.buffer_dependency[row]))
-            yield from self._receive(row, applied, sends[first:num_left])
-            applied = self._applied(row)
-
-    def _in_order(self, rank: int, rows: list[int]) -> list[int]:
-        """Within a step sends come first, for the writes of that step may wait for them."""
-        return sorted(rows, key=lambda row: (self.waits.step[row], self.waits.src[row] != rank, row))
+        applied: list[str] = []  # the label of what was applied last
+        for *fact, data, on_channel, buffer in zip(*(column.tolist() for column in (*facts, *arrows)), strict=True):
+            if fact[1]:
+                sends.append(fact[0])
+                labels = [self._applied(data)] if data != NO_ROW else []
+                labels += [f"s{on_channel}"] if on_channel != NO_ROW else []
+                yield _Operation._make([*fact, labels])
+            else:
+                # A later write is applied after this one, so it need not name them again.
+                first, num_left = num_left, max(num_left, bisect_right(sends, buffer))
+                yield _Operation._make([*fact, applied + [f"s{send}" for send in sends[first:num_left]]])
+                applied = [self._applied(fact[0])]
 
     def _applied(self, row: int) -> str:
         return f"c{row}" if self.calc_ns[row] else f"r{row}"
 
-    def _send(self, row: int) -> Iterator[str]:
-        yield f"s{row}: send {self.num_bytes[row]}b to {self.waits.dst[row]} tag {self.tag[row]}{self._on_nic(row)}\n"
-        if self.waits.data_dependency[row] != NO_ROW:
-            yield f"s{row} requires {self._applied(self.waits.data_dependency[row])}\n"
-        if self.waits.before_on_channel[row] != NO_ROW:
-            yield f"s{row} requires s{self.waits.before_on_channel[row]}\n"
 
-    def _receive(self, row: int, previous: str, leaving: list[int]) -> Iterator[str]:
-        yield f"r{row}: recv {self.num_bytes[row]}b from {self.waits.src[row]} tag {self.tag[row]}{self._on_nic(row)}\n"
-        if self.calc_ns[row]:
-            yield f"c{row}: calc {self.calc_ns[row]}\n"
-            yield f"c{row} requires r{row}\n"
-        if self.waits.before_at_dst[row] != NO_ROW:
-            yield f"{self._applied(row)} requires {previous}\n"
-        for send in leaving:
-            yield f"{self._applied(row)} requires s{send}\n"
-
-    def _on_nic(self, row: int) -> str:
-        return f" nic {self.nic[row]}" if self.nic[row] else ""
+def _how_many_before(key: Ints) -> Ints:
+    """For each row, how many rows before it have the same key."""
+    order = stable_order(key)
+    is_first = np.append(True, key[order[1:]] != key[order[:-1]])[: len(key)]
+    first = np.maximum.accumulate(np.where(is_first, np.arange(len(key)), 0))
+    count = np.empty(len(key), dtype=np.int64)
+    count[order] = np.arange(len(key)) - first
+    return count

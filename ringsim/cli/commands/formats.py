@@ -48,9 +48,13 @@ def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwi
     """Writes a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
     from ringsim.formats import goal_lines, msccl_lines  # noqa: PLC0415
 
-    lines = goal_lines(schedule, size, reduce_bandwidth or math.inf) if form == "goal" else msccl_lines(schedule)
     with Progress() as progress:
-        progress.begin(f"writing {plural(schedule.num_transfers, 'transfer')}")
+        if form == "goal":
+            progress.begin("writing transfers", schedule.num_transfers)
+            lines = goal_lines(schedule, size, reduce_bandwidth or math.inf, progress.update)
+        else:
+            progress.begin(f"writing {plural(schedule.num_transfers, 'transfer')}")
+            lines = msccl_lines(schedule)
         with output_file(output) as file:
             file.writelines(line.encode() for line in lines)
 

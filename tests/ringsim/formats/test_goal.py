@@ -120,6 +120,20 @@ def test_without_a_rate_nothing_is_calculated() -> None:
     assert {op.nic for op in ops.values()} == {0, 1}
 
 
+def test_ranks_are_written_one_after_the_other() -> None:
+    """Each transfer is told once, with the rank that receives it, and only when the lines of that rank are taken."""
+    schedule = build(Collective.ALL_REDUCE, "hierarchical", 12)
+    told: list[int] = []
+    lines = goal_lines(schedule, 12_345, REDUCE, told.append)
+    ranks_told = {line: len(told) for line in lines if line.startswith("rank ")}
+    assert ranks_told == {f"rank {rank} {{\n": rank for rank in range(12)}
+    received = [0] * 12
+    for step in schedule.steps:
+        for transfer in step:
+            received[transfer.dst] += 1
+    assert told == received
+
+
 def test_more_pairs_than_nics_are_refused() -> None:
     """A nic is a byte in LogGOPSim's binary."""
     with pytest.raises(ValueError, match="needs 257 nics a rank, one for each distance; GOAL has 256"):
