@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 
 
@@ -9,6 +10,7 @@ class WorkerError(OSError):
     """What went wrong with a worker, in one line; not with a task."""
 
 
+@cache  # each task asks
 def versions() -> dict[str, str]:
     """What workers must have the same version of, so that all of them find the same to the last bit."""
     return {name: version(name) for name in ("ringsim", "numpy")}

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ringsim.workers.dask_cluster import DaskCluster
-from ringsim.workers.error import WorkerError, require_same_version, versions
+from ringsim.workers.error import require_same_version, versions
 from ringsim.workers.local_pool import LocalPool
 
 Task = TypeVar("Task")
@@ -76,6 +76,3 @@ def _call(function: Callable[[Task], Result], needed: dict[str, str], numbered: 
     require_same_version(needed)
     place, task = numbered
     return place, function(task)
-
-
-__all__ = ["WorkerError", "Workers"]
