@@ -35,9 +35,8 @@ def two_shot_all_reduce(num_ranks: int) -> Schedule:
 
 def direct_broadcast(num_ranks: int) -> Schedule:
     """Rank 0 sends all to every other: 1 step, n - 1 times the data sent by rank 0."""
-    return _one_step(
-        Collective.BROADCAST, num_ranks, 1, (0, np.arange(1, num_ranks), 0, False, np.arange(1, num_ranks))
-    )
+    dst = np.arange(1, num_ranks)
+    return _one_step(Collective.BROADCAST, num_ranks, 1, (0, dst, 0, False, dst))
 
 
 def direct_reduce(num_ranks: int) -> Schedule:

@@ -16,7 +16,7 @@ from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
 from ringsim.analysis.sweep_cell import SweepCell
-from ringsim.analysis.sweep_cell import read_cells as read_sweep_cells
+from ringsim.analysis.sweep_cell import read_cell as read_sweep_cell
 from ringsim.analysis.sweep_plan import MAX_TRANSFERS, SweepPlan
 from ringsim.analysis.sweep_run import SweepRun, run_sweep
 from ringsim.analysis.troubles import format_troubles
@@ -68,7 +68,7 @@ __all__ = [
     "make_animation",
     "make_overview",
     "num_alternatives",
-    "read_sweep_cells",
+    "read_sweep_cell",
     "run_sweep",
     "templates",
     "waiting_times",

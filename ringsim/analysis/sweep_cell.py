@@ -1,7 +1,7 @@
 """`SweepCell`: one simulated time of a sweep, and the lines of a CSV file that hold such cells."""
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -57,7 +57,7 @@ def read_cells(path: str, table: str) -> Iterator[SweepCell]:
     seen: set[tuple[object, ...]] = set()
     try:
         for number, row in enumerate(rows, start=3):
-            cell = _read_cell(f"{path}, line {number}", row)
+            cell = read_cell(f"{path}, line {number}", row)
             key = cell.collective, cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes
             if key in seen:
                 raise ValueError(f"{path}, line {number}: a line above is of the same cell: there must be one")
@@ -67,7 +67,8 @@ def read_cells(path: str, table: str) -> Iterator[SweepCell]:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
 
 
-def _read_cell(place: str, row: dict[str, Any]) -> SweepCell:
+def read_cell(place: str, row: Mapping[Any, Any]) -> SweepCell:
+    """The cell of a line, by the names of the columns. Raises ValueError, which names the place and the column."""
     read = {}
     for name, reader in _READERS.items():
         text = row.get(name)

@@ -9,25 +9,14 @@ from ringsim.schedule.combinators.pipeline import pipeline
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import NO_ROW, Dependencies, Rows, dependencies, stable_order
+from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
 from ringsim.schedule.partition import gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay, replay_steps
-from ringsim.schedule.schedule import (
-    BYTES_LISTED,
-    NEVER,
-    Bools,
-    Columns,
-    Ints,
-    Schedule,
-    ScheduleError,
-    Step,
-    Steps,
-    Transfer,
-    constant,
-    only_value,
-)
+from ringsim.schedule.schedule import Columns, Schedule
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
+from ringsim.schedule.step import NEVER, Bools, Ints, ScheduleError, Step, Steps, Transfer, constant, only_value
 from ringsim.schedule.user_steps import require_count
 from ringsim.schedule.verify import Proof, verify
 

@@ -1,6 +1,7 @@
 """A schedule as text: steps downwards, ranks across, and what each rank receives in each step."""
 
-from ringsim.schedule.schedule import Schedule, Step
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import Step
 from ringsim.text_table import align_columns
 
 MAX_STEPS = 8  # steps shown before and after the marked one

@@ -3,7 +3,8 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from ringsim.schedule.schedule import NEVER, Schedule
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.files import quoted
+from ringsim.schedule.step import Ints, ScheduleError, Transfer
 
+ArrayColumns = tuple[npt.NDArray[np.integer | np.bool_], ...]  # one for each field of a transfer
 LARGEST = 2**63 - 1  # that fits into a column
-REDUCE = 3  # the place of this field in a transfer
+REDUCE = Transfer._fields.index("reduce")
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
@@ -32,23 +34,38 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def transfers_by_step(steps: Any, fields: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
-    """Returns the transfers of each step, as tuples of whatever they consist of.
+def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
+    """Returns the transfers of each step as columns.
 
-    fields: those of a transfer. Raises ValueError for what is no list of transfers.
+    Raises ValueError for what is no list of transfers, and ScheduleError for what is no transfer.
     """
     for index, rows in enumerate(_each(steps)):
         if isinstance(rows, tuple) and hasattr(rows, "_fields"):
             raise ValueError(f"step {index}: {rows} is a transfer: a step must be a list of transfers")
         if not _is_list(rows):
             raise ValueError(f"step {index}: {quoted(rows)} is no list of transfers")
-        yield [_transfer(index, row, fields) for row in rows]
+        yield tuple(_table(index, [_transfer(index, row) for row in rows]).T)
 
 
-def _transfer(step: int, row: Any, fields: Sequence[str]) -> tuple[Any, ...]:
+def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
+    """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
+    names = Transfer._fields
+    for row in rows:
+        if not len(names) - 1 <= len(row) <= len(names):
+            raise ScheduleError(
+                f"step {step}: {row} is no transfer: it must have {', '.join(names[:-1])}, and may have {names[-1]}"
+            )
+        for name, value in zip(names, row, strict=False):
+            if not isinstance(value, int | np.integer | np.bool_):
+                raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
+    return np.array([Transfer(*row) for row in rows], dtype=np.int64).reshape(-1, len(names))
+
+
+def _transfer(step: int, row: Any) -> tuple[Any, ...]:
     if not (isinstance(row, tuple) or _is_list(row)):
         raise ValueError(
-            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(fields)}; a step is a list of transfers"
+            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(Transfer._fields)}; a step is a list of "
+            "transfers"
         )
     values = tuple(row)
     for place, value in enumerate(values):
@@ -61,15 +78,20 @@ def _transfer(step: int, row: Any, fields: Sequence[str]) -> tuple[Any, ...]:
     return values
 
 
-def columns_by_step(steps: Any, fields: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.integer | np.bool_], ...]]:
-    """Returns the columns of each step, as many as they are, as arrays that can be broadcast against one another.
+def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
+    """Returns the columns of each step, the last of which may be left out, as arrays that go together.
 
-    fields: of which they are columns. Raises ValueError for anything else.
+    Raises ScheduleError for another number of columns, and ValueError for anything else.
     """
+    names = Transfer._fields
     for index, columns in enumerate(_each(steps)):
         if not isinstance(columns, tuple | list | np.ndarray):
-            raise ValueError(f"step {index}: {quoted(columns)}: must be the columns {', '.join(fields)}")
-        names = (*fields, *["one column more"] * len(columns))  # whoever takes the columns counts them
+            raise ValueError(f"step {index}: {quoted(columns)}: must be the columns {', '.join(names)}")
+        if not len(names) - 1 <= len(columns) <= len(names):
+            raise ScheduleError(
+                f"step {index}: it has {len(columns)} columns: must have {', '.join(names[:-1])}, and may have "
+                f"{names[-1]}"
+            )
         arrays = tuple(_column(index, name, values) for name, values in zip(names, columns, strict=False))
         try:
             np.broadcast_shapes(*(array.shape for array in arrays))
@@ -78,7 +100,7 @@ def columns_by_step(steps: Any, fields: Sequence[str]) -> Iterator[tuple[npt.NDA
             raise ValueError(
                 f"step {index}: its columns have {counts} values: each must have as many as the others, or one"
             ) from None
-        yield arrays
+        yield arrays if len(arrays) == len(names) else (*arrays, np.zeros((), np.int64))
 
 
 def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np.bool_]:

@@ -16,7 +16,8 @@ import numpy as np
 from ringsim.schedule.collective import OWNED, initial_counts, required
 from ringsim.schedule.grid import draw_grid
 from ringsim.schedule.memory import require_memory
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Transfer
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
 from ringsim.units import plural
 

@@ -1,11 +1,9 @@
 """What `ringsim simulate`, `explain`, `ddp` and `sweep` print with --json, read back for a report."""
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ringsim.analysis import Sweep, SweepCell, read_sweep_cells
+from ringsim.analysis import Sweep, SweepCell, read_sweep_cell
 from ringsim.files import (
     MAX_RANKS,
     as_tuple,
@@ -136,17 +134,9 @@ def read_sweep(data: dict[str, Any]) -> Sweep:
 
 
 def _sweep_cell(place: str, cell: Any) -> SweepCell:
-    """By the reader of the lines of a CSV file, which the same fields stand in."""
+    """By the reader of the lines of a CSV file, in which the same fields stand as text."""
     require_object(place, cell)
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(cell), lineterminator="\n")
-    table.writeheader()
-    table.writerow(cell)
-    try:
-        (read,) = read_sweep_cells(place, text.getvalue())
-    except ValueError as error:
-        raise ValueError(str(error).replace(f"{place}, line 3: ", f"{place}: ", 1)) from None
-    return read
+    return read_sweep_cell(place, {name: "" if value is None else str(value) for name, value in cell.items()})
 
 
 def _step(place: str, data: Any) -> PredictedDdpStep:

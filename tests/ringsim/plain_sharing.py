@@ -1,8 +1,13 @@
 """Fair sharing in plain Python, one thing at a time: what the engine is held against."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+
+import numpy as np
+
+from ringsim.network import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,15 @@ def filled_one_at_a_time(works: Sequence[Work], capacity: Sequence[float]) -> li
                 if resource in left:
                     left[resource] -= rate * Fraction(use)
     return [float(rates[number]) for number in range(len(works))]
+
+
+def columns_of(works: Sequence[Work], capacity: Sequence[float]) -> tuple[Ints, Floats, Floats, Floats]:
+    """The arguments of `fair_rates`; the last resource pads, and has no limit."""
+    width = max((len(work.uses) for work in works), default=0) + 1
+    resource = np.full((width, len(works)), len(capacity))
+    use = np.zeros((width, len(works)))
+    for column, work in enumerate(works):
+        for row, (number, per_unit) in enumerate(work.uses.items()):
+            resource[row, column], use[row, column] = number, per_unit
+    most = np.array([work.most for work in works], dtype=np.float64)
+    return resource, use, most, np.array([*capacity, math.inf])

@@ -1,13 +1,12 @@
 """`merge`: schedules side by side, each on chunks of its own."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.combinators.remember import Remembered
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+from ringsim.schedule.combinators.derived_steps import renumbered, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
@@ -51,7 +50,7 @@ class MergedSteps(Steps):
         step = np.concatenate([np.arange(len(steps)) for steps in parts])
         turns = np.lexsort((part, step))
         self._part, self._step = part[turns], step[turns]
-        self._channels = [Remembered(partial(_times, len(parts), i)) for i in range(len(parts))]
+        self._channels = [renumbered(len(parts), i) for i in range(len(parts))]
         # The number here of each step of each part; the one more at the end is what index NEVER gives.
         self._numbers = [np.append(np.flatnonzero(self._part == i), NEVER) for i in range(len(parts))]
 
@@ -100,8 +99,3 @@ class MergedSteps(Steps):
             data_dependency=numbers[step.data_dependency],
             buffer_dependency=numbers[step.buffer_dependency],
         )
-
-
-def _times(factor: int, more: int, column: Ints) -> Ints:
-    only = only_value(column)
-    return column * factor + more if only is None else constant(only * factor + more, len(column))

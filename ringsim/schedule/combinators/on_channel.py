@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.combinators.remember import Remembered
-from ringsim.schedule.schedule import Ints, Schedule, Step, Steps, constant, only_value
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, renumbered, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import Step, Steps
 from ringsim.schedule.user_steps import require_count
 
 
@@ -22,40 +22,18 @@ def on_channel(schedule: Schedule, channel: int) -> Schedule:
     return replace(schedule, steps=ChannelSteps(schedule.steps, channel)) if channel else schedule
 
 
-class ChannelSteps(Steps):
+class ChannelSteps(DerivedSteps):
     """Steps with higher numbers of channels."""
 
     def __init__(self, steps: Steps, channel: int) -> None:
-        self._steps = steps
+        super().__init__(steps)
         self._channel = channel
-        self._moved = Remembered(lambda column: _plus(channel, column))
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    @property
-    def lookback(self) -> int:
-        return self._steps.lookback
-
-    @property
-    def num_transfers(self) -> int:
-        return self._steps.num_transfers
+        self._renumbered = renumbered(1, channel)
 
     @property
     def num_channels(self) -> int:
         return self._steps.num_channels + self._channel
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_write(rank, chunk)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_send(rank, chunk)
-
     def step(self, index: int) -> Step:
         step = self._steps.step(index)
-        return replace(step, channel=self._moved(step.channel))
-
-
-def _plus(more: int, column: Ints) -> Ints:
-    only = only_value(column)
-    return column + more if only is None else constant(only + more, len(column))
+        return replace(step, channel=self._renumbered(step.channel))

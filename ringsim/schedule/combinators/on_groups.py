@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.combinators.remember import Remembered
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, constant, only_value
 from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
@@ -46,11 +46,11 @@ def on_groups(
     return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps, schedule.cut)
 
 
-class GroupedSteps(Steps):
+class GroupedSteps(DerivedSteps):
     """Steps that hold the transfers of every group, one group after the other."""
 
     def __init__(self, schedule: Schedule, ranks: Ints, first_chunk: Ints, num_ranks: int) -> None:
-        self._steps = schedule.steps
+        super().__init__(schedule.steps)
         self._num_chunks = schedule.num_chunks
         self._ranks = ranks
         self._first_chunk = first_chunk
@@ -61,20 +61,9 @@ class GroupedSteps(Steps):
         self._tiled_channel = Remembered(lambda channel: _tiled(channel, len(ranks)))
         self._in_groups = Remembered(lambda places: ranks[:, places].ravel())
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    @property
-    def lookback(self) -> int:
-        return self._steps.lookback
-
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
-
-    @property
-    def num_channels(self) -> int:
-        return self._steps.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)

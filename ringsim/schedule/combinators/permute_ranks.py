@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.combinators.remember import Remembered
-from ringsim.schedule.schedule import Ints, Schedule, ScheduleError, Step, Steps
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import Ints, ScheduleError, Step, Steps
 from ringsim.schedule.user_steps import whole_numbers
 
 
@@ -44,29 +44,14 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
     return replace(schedule, steps=PermutedSteps(schedule.steps, new_rank, new_chunk))
 
 
-class PermutedSteps(Steps):
+class PermutedSteps(DerivedSteps):
     """Steps with other numbers for ranks and chunks."""
 
     def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
-        self._steps = steps
+        super().__init__(steps)
         self._old_rank = np.argsort(new_rank)
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    @property
-    def lookback(self) -> int:
-        return self._steps.lookback
-
-    @property
-    def num_transfers(self) -> int:
-        return self._steps.num_transfers
-
-    @property
-    def num_channels(self) -> int:
-        return self._steps.num_channels
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, Step, Steps
 from ringsim.schedule.user_steps import require_count
 
 
@@ -31,11 +32,11 @@ def pipeline(schedule: Schedule, segments: int) -> Schedule:
     return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=PipelineSteps(schedule.steps, segments))
 
 
-class PipelineSteps(Steps):
+class PipelineSteps(DerivedSteps):
     """Steps in which segment 0 does what `whole` does in that step, segment 1 what it does in the step before, ..."""
 
     def __init__(self, whole: Steps, segments: int) -> None:
-        self._whole = whole
+        super().__init__(whole)
         self._pieces = segments
         # The rows of all steps of the whole in one, since a step here is a window on them.
         steps = list(whole)
@@ -47,28 +48,20 @@ class PipelineSteps(Steps):
         self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in columns))
 
     def __len__(self) -> int:
-        return len(self._whole) + self._pieces - 1 if len(self._whole) else 0
-
-    @property
-    def lookback(self) -> int:
-        return self._whole.lookback
+        return len(self._steps) + self._pieces - 1 if len(self._steps) else 0
 
     @property
     def num_transfers(self) -> int:
-        return self._whole.num_transfers * self._pieces
-
-    @property
-    def num_channels(self) -> int:
-        return self._whole.num_channels
+        return self._steps.num_transfers * self._pieces
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return _later(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
+        return _later(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 
     def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return _later(self._whole.last_send(rank, chunk // self._pieces), chunk % self._pieces)
+        return _later(self._steps.last_send(rank, chunk // self._pieces), chunk % self._pieces)
 
     def step(self, index: int) -> Step:
-        first, last = max(0, index - self._pieces + 1), min(index, len(self._whole) - 1)
+        first, last = max(0, index - self._pieces + 1), min(index, len(self._steps) - 1)
         window = slice(self._first_row[first], self._first_row[last + 1])
         segment = index - self._step[window]
         rows = self._rows

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, Step, Steps, constant, only_value
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, Step, Steps, constant, only_value
 from ringsim.schedule.user_steps import require_count
 
 
@@ -29,36 +30,32 @@ def split(schedule: Schedule, segments: int) -> Schedule:
     return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=SplitSteps(schedule.steps, segments))
 
 
-class SplitSteps(Steps):
+class SplitSteps(DerivedSteps):
     """Steps that each send one segment of what a step of `whole` sends."""
 
     def __init__(self, whole: Steps, segments: int) -> None:
-        self._whole = whole
+        super().__init__(whole)
         self._pieces = segments
 
     def __len__(self) -> int:
-        return len(self._whole) * self._pieces
+        return len(self._steps) * self._pieces
 
     @property
     def lookback(self) -> int:
-        return self._whole.lookback * self._pieces
+        return self._steps.lookback * self._pieces
 
     @property
     def num_transfers(self) -> int:
-        return self._whole.num_transfers * self._pieces
-
-    @property
-    def num_channels(self) -> int:
-        return self._whole.num_channels
+        return self._steps.num_transfers * self._pieces
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._number(self._whole.last_write(rank, chunk // self._pieces), chunk % self._pieces)
+        return self._number(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 
     def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._number(self._whole.last_send(rank, chunk // self._pieces), chunk % self._pieces)
+        return self._number(self._steps.last_send(rank, chunk // self._pieces), chunk % self._pieces)
 
     def step(self, index: int) -> Step:
-        step = self._whole.step(index // self._pieces)
+        step = self._steps.step(index // self._pieces)
         segment = index % self._pieces
         return replace(
             step,

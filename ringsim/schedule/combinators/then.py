@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.combinators.operands import require_schedules
-from ringsim.schedule.schedule import NEVER, Ints, Schedule, ScheduleError, Step, Steps, constant, only_value
+from ringsim.schedule.combinators.derived_steps import require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps, constant, only_value
 
 
 def then(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
-from ringsim.simulation.engines.slots import Ends, Slots, connections_of, number_connections
+from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
+from ringsim.simulation.engines.slots import Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
@@ -26,7 +26,7 @@ def run_events(
     chunk_bytes: (num_chunks,).
     """
     rows = dependencies(schedule)
-    run = EventRun(rows, *number_connections(rows, topology.num_ranks), topology, chunk_bytes, on_progress=on_progress)
+    run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress)
     run.finish()
     return run.timeline()
 
@@ -34,23 +34,23 @@ def run_events(
 class EventRun:
     """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
-    connection, ends: see `number_connections`.
-    num_timers: of the slots, see `Slots`. on_progress: see `simulate`.
+    num_workers: of a queue, each with connections and a timer of its own; 0 if there is none. Rows belong to the first.
+    on_progress: see `simulate`.
     """
 
     def __init__(
         self,
         rows: Dependencies,
-        connection: Rows,
-        ends: Ends,
         topology: Topology,
         chunk_bytes: Ints,
-        num_timers: int = 0,
+        num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._on_progress = on_progress
-        self._rows, self._connection, self._topology = rows, connection, topology
-        self._connections = connections_of(ends, topology)
+        self._rows, self._topology = rows, topology
+        self._connection, ends = number_connections(rows, topology.num_ranks)
+        self._num_connections = len(ends.src)  # of each worker
+        self._connections = connections_of(ends.of_workers(max(num_workers, 1)), topology)
         self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
@@ -60,7 +60,7 @@ class EventRun:
         self._apply_waits = how_many(rows.before_at_dst, rows.buffer_dependency)
         self._apply_waits[:-1] += 1  # it must have arrived
         self._next_on_channel, self._next_at_dst = following(rows.before_on_channel), following(rows.before_at_dst)
-        self._slots = Slots(self._connections, topology, num_timers)
+        self._slots = Slots(self._connections, topology, num_timers=num_workers)
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []

@@ -12,7 +12,6 @@ import numpy as np
 from ringsim.network import Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.by_event import EventRun
-from ringsim.simulation.engines.slots import Ends, number_connections
 from ringsim.simulation.engines.waiting import Ints
 
 IDLE = -1  # in place of a collective: a worker has none
@@ -68,13 +67,6 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
     return np.concatenate(columns).astype(columns[0].dtype)
 
 
-def _of_all(ends: Ends, num_workers: int) -> Ends:
-    """The connections of all workers, which have none in common."""
-    src, dst = (np.tile(rank, num_workers) for rank in (ends.src, ends.dst))
-    num_senders = ends.sender.max(initial=0) + 1
-    return Ends(src, dst, np.concatenate([ends.sender + worker * num_senders for worker in range(num_workers)]))
-
-
 class _QueueRun(EventRun):
     """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
 
@@ -92,9 +84,7 @@ class _QueueRun(EventRun):
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
-        connection, ends = number_connections(rows, topology.num_ranks)
-        self._num_connections = len(ends.src)
-        super().__init__(rows, connection, _of_all(ends, num_workers), topology, chunk_bytes, num_timers=num_workers)
+        super().__init__(rows, topology, chunk_bytes, num_workers)
 
     def finish(self) -> None:
         for worker in range(self._num_workers):

@@ -4,6 +4,7 @@ import numpy as np
 
 from ringsim.network import NONE, Ints, Topology
 from ringsim.schedule import Schedule
+from ringsim.simulation.engines.slots import Ends, connection_keys, connections_of
 
 
 def shares(schedule: Schedule, topology: Topology) -> bool:
@@ -16,26 +17,11 @@ def shares(schedule: Schedule, topology: Topology) -> bool:
         return True
     if not topology.resources.names and schedule.steps.num_channels == 1:
         return False
-    src, dst, sender = used_channels(schedule)
-    pair = src * schedule.num_ranks + dst
-    twice = np.zeros(len(pair), dtype=np.bool_)
-    order = np.argsort(pair, kind="stable")
-    twice[order[1:]] = pair[order[1:]] == pair[order[:-1]]
-    paths = topology.paths(src, dst)
-    if np.isfinite(paths.bytes_per_s[twice]).any():
-        return True
-    named = paths.resource != NONE
-    use = np.stack([paths.resource[named], np.broadcast_to(sender[:, None], named.shape)[named]])
-    users = np.bincount(np.unique(use, axis=1)[0], minlength=len(topology.resources.names))
-    failing = np.isfinite(topology.resources.fails_at_s)
-    return bool((users > 1).any() or (failing & (users > 0)).any())
+    return bool((connections_of(used_connections(schedule), topology).use > 0).any())
 
 
-def used_channels(schedule: Schedule) -> tuple[Ints, Ints, Ints]:
-    """The src, dst and sender's channel that some transfer is sent on, each combination once, in order.
-
-    The channel is a number that no channel of another rank has.
-    """
+def used_connections(schedule: Schedule) -> Ends:
+    """Those that some transfer is sent on, each once, in order, without keeping all transfers."""
     num_ranks = schedule.num_ranks
     seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
     known = [np.empty(0, dtype=np.int64)]
@@ -45,9 +31,8 @@ def used_channels(schedule: Schedule) -> tuple[Ints, Ints, Ints]:
         if key in seen:
             continue
         seen[key] = columns  # kept, so that the ids stay theirs
-        known.append((step.channel * num_ranks + step.src) * num_ranks + step.dst)
+        known.append(connection_keys(step.src, step.dst, step.channel, num_ranks))
         if len(seen) % 256 == 0:
             seen.clear()
             known = [np.unique(np.concatenate(known))]
-    sender, dst = np.divmod(np.unique(np.concatenate(known)), num_ranks)
-    return sender % num_ranks, dst, sender
+    return Ends.of(np.unique(np.concatenate(known)), num_ranks)

@@ -1,7 +1,7 @@
 """`Slots`: where the work of a schedule that shares something goes on, and on which transfer's behalf."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -32,19 +32,35 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """Of each connection, (num_connections,): its ranks, and a number for its sender's channel."""
+    """Of each connection, (num_connections,): its ranks, and a number that its sender's channel has alone."""
 
     src: Ints
     dst: Ints
     sender: Ints
 
+    @classmethod
+    def of(cls, keys: Ints, num_ranks: int) -> Self:
+        """Those of the connections that have these keys."""
+        sender, dst = np.divmod(keys, num_ranks)
+        return cls(sender % num_ranks, dst, sender)
+
+    def of_workers(self, num_workers: int) -> "Ends":
+        """The connections of so many workers, one after the other: each has its own, between the same ranks."""
+        src, dst = (np.tile(rank, num_workers) for rank in (self.src, self.dst))
+        num_senders = self.sender.max(initial=0) + 1
+        return Ends(src, dst, np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)]))
+
+
+def connection_keys(src: Ints, dst: Ints, channel: Ints, num_ranks: int) -> Ints:
+    """For each transfer a number that tells its connection, which is its src, dst and channel, from all others."""
+    return (channel * num_ranks + src) * num_ranks + dst
+
 
 def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
-    """For each transfer the number of its connection, which is its src, dst and channel; and all connections."""
-    sender = rows.channel.astype(np.int64) * num_ranks + rows.src
-    known, number = np.unique(sender * num_ranks + rows.dst, return_inverse=True)
-    sender, dst = np.divmod(known, num_ranks)
-    return number.astype(np.int32), Ends(sender % num_ranks, dst, sender)
+    """For each transfer the number of its connection, and all connections."""
+    keys = connection_keys(rows.src, rows.dst, rows.channel.astype(np.int64), num_ranks)
+    known, number = np.unique(keys, return_inverse=True)
+    return number.astype(np.int32), Ends.of(known, num_ranks)
 
 
 def connections_of(ends: Ends, topology: Topology) -> Connections:
@@ -77,10 +93,7 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
         return paths, resources
     capacity = np.full(len(pair), np.inf)
     capacity[number] = paths.bytes_per_s
-    names = (
-        f"link{src}-{dst}"
-        for src, dst in zip(*(half.tolist() for half in np.divmod(pair, topology.num_ranks)), strict=True)
-    )
+    names = (f"link{number // topology.num_ranks}-{number % topology.num_ranks}" for number in pair.tolist())
     link = np.where(several, len(resources.names) + number, NONE)
     return replace(
         paths,

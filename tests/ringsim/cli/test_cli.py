@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ringsim import Collective, Network, closed_form_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
-from ringsim.schedule.schedule import ScheduleError
+from ringsim.schedule.step import ScheduleError
 
 
 def run(*arguments: str) -> str:

@@ -13,7 +13,7 @@ from ringsim import Collective, Schedule, ScheduleError, Step, Transfer
 from ringsim.registry import build
 from ringsim.schedule import replay, verify
 from ringsim.schedule.combinators.then import ThenSteps
-from ringsim.schedule.schedule import Steps
+from ringsim.schedule.step import Steps
 
 Rows = list[list[Transfer]]
 

@@ -15,7 +15,7 @@ from ringsim.simulation.engines.current_rates import CurrentRates
 from ringsim.simulation.engines.fair_share import fair_rates
 from ringsim.simulation.engines.refilling import added
 from ringsim.simulation.engines.shared_work import SharedWork
-from tests.ringsim.plain_sharing import Work
+from tests.ringsim.plain_sharing import Work, columns_of
 
 Change = tuple[set[int], set[int]]  # the slots whose work ends, and those in which work begins
 WHOLLY_IN_ARRAYS = {"FEW_SLOTS": -1}
@@ -23,16 +23,9 @@ NEVER_IN_ARRAYS = {"FEW_SLOTS": 10**6, "FEW_RESOURCES": 10**6, "VISITS_AT_LEAST"
 GIVES_UP = {"FEW_SLOTS": 10**6, "VISITS_AT_LEAST": -8}
 
 
-def columns_of(works: list[Work], capacity: list[float]) -> SharedWork:
-    """What is written down as a mapping for each slot."""
-    width = max((len(work.uses) for work in works), default=0) + 1
-    resource = np.full((width, len(works)), len(capacity))
-    use = np.zeros((width, len(works)))
-    for column, work in enumerate(works):
-        for row, (number, per_unit) in enumerate(work.uses.items()):
-            resource[row, column], use[row, column] = number, per_unit
-    most = np.array([work.most for work in works], dtype=np.float64)
-    return SharedWork.none(resource, use, most, np.array([*capacity, math.inf]))
+def shared(works: list[Work], capacity: list[float]) -> SharedWork:
+    """Before any of this work has begun."""
+    return SharedWork.none(*columns_of(works, capacity))
 
 
 @st.composite
@@ -75,7 +68,7 @@ def test_kept_rates_are_those_of_all_that_is_at_work(
     way: dict[str, int], network: tuple[list[Work], list[float]], draw: st.DataObject
 ) -> None:
     """To the last bit, computed slot by slot or in arrays, after every change, also after a failure."""
-    work = columns_of(*network)
+    work = shared(*network)
     fails_after = draw.draw(st.sampled_from([None, 2]))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in way.items():
@@ -98,7 +91,7 @@ def test_kept_rates_are_those_of_all_that_is_at_work(
 def test_far_neighbours_feel_a_change() -> None:
     """A line of links: when the work on the first ends, every second flow speeds up, and the others slow down."""
     works = [Work({link: 1.0, link + 1: 1.0}, 1e30) for link in range(6)] + [Work({0: 1.0}, 1e30)]
-    work = columns_of(works, [1.0, 2.5, 4.0, 6.0, 9.0, 12.0, 99.0])
+    work = shared(works, [1.0, 2.5, 4.0, 6.0, 9.0, 12.0, 99.0])
     rates = CurrentRates(work.resource, work.use, work.most, work.capacity)
     before = told(rates, set(), set(range(7)))
     after = told(rates, {6}, set())
@@ -108,7 +101,7 @@ def test_far_neighbours_feel_a_change() -> None:
 
 def test_work_that_follows_work_changes_nothing() -> None:
     """The new work in the slot has the rate of the one before; no other rate is told, nor computed."""
-    work = columns_of([Work({0: 1.0}, 1e30)] * 3, [6.0])
+    work = shared([Work({0: 1.0}, 1e30)] * 3, [6.0])
     rates = CurrentRates(work.resource, work.use, work.most, work.capacity)
     assert told(rates, set(), {0, 1, 2}) == dict.fromkeys(range(3), 2.0)
     assert told(rates, {1}, {1}) == {1: 2.0}

@@ -14,7 +14,7 @@ from ringsim.network.topology import Topology
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.schedule import Ints
+from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps

@@ -2,27 +2,19 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringsim.simulation.engines.fair_share import fair_rates
-from tests.ringsim.plain_sharing import Work, filled_one_at_a_time
+from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
 
 INF = math.inf
 
 
 def rates_of(works: list[Work], capacity: list[float]) -> list[float]:
-    """`fair_rates` of what is written down as a mapping for each activity; resource -1 pads, and has no limit."""
-    width = max((len(work.uses) for work in works), default=0) + 1
-    resource = np.full((width, len(works)), len(capacity))
-    use = np.zeros((width, len(works)))
-    for column, work in enumerate(works):
-        for row, (number, per_unit) in enumerate(work.uses.items()):
-            resource[row, column], use[row, column] = number, per_unit
-    most = np.array([work.most for work in works], dtype=np.float64)
-    return list(fair_rates(resource, use, most, np.array([*capacity, INF])).tolist())
+    """`fair_rates` of these activities."""
+    return list(fair_rates(*columns_of(works, capacity)).tolist())
 
 
 @pytest.mark.parametrize(

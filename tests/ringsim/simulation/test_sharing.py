@@ -12,7 +12,7 @@ from ringsim.schedule import memory as memory_module
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps
-from ringsim.simulation.engines.sharing import shares, used_channels
+from ringsim.simulation.engines.sharing import shares, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
 from tests.ringsim.simulation.test_engines import assert_engines_agree, chunk_bytes
 
@@ -55,13 +55,13 @@ def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> 
     assert predict_time(schedule, cluster(PRIVATE), 10**6 + 7) == simulate(schedule, cluster(PRIVATE), 10**6 + 7).time_s
 
 
-def test_channels_that_are_used() -> None:
+def test_connections_that_are_used() -> None:
     """Each once, in order; also of steps that are made one by one."""
-    assert [column.tolist() for column in used_channels(ring_all_reduce(3))] == [[0, 1, 2], [1, 2, 0], [0, 1, 2]]
+    assert [column.tolist() for column in used_connections(ring_all_reduce(3))] == [[0, 1, 2], [1, 2, 0], [0, 1, 2]]
     rows = [([2, 0], [0, 1], [0, 0], False, [0, 1])] * 600
     listed = Schedule.from_columns(Collective.ALL_REDUCE, "x", 3, 1, rows)
-    assert [column.tolist() for column in used_channels(listed)] == [[2, 0], [0, 1], [2, 3]]
-    assert [column.tolist() for column in used_channels(ring_all_reduce(1))] == [[], [], []]
+    assert [column.tolist() for column in used_connections(listed)] == [[2, 0], [0, 1], [2, 3]]
+    assert [column.tolist() for column in used_connections(ring_all_reduce(1))] == [[], [], []]
 
 
 def peak_bytes(engine: object, schedule: Schedule, topology: object) -> float:

@@ -1,0 +1,69 @@
+"""`DerivedSteps`: steps made from those of another schedule, and what all combinators need for that."""
+
+from collections.abc import Callable
+
+from ringsim.files import quoted
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import Ints, Steps, constant, only_value
+
+_MAX_KNOWN = 64
+
+
+def require_schedules(combinator: str, *operands: object) -> None:
+    """Raise ValueError, which names the combinator, unless all of them are."""
+    for operand in operands:
+        if not isinstance(operand, Schedule):
+            raise ValueError(f"{combinator}: {quoted(operand)} is no Schedule")
+
+
+class DerivedSteps(Steps):
+    """The same as `steps` in all that is not overridden."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def lookback(self) -> int:
+        return self._steps.lookback
+
+    @property
+    def num_transfers(self) -> int:
+        return self._steps.num_transfers
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_write(rank, chunk)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_send(rank, chunk)
+
+
+class Remembered:
+    """Steps that share their columns go on sharing them; the step engine looks at who sends to whom only once."""
+
+    def __init__(self, function: Callable[[Ints], Ints]) -> None:
+        self._function = function
+        self._known: dict[int, tuple[Ints, Ints]] = {}
+
+    def __call__(self, column: Ints) -> Ints:
+        if id(column) not in self._known:
+            if len(self._known) == _MAX_KNOWN:
+                self._known.clear()
+            self._known[id(column)] = column, self._function(column)  # the column is kept, so that its id stays its own
+        return self._known[id(column)][1]
+
+
+def renumbered(factor: int, offset: int) -> Remembered:
+    """Channel c becomes channel `factor * c + offset`."""
+
+    def renumber(channel: Ints) -> Ints:
+        only = only_value(channel)
+        return channel * factor + offset if only is None else constant(only * factor + offset, len(channel))
+
+    return Remembered(renumber)

@@ -1,0 +1,122 @@
+"""`Transfer`, `Step` and `Steps`: who sends what to whom, as columns, listed or computed when asked for."""
+
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NEVER = -1  # in `data_dependency` and `buffer_dependency`: there is no such step
+
+
+def constant(value: int, length: int) -> Ints:
+    """A column with the same value for all transfers, which takes the room of one. Not to be written to."""
+    return np.ndarray((length,), np.int64, buffer=np.int64(value).tobytes(), strides=(0,))
+
+
+def only_value(column: Ints | Bools) -> int | None:
+    """The value of a column made by `constant`, without looking through it; None for any other."""
+    return int(column[0]) if column.strides == (0,) and len(column) else None
+
+
+class ScheduleError(Exception):
+    """A schedule that breaks the rule of execution or its collective's contract."""
+
+
+class Transfer(NamedTuple):
+    """One sending of one chunk; it names both ends, so a send without its receive cannot be written.
+
+    channel: what `src` sends on one channel leaves one after the other; 0 or more.
+    """
+
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
+    channel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The transfers of one step, a column per field, each of shape (num_transfers,).
+
+    The last two columns say which earlier step a transfer depends on, so that an executor needs no table
+    of ranks x chunks:
+    `data_dependency`: the step that last wrote `chunk` on `src` (rule 1); NEVER if held from the start.
+    `buffer_dependency`: the step (this one included) in which `dst` last sent `chunk` (rule 4); NEVER if there is
+    none, or if that send must have arrived before this transfer could start, which `verify` checks.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: Bools
+    channel: Ints
+    data_dependency: Ints
+    buffer_dependency: Ints
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        columns = (getattr(self, name).tolist() for name in Transfer._fields)
+        return map(Transfer._make, zip(*columns, strict=True))
+
+    def reach(self, index: int) -> int:
+        """How many steps back its transfers wait for, at most, if this is step number `index`."""
+        earliest = (
+            column[column != NEVER].min(initial=index) for column in (self.data_dependency, self.buffer_dependency)
+        )
+        return index - int(min(earliest))
+
+
+class Steps(ABC, Sequence[Step]):
+    """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
+
+    @property
+    @abstractmethod
+    def lookback(self) -> int:
+        """How many steps back `data_dependency` and `buffer_dependency` point at most; what an executor must keep."""
+
+    @property
+    def num_transfers(self) -> int:
+        """How many transfers all steps have together."""
+        return sum(len(self.step(index)) for index in range(len(self)))
+
+    @property
+    def num_channels(self) -> int:
+        """The numbers of their channels are below this."""
+        return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
+
+    @abstractmethod
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
+
+    @abstractmethod
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        """The last step in which `rank` sends `chunk`, elementwise.
+
+        NEVER if there is none, or if a later write to the chunk cannot but follow that send's arrival.
+        """
+
+    @abstractmethod
+    def step(self, index: int) -> Step:
+        """Step number `index`, 0 <= index < len(self)."""
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        if isinstance(index, slice):
+            return [self.step(i) for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"step {index} of {len(self)}")
+        return self.step(index)
