@@ -31,6 +31,11 @@ from ringsim.text_table import WIDTH, wrap_text
 @schedule_options
 @network_options
 @size_option
+@click.option(
+    "--in-order",
+    is_flag=True,
+    help="Each rank waits for one thing at a time and applies all it receives in step order, as our ranks on Gloo do.",
+)
 @click.option("--per-rank", is_flag=True, help="A table says what each rank did with its time.")
 @click.option("--trace", type=OUTPUT, help="All transfers are written to this file, for ui.perfetto.dev.")
 @wide_option
@@ -39,6 +44,7 @@ def simulate(
     schedule: Schedule,
     network: AnyNetwork,
     size: int,
+    in_order: bool,
     per_rank: bool,
     trace: Path | None,
     wide: bool,
@@ -50,8 +56,9 @@ def simulate(
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
-        explanation = None if too_large else explain(schedule, network, size, progress.update)
-        result = summarise(schedule, network, size, explanation, progress.update) | {"not_explained": too_large}
+        explanation = None if too_large else explain(schedule, network, size, progress.update, in_order=in_order)
+        result = summarise(schedule, network, size, explanation, progress.update, in_order=in_order)
+    result["not_explained"] = too_large
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
     parts = [describe(result, explanation, width)]
