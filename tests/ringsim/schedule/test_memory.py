@@ -68,7 +68,7 @@ def test_proofs_and_histories_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         verify(ring)
     with pytest.raises(ValueError, match="when each chunk of each rank was written and sent: would take 16 MiB"):
         predict_time(hierarchical, Network(1e-6, 1e9), 2**20)
-    with pytest.raises(ValueError, match=r"its last 1,025 steps: would take 1\.0 MiB"):
+    with pytest.raises(ValueError, match=r"its last 1,025 steps: would take 1\.00\d MiB"):
         predict_time(trains, Network(1e-6, 1e9), 2**20)
 
 
