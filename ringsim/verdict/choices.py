@@ -30,8 +30,8 @@ CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 class AlgorithmChoice:
     """The fastest algorithm for an all_reduce of one size.
 
-    times_s: predicted, of a call with each algorithm that is simulated soon, the fastest first. gain: how many times as fast
-    as the ring it is, with its interval. least_gain: what counts as a gain at all.
+    times_s: predicted, of a call with each algorithm that is soon simulated, the fastest first. gain: how many times as
+    fast as the ring it is, with its interval. least_gain: what counts as a gain at all.
     """
 
     size_bytes: int

@@ -103,7 +103,7 @@ def test_what_is_sent_at_once_lies_in_several_threads() -> None:
 
 
 def test_what_never_happens_is_left_out() -> None:
-    """Nothing leaves rank 0: four of six are sent and applied; in order, only those that rank 0 does not come before."""
+    """Nothing leaves rank 0: four of six are sent and applied; in order, only those rank 0 does not come before."""
     failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink = "host0.nic0.out"\n'
     timeline = simulate(build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000)
     assert sum(map(math.isfinite, timeline.applied_s)) == 4
