@@ -3,7 +3,7 @@
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -94,6 +94,10 @@ class Steps(ABC, Sequence[Step]):
     def num_channels(self) -> int:
         """The numbers of their channels are below this."""
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
+
+    def patterns(self) -> Iterable[Step]:
+        """Steps that send on all connections that any step sends on; who knows fewer of them than all overrides it."""
+        return self
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:

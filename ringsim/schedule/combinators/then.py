@@ -1,6 +1,7 @@
 """`then`: one schedule after another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -63,6 +64,9 @@ class ThenSteps(Steps):
     @property
     def num_channels(self) -> int:
         return max(self._first.num_channels, self._second.num_channels)
+
+    def patterns(self) -> Iterator[Step]:
+        return chain(self._first.patterns(), self._second.patterns())
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)

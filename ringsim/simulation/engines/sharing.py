@@ -25,7 +25,7 @@ def used_connections(schedule: Schedule) -> Ends:
     num_ranks = schedule.num_ranks
     seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
     known = [np.empty(0, dtype=np.int64)]
-    for step in schedule.steps:
+    for step in schedule.steps.patterns():
         columns = step.src, step.dst, step.channel
         key = id(step.src), id(step.dst), id(step.channel)
         if key in seen:
