@@ -19,6 +19,8 @@ Several rings at once, in segments, and Gloo's are in `rings`; the ring cut open
 with ring arithmetic.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, require_count, then
@@ -100,9 +102,8 @@ class RingSteps(Steps):
     def num_channels(self) -> int:
         return 1
 
-    @property
-    def only_peer(self) -> Ints | None:
-        return self._dst
+    def patterns(self) -> Sequence[Step]:
+        return self[:1]  # all steps go to the same neighbours
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         # What a rank receives in a step is what its neighbour sends: one place further behind.

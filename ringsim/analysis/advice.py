@@ -9,9 +9,9 @@ from typing import Any
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
-from ringsim.simulation import predict_time
+from ringsim.simulation import predict_time, shares
 
-MAX_TRANSFERS = 2**18  # of a schedule on a network where ranks share things: a second or so
+MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or so
 MAX_TRANSFERS_UNSHARED = 2**21
 SEGMENTS = 4
 
@@ -98,7 +98,7 @@ def _by(
 ) -> Alternative:
     """Another algorithm; not built if it would have too many transfers."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-    if estimate > _limit(network):
+    if estimate > (MAX_TRANSFERS_UNSHARED if isinstance(network, Network) else MAX_TRANSFERS):
         return Alternative(name, None, f"about {format_count(estimate)} transfers")
     return Alternative(name, *_timed(partial(make, name), network, size_bytes))
 
@@ -120,17 +120,14 @@ def other_algorithms(schedule: Schedule, size_bytes: int) -> Iterator[str]:
             yield name
 
 
-def _limit(network: AnyNetwork) -> int:
-    return MAX_TRANSFERS_UNSHARED if isinstance(network, Network) else MAX_TRANSFERS
-
-
 def _timed(make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int) -> tuple[float | None, str]:
     """The time, or why there is none."""
     try:
         schedule = make()
     except (ValueError, ScheduleError) as error:
         return None, " ".join(str(error).split())
-    if schedule.num_transfers > _limit(network):
+    is_shared = shares(schedule, network.topology(schedule.num_ranks))
+    if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
         return None, f"{schedule.num_transfers:,} transfers"
     return predict_time(schedule, network, size_bytes), ""
 

@@ -132,7 +132,7 @@ def schedule_options(command: Command) -> Command:
 def networks_options(command: Command) -> Command:
     """Adds the options of networks; the command gets `networks`, from their names as the user gave them.
 
-    Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all pairs of ranks are alike.
+    Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all ranks are alike.
     """
 
     @click.option(
@@ -140,20 +140,37 @@ def networks_options(command: Command) -> Command:
         "names",
         type=NETWORK,
         multiple=True,
-        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
+        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next four options.",
     )
     @click.option("--latency", type=TIME, default="10us", help="A message takes so long beside its bytes.")
-    @click.option("--bandwidth", type=RATE, default="1.25GB/s", help="A link has this rate; 10Gbit/s is the same.")
+    @click.option(
+        "--bandwidth",
+        type=RATE,
+        default="1.25GB/s",
+        help="A rank sends and receives at this rate; 10Gbit/s is the same.",
+    )
     @click.option("--reduce-bandwidth", type=RATE, help="A rank adds at this rate; without it reducing takes no time.")
+    @click.option(
+        "--private-links",
+        is_flag=True,
+        help="Each pair of ranks has a link of its own at --bandwidth, instead of each rank one port.",
+    )
     @wraps(command)
     def with_networks(
-        *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
+        *,
+        names: tuple[str, ...],
+        latency: float,
+        bandwidth: float,
+        reduce_bandwidth: float | None,
+        private_links: bool,
+        **rest: Any,
     ) -> None:
         if names:
-            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
+            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth", "private_links")
             networks: dict[str, AnyNetwork] = {name: load_simulated(name) for name in names}
         else:
-            networks = {"uniform": Network(latency, bandwidth, reduce_bandwidth or math.inf)}
+            rates = bandwidth, reduce_bandwidth or math.inf
+            networks = {"uniform": Network(latency, *rates, private_links=private_links)}
         command(networks=networks, **rest)
 
     return with_networks

@@ -1,7 +1,6 @@
 """A sweep from its options or from the file of one that was interrupted, and what is kept if it is interrupted."""
 
 import json
-import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +53,8 @@ def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRu
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
     """The network of that name, which must be as it was when the sweep began."""
-    if facts.keys() == {field.name for field in fields(Network)}:
-        return Network(**{key: math.inf if value is None else value for key, value in facts.items()})
+    if facts.keys() | {"private_links"} == {field.name for field in fields(Network)}:
+        return Network.from_dict(facts)
     cluster = load_simulated(name)
     if json.loads(json.dumps(cluster.as_dict())) != facts:
         raise ValueError(f"network {name}: is another than when the sweep began: restore it, or sweep anew")

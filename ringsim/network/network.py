@@ -1,7 +1,9 @@
 """`Network`: what sending and reducing cost on a topology where all pairs of ranks are alike."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 
@@ -10,19 +12,23 @@ from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Reso
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Every pair of ranks has a link of its own, all alike; nothing is shared.
+    """Every rank has one full-duplex port, as a host with one NIC has, and all ports and pairs of ranks are alike.
 
-    A message of m bytes holds its link for `gap_s + m / bandwidth_bytes_per_s`, arrives `latency_s`
-    after that, and is then applied, which takes `receive_overhead_s` of the receiving rank, and if it is reduced
-    `m / reduce_bytes_per_s` more.
+    A message of m bytes takes `gap_s + m / rate`, arrives `latency_s` after that, and is then applied, which takes
+    `receive_overhead_s` of the receiving rank, and if it is reduced `m / reduce_bytes_per_s` more. Its rate is
+    `bandwidth_bytes_per_s`, which it shares with all that its sender sends and its receiver receives meanwhile: the
+    single-port model of Hockney 1994 and LogGP (Alexandrov et al. 1995).
 
     latency_s: from the last byte's leaving to the receiver's having it. Pipelines: many messages can be on the way.
-    bandwidth_bytes_per_s: of one link, in each direction.
+    bandwidth_bytes_per_s: of a port, in each direction.
     reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
-    gap_s: per message; does not pipeline, it spaces the messages of a pair (LogGP's g).
+    gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
     receive_overhead_s: per message; spaces what a rank applies (LogGP's o, at the receiver).
+    private_links: every pair of ranks has a link of that bandwidth of its own, and no ports limit anything: a fully
+    connected topology, in which a rank that sends to many at once sends faster than any one link.
 
-    Raises ValueError for a value that is negative or not a number, or a rate that is zero.
+    Raises ValueError for a value that is negative or not a number, a rate that is zero, or private_links that
+    is no bool.
 
         >>> from ringsim import Network, predict_time, ring_all_reduce
         >>> network = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -35,19 +41,22 @@ class Network:
     reduce_bytes_per_s: float = math.inf
     gap_s: float = 0.0
     receive_overhead_s: float = 0.0
+    private_links: bool = False
 
     def __repr__(self) -> str:
         given = [field for field in fields(self) if getattr(self, field.name) != field.default]
         return f"Network({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_per_s"):
+        for name, value in asdict(self).items():
+            if name == "private_links":
+                if not isinstance(value, bool):
+                    raise ValueError(f"private_links {value!r}: must be True or False")
+            elif name.endswith("_per_s"):
                 if not value > 0:
-                    raise ValueError(f"{field.name} {value}: must be greater than 0")
+                    raise ValueError(f"{name} {value}: must be greater than 0")
             elif not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{field.name} {value}: must be finite and not negative")
+                raise ValueError(f"{name} {value}: must be finite and not negative")
 
     def topology(self, num_ranks: int) -> Topology:
         """What the engines see of it."""
@@ -57,14 +66,22 @@ class Network:
         """The fields for JSON; an infinite rate becomes None."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, float | None]) -> Self:
+        """The network of which this is `as_dict`; older versions had private links only, and did not name them."""
+        values: dict[str, Any] = {name: math.inf if value is None else value for name, value in fields.items()}
+        return cls(**{"private_links": True, **values})
+
 
 class _Uniform(Topology):
-    """No resources: each pair is limited by its own link alone."""
+    """Two ports for each rank, out and in; or none, where each pair is limited by its own link alone."""
 
     def __init__(self, network: Network, num_ranks: int) -> None:
         self._network = network
         self.num_ranks = num_ranks
-        self.resources = Resources.none()
+        rate = network.bandwidth_bytes_per_s
+        self._has_ports = not network.private_links and math.isfinite(rate)
+        self.resources = _ports(num_ranks, rate) if self._has_ports else Resources.none()
         self.jitter = None
         self.processors = Processors(
             send_overhead_s=_same(network.gap_s, num_ranks),
@@ -74,13 +91,21 @@ class _Uniform(Topology):
             copy_bytes_per_s=_same(math.inf, num_ranks),
         )
 
-    def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  all pairs are alike
+    def paths(self, src: Ints, dst: Ints) -> Paths:
+        used = [src, self.num_ranks + dst] if self._has_ports else []
+        resource = np.array(used, dtype=np.int64).reshape(len(used), len(src)).T
         return Paths(
             latency_s=_same(self._network.latency_s, len(src)),
-            bytes_per_s=_same(self._network.bandwidth_bytes_per_s, len(src)),
-            resource=np.empty((len(src), 0), dtype=np.int64),
-            use_per_byte=np.empty((len(src), 0)),
+            bytes_per_s=_same(math.inf if used else self._network.bandwidth_bytes_per_s, len(src)),
+            resource=resource,
+            use_per_byte=np.ones(resource.shape),
         )
+
+
+def _ports(num_ranks: int, bytes_per_s: float) -> Resources:
+    """First what goes out of each rank, then what comes in."""
+    names = tuple(f"rank{rank}.{way}" for way in ("out", "in") for rank in range(num_ranks))
+    return Resources(names, np.full(len(names), bytes_per_s), np.full(len(names), np.inf))
 
 
 def _same(value: float, length: int) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any
 from ringsim.analysis import Explanation, algbw_bytes_per_s, busbw_bytes_per_s, format_stall
 from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
-from ringsim.report.network_table import above_a_link, own_links_note
+from ringsim.report.network_table import above_a_link, uniform_note
 from ringsim.schedule import Schedule
 from ringsim.simulation import OnProgress, closed_form_of, ignore_progress, predict_time
 from ringsim.text_table import WIDTH, align_columns
@@ -63,7 +63,7 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
     rows = [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     if explanation:
         rows += lines(explanation)
-    if note := own_links_note(result["network"]):
+    if note := uniform_note(result["network"]):
         rows.append(("network", note))
     if explanation and explanation.stall:
         first, *others = format_stall(explanation.stall)

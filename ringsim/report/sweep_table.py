@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
-from ringsim.report.network_table import above_a_link, describe_network, own_links_note
+from ringsim.report.network_table import above_a_link, describe_network, uniform_note
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
@@ -58,14 +58,14 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def _notes(sweep: Sweep, network: str) -> list[str]:
-    """What to know of a network whose links nobody shares, and which algorithms exceed a link's rate because of it."""
+    """What a uniform network is, and which algorithms exceed a link's rate where links are private."""
     facts = sweep.networks[network]
     reasons: dict[str, str] = {}
     for cell in sweep.cells:
         if cell.network == network and (why := above_a_link(facts, cell.busbw_bytes_per_s)):
             reasons[cell.algorithm] = why
     busbw = [f"busbw of {', '.join(reasons)}: {next(iter(reasons.values()))}"] if reasons else []
-    return [note for note in (own_links_note(facts), *busbw) if note]
+    return [note for note in (uniform_note(facts), *busbw) if note]
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:

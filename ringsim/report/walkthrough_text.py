@@ -29,7 +29,10 @@ def format_walkthrough(
     blocks.append(_block("How much that is", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice)))
     blocks.append(
-        _block("What would help most, by simulation", _advice(advice, is_uniform=isinstance(network, Network)))
+        _block(
+            "What would help most, by simulation",
+            _advice(advice, has_private_links=isinstance(network, Network) and network.private_links),
+        )
     )
     return "\n\n".join(blocks)
 
@@ -80,11 +83,12 @@ def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
     yield from align_columns(rows)
 
 
-def _advice(advice: Advice, *, is_uniform: bool) -> Iterator[str]:
-    if is_uniform:
+def _advice(advice: Advice, *, has_private_links: bool) -> Iterator[str]:
+    if has_private_links:
         yield (
-            "Every pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
-            "once uses several links, where a ring uses one. Where a rank has one NIC (--network) that gain is gone."
+            "Each pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
+            "once uses several links, where a ring uses one. Where a rank has one port, without --private-links, that "
+            "gain is gone."
         )
     yield from _alternatives(advice)
 

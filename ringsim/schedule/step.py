@@ -3,7 +3,7 @@
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -95,14 +95,9 @@ class Steps(ABC, Sequence[Step]):
         """The numbers of their channels are below this."""
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
-    @property
-    def only_peer(self) -> Ints | None:
-        """(num_ranks,): the rank that each rank sends to, if that is known to be one, as in a ring; None otherwise.
-
-        Each rank then also receives from one rank, all on channel 0, and one chunk a step at most. An executor need not
-        look at all steps to know that, nor keep something for each chunk of each rank.
-        """
-        return None
+    def patterns(self) -> Iterable[Step]:
+        """Steps of which each other one sends on the connections of one, and no more often; by default all of them."""
+        return self
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:

@@ -1,17 +1,20 @@
 """`closed_form_s`: the time of an algorithm as a formula, to hold the simulator against.
 
 The textbook counts rounds, in each of which a rank sends one message and receives one. The formulas here say what
-the rule of execution (see `schedule`) gives on a `Network`, where every pair of ranks has a link of its own:
+the rule of execution (see `schedule`) gives on a `Network`:
 
-- a rank sends on several channels at once, and applies what comes on several connections at once;
+- a rank sends on several channels at once, which share its port, and applies what comes on several connections at once;
 - steps are no barrier, and where a round moves several chunks one travels while another is applied.
 
 Where a round is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta =
-1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. Where ranks execute in order (see
-`simulate`) some algorithms take longer, and have other formulas. None are given for double trees, for
-halving-doubling and the gathering of recursive doubling where ranks fold, and for two rings between two ranks; and for
-halving-doubling, the gathering of recursive doubling and algorithms of two levels only for execution in order: what
-the rule permits is faster there, since the next round begins before the last one has ended.
+1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs.
+
+There is none where messages meet at a port at times that depend on latency and overheads: for double trees, for two
+levels, and, but for the broadcast of a binomial tree, where exchanges and trees have a number of ranks that is not a
+power of two. Where ranks execute in order (see `simulate`) some algorithms have other formulas: two rings have one only
+if applying takes no time, and recursive halving and doubling of chunks have one only in order, since otherwise the next
+round begins before the last one has ended. `tests/ringsim/simulation/test_star.py` holds most of these against
+what their bytes alone take. The formulas hold for private links, too, where messages to several ranks share nothing.
 """
 
 from collections.abc import Callable
@@ -26,11 +29,22 @@ from ringsim.schedule import Collective, Schedule, Transfer
 
 
 class _Hop(NamedTuple):
-    """One chunk from rank to rank: `send_s` on the link, and `apply_s` of the receiver when it has come."""
+    """One chunk from rank to rank: overhead and bytes of sending, and `apply_s` of the receiver when it has come."""
 
-    send_s: float
+    overhead_s: float
+    bytes_s: float
     latency_s: float
     apply_s: float
+    has_ports: bool
+
+    @property
+    def send_s(self) -> float:
+        """What sending takes if nothing else is sent."""
+        return self.overhead_s + self.bytes_s
+
+    def together_s(self, num_messages: int) -> float:
+        """What it takes if so many are sent at once from a rank, or to one, on channels of their own."""
+        return self.overhead_s + self.bytes_s * (num_messages if self.has_ports else 1)
 
     @property
     def whole_s(self) -> float:
@@ -44,6 +58,7 @@ class _Hop(NamedTuple):
 
 
 _OneKind = Callable[[int, _Hop], float]  # of the number of ranks, at least 2, and the hop of one chunk
+_Condition = Callable[[int, _Hop], bool]
 _TwoKinds = Callable[[int, _Hop, _Hop], float | None]  # likewise, the hop where chunks are added and where copied
 
 
@@ -67,8 +82,8 @@ def closed_form_s(
 
     in_order: as of `simulate`.
 
-    Exact where the number of chunks divides the size; otherwise it lies, as the simulated time does, between the values
-    at the next smaller and the next larger size that it divides.
+    Exact where the number of chunks divides the size. Otherwise it lies between the values at the next smaller and the
+    next larger size that it divides, as the simulated time does unless chunks of unlike sizes meet at a port.
 
         >>> from ringsim import Collective, Network, closed_form_s
         >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
@@ -80,10 +95,11 @@ def closed_form_s(
     if num_ranks == 1:
         return 0.0
     chunk_bytes = size_bytes / (formula.chunks_per_rank * num_ranks or 1)
-    send_s = network.gap_s + chunk_bytes / network.bandwidth_bytes_per_s
+    sending = network.gap_s, chunk_bytes / network.bandwidth_bytes_per_s, network.latency_s
     copy_s = network.receive_overhead_s
     add_s = copy_s + chunk_bytes / network.reduce_bytes_per_s
-    return formula.time_s(num_ranks, _Hop(send_s, network.latency_s, add_s), _Hop(send_s, network.latency_s, copy_s))
+    add, copy = (_Hop(*sending, apply_s, not network.private_links) for apply_s in (add_s, copy_s))
+    return formula.time_s(num_ranks, add, copy)
 
 
 def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, in_order: bool = False) -> float | None:
@@ -119,8 +135,17 @@ def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
     return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
 
 
-def _if_power_of_two(time_s: _TwoKinds) -> _TwoKinds:
-    return lambda num_ranks, add, copy: None if num_ranks & (num_ranks - 1) else time_s(num_ranks, add, copy)
+def _if(holds: _Condition, time_s: _TwoKinds) -> _TwoKinds:
+    return lambda num_ranks, add, copy: time_s(num_ranks, add, copy) if holds(num_ranks, add) else None
+
+
+def _is_power_of_two(num_ranks: int, _: _Hop) -> bool:
+    return not num_ranks & (num_ranks - 1)
+
+
+def _is_plain(shape: Callable[[int], tuple[int, int]]) -> _Condition:
+    """Whether one of two levels is a single rank, so that the other is a plain ring."""
+    return lambda num_ranks, _: min(shape(num_ranks)) == 1
 
 
 def _rounds(num_ranks: int, hop: _Hop) -> float:
@@ -167,22 +192,31 @@ def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 
 
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
-    """Half of two rings at once, on links of their own, in order; c = S/(2n), n > 2.
+    """Half of two rings at once: (n-1)(alpha + 2c beta), c = S/(2n), as two messages of each round share a port.
 
-    A rank then applies the chunks of both in turn, which is all that they share: if that takes longer than a hop it
-    sets the pace. Derived here.
+    On private links (n-1)(alpha + c beta) for n > 2; between two ranks both rings have one link only. In order, if
+    applying takes no time; else a rank applies one chunk after the other, and the next two do not leave together.
+    Derived here.
     """
-    return hop.whole_s + hop.apply_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.apply_s)
+    return (num_ranks - 1) * (hop.together_s(2) + hop.latency_s + hop.apply_s)
 
 
-def _two_rings_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """Both halves of two rings at once, in order; the second half's chunks are waited for one by one."""
-    return _two_rings(num_ranks, add) + (num_ranks - 1) * max(copy.whole_s, 2 * copy.apply_s)
+def _have_links(num_ranks: int, hop: _Hop) -> bool:
+    return hop.has_ports or num_ranks > 2
 
 
-def _if_links_differ(time_s: _TwoKinds) -> _TwoKinds:
-    """Between two ranks two rings have one link only, which they share."""
-    return lambda num_ranks, add, copy: None if num_ranks == 2 else time_s(num_ranks, add, copy)
+def _have_links_and_time(num_ranks: int, hop: _Hop) -> bool:
+    return _have_links(num_ranks, hop) and not hop.apply_s
+
+
+def _two_rings_if(holds: _Condition) -> dict[tuple[Collective, str], _Formula]:
+    names = "bidirectional_ring", "multi_ring"
+    all_reduce = _Formula(2, _if(holds, _one_after_the_other(_two_rings, _two_rings)))
+    reduce_scatter = _Formula(2, _if(holds, _adding(_two_rings)))
+    all_gather = _Formula(2, lambda n, _, copy: _two_rings(n, copy) if holds(n, copy) else None)
+    kinds = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    formulas = zip(kinds, (all_reduce, reduce_scatter, all_gather), strict=True)
+    return {(kind, name): formula for kind, formula in formulas for name in names}
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:
@@ -195,19 +229,12 @@ def _exchange(num_ranks: int, hop: _Hop) -> float:
     return rounds * hop.whole_s + (num_ranks - 1 - rounds) * hop.gap_s
 
 
-def _recursive_doubling(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """log2(n)(alpha + S beta + S gamma) for n a power of two (Thakur, Rabenseifner and Gropp 2005, section 4.5).
+def _whole_rounds(num_ranks: int, hop: _Hop) -> float:
+    """log2(n)(alpha + S beta + S gamma), n a power of two: recursive doubling, and up a binomial tree.
 
-    For others there are d = floor(log2(n)) rounds between the fold and its undoing. What is folded in crosses d links
-    until the last rank has it, but only as many as f - 1 has bits to the last of the f ranks that hand the result on;
-    in the other rounds such a path waits for its rank's own send, not for the latency. Derived here.
+    Thakur, Rabenseifner and Gropp 2005, section 4.5; Chan et al. 2007.
     """
-    rounds = num_ranks.bit_length() - 1
-    num_folded = num_ranks - (1 << rounds)
-    if not num_folded:
-        return rounds * add.whole_s
-    crossed = (num_folded - 1).bit_length() * add.latency_s + copy.whole_s
-    return add.whole_s + rounds * (add.send_s + add.apply_s) + max(rounds * add.latency_s, crossed)
+    return (num_ranks.bit_length() - 1) * hop.whole_s
 
 
 def _tree_down(num_ranks: int, hop: _Hop) -> float:
@@ -224,103 +251,58 @@ def _tree_down(num_ranks: int, hop: _Hop) -> float:
     return hop.send_s + max(beyond_s, (half.bit_length() - 1) * hop.whole_s)
 
 
-def _tree_up(num_ranks: int, hop: _Hop) -> float:
-    """ceil(log2(n)) hops, c = S (Chan et al. 2007), if n is a power of two; else the last is only the root's adding.
-
-    That is since the last rank to send to the root has fewer below it than the root has added up by then. Any n.
-    """
-    whole_rounds_s = (num_ranks.bit_length() - 1) * hop.whole_s
-    return whole_rounds_s + hop.apply_s if num_ranks & (num_ranks - 1) else whole_rounds_s
-
-
 def _at_once(num_ranks: int, hop: _Hop) -> float:
-    """One message on every link, and n - 1 applied one after another: alpha + c beta, then gamma n - 1 times. Any n.
+    """All n - 1 messages to a rank at once: alpha + (n-1) c beta, then gamma n - 1 times. Any n.
 
     They are applied so where all are added to the same chunk; in order, always. c = S/n if ranks exchange shares, c = S
-    if they exchange or send to rank 0 all they have. Derived here.
+    if they exchange or send to rank 0 all they have. On private links c beta once. Derived here.
     """
-    return hop.send_s + hop.latency_s + (num_ranks - 1) * hop.apply_s
+    return hop.together_s(num_ranks - 1) + hop.latency_s + (num_ranks - 1) * hop.apply_s
 
 
-def _one_hop(num_ranks: int, hop: _Hop) -> float:  # noqa: ARG001  the same for any number of ranks
-    """A rank to all the others at once, c = S; or all to all, each chunk on its own, c = S/n. Any n."""
-    return hop.whole_s
+def _from_one(num_ranks: int, hop: _Hop) -> float:
+    """A rank to all the others at once: alpha + (n-1) c beta, c = S; on private links c beta once. Any n.
 
-
-def _levels(shape: Callable[[int], tuple[int, int]]) -> _TwoKinds:
-    return lambda num_ranks, add, copy: _two_levels(*shape(num_ranks), add, copy)
-
-
-def _two_levels(num_groups: int, group_size: int, add: _Hop, copy: _Hop) -> float:
-    """A train of h chunks round each of the h groups of m, a ring across, a train within again; c = S/n. Any n.
-
-    With every round one message it would be 2(m-1)(alpha + S/m beta) + 2(h-1)(alpha + S/n beta) and the adding. The
-    train back does not set out as a whole: the last chunk to come from the ring is the last to leave. The others come
-    before it by up to a message's way, less where links make them queue behind it; by so much less than the train is
-    long it is `late`. Derived here.
+    Also all to all, each chunk on its own, c = S/n.
     """
-    across = _rounds(num_groups, add) + _rounds(num_groups, copy)
-    if group_size == 1:
-        return across
-    back = copy.whole_s + (group_size - 2) * max(copy.whole_s, num_groups * copy.gap_s)
-    late = max(
-        0.0,
-        (num_groups - 1) * copy.gap_s - copy.send_s - copy.latency_s,
-        (num_groups - 2) * max(0.0, copy.send_s - copy.latency_s - copy.apply_s)
-        + max(0.0, copy.send_s - copy.latency_s - add.apply_s),
-    )
-    return _train(group_size - 1, num_groups, add) + across + back + late
+    return hop.together_s(num_ranks - 1) + hop.latency_s + hop.apply_s
 
 
-_HALVES = _one_after_the_other(_rounds, _rounds)
+_RING_THERE_AND_BACK = _one_after_the_other(_rounds, _rounds)
+_EXCHANGE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_exchange, _exchange))
+_TREE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_whole_rounds, _tree_down))
 
-_PERMITTED = {
-    (Collective.ALL_REDUCE, "ring"): _Formula(1, _HALVES),
+_PERMITTED = _two_rings_if(_have_links) | {
+    (Collective.ALL_REDUCE, "ring"): _Formula(1, _RING_THERE_AND_BACK),
     (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_all_reduce),
-    (Collective.ALL_REDUCE, "bidirectional_ring"): _Formula(2, _if_links_differ(_HALVES)),
-    (Collective.ALL_REDUCE, "multi_ring"): _Formula(2, _if_links_differ(_HALVES)),
-    (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _recursive_doubling),
-    (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _one_after_the_other(_tree_up, _tree_down)),
+    (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
+    (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _TREE_THERE_AND_BACK),
     (Collective.ALL_REDUCE, "direct"): _Formula(0, _adding(_at_once)),
-    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _one_hop)),
-    (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _one_hop)),
-    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _HALVES),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _from_one)),
+    (Collective.ALL_REDUCE, "torus"): _Formula(1, _if(_is_plain(torus_of), _RING_THERE_AND_BACK)),
+    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _if(_is_plain(hosts_of), _RING_THERE_AND_BACK)),
+    (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _from_one)),
+    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _one_after_the_other(_rounds, _rounds)),
     (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _adding(_rounds)),
-    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _Formula(2, _if_links_differ(_adding(_rounds))),
-    (Collective.REDUCE_SCATTER, "multi_ring"): _Formula(2, _if_links_differ(_adding(_rounds))),
     (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _adding(_at_once)),
     (Collective.ALL_GATHER, "ring"): _Formula(1, _copying(_rounds)),
     (Collective.ALL_GATHER, "gloo_ring"): _Formula(2, _copying(_two_pieces)),
-    (Collective.ALL_GATHER, "bidirectional_ring"): _Formula(2, _if_links_differ(_copying(_rounds))),
-    (Collective.ALL_GATHER, "multi_ring"): _Formula(2, _if_links_differ(_copying(_rounds))),
-    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_one_hop)),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_from_one)),
     (Collective.BROADCAST, "ring"): _Formula(4, _copying(_wave)),
     (Collective.BROADCAST, "binomial_tree"): _Formula(0, _copying(_tree_down)),
-    (Collective.BROADCAST, "direct"): _Formula(0, _copying(_one_hop)),
+    (Collective.BROADCAST, "direct"): _Formula(0, _copying(_from_one)),
     (Collective.REDUCE, "ring"): _Formula(4, _adding(_wave)),
-    (Collective.REDUCE, "binomial_tree"): _Formula(0, _adding(_tree_up)),
+    (Collective.REDUCE, "binomial_tree"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
     (Collective.REDUCE, "direct"): _Formula(0, _adding(_at_once)),
 }
 
-_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce))
-_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings)))
-_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings)))
-
-_IN_ORDER = _PERMITTED | {
-    (Collective.ALL_REDUCE, "bidirectional_ring"): _TWO_ALL_REDUCES,
-    (Collective.ALL_REDUCE, "multi_ring"): _TWO_ALL_REDUCES,
-    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(
-        1, _if_power_of_two(_one_after_the_other(_exchange, _exchange))
-    ),
+_IN_ORDER = {
+    **_PERMITTED,
+    **_two_rings_if(_have_links_and_time),
+    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(1, _EXCHANGE_THERE_AND_BACK),
     (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
-    (Collective.ALL_REDUCE, "torus"): _Formula(1, _levels(torus_of)),
-    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _levels(hosts_of)),
-    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _TWO_REDUCE_SCATTERS,
-    (Collective.REDUCE_SCATTER, "multi_ring"): _TWO_REDUCE_SCATTERS,
-    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if_power_of_two(_adding(_exchange))),
-    (Collective.ALL_GATHER, "bidirectional_ring"): _TWO_ALL_GATHERS,
-    (Collective.ALL_GATHER, "multi_ring"): _TWO_ALL_GATHERS,
-    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
-    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
+    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _adding(_exchange))),
+    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
+    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
     (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
 }

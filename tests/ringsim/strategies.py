@@ -44,7 +44,7 @@ def build_key(key: tuple[Collective, str], num_ranks: int) -> Schedule:
     return build(*key, num_ranks)
 
 
-def networks() -> st.SearchStrategy[Network]:
+def networks(private_links: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Network]:
     """Uniform networks; for chunks of a few bytes latency, overheads, sending and reducing cost about the same."""
     cost_s, bytes_per_s = st.floats(0, 10), st.floats(0.1, 10)
     return st.builds(
@@ -54,4 +54,10 @@ def networks() -> st.SearchStrategy[Network]:
         reduce_bytes_per_s=bytes_per_s | st.just(math.inf),
         gap_s=cost_s,
         receive_overhead_s=cost_s,
+        private_links=st.booleans() if private_links is None else private_links,
     )
+
+
+def private_networks() -> st.SearchStrategy[Network]:
+    """Those on which nothing is shared, whatever the schedule."""
+    return networks(st.just(True))

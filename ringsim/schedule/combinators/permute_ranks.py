@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,10 +53,8 @@ class PermutedSteps(DerivedSteps):
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])
 
-    @property
-    def only_peer(self) -> Ints | None:
-        peer = self._steps.only_peer
-        return None if peer is None else self._relabelled(peer)[self._old_rank]
+    def patterns(self) -> Iterator[Step]:
+        return map(self._permuted, self._steps.patterns())
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
@@ -65,6 +63,8 @@ class PermutedSteps(DerivedSteps):
         return self._steps.last_send(self._old_rank[rank], self._old_chunk[chunk])
 
     def step(self, index: int) -> Step:
-        step = self._steps.step(index)
+        return self._permuted(self._steps.step(index))
+
+    def _permuted(self, step: Step) -> Step:
         src, dst = self._relabelled(step.src), self._relabelled(step.dst)
         return replace(step, src=src, dst=dst, chunk=self._new_chunk[step.chunk])

@@ -1,5 +1,6 @@
 """`split`: every chunk in segments that follow one another like a train."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +48,9 @@ class SplitSteps(DerivedSteps):
     @property
     def num_transfers(self) -> int:
         return self._steps.num_transfers * self._pieces
+
+    def patterns(self) -> Iterable[Step]:
+        return self._steps.patterns()
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._number(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)

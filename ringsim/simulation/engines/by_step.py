@@ -18,6 +18,7 @@ from ringsim.network import Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value
 from ringsim.simulation.engines.numbers import Numbers, TimesByNumber
 from ringsim.simulation.engines.past import Past, PastOfChunks, PastOfRanks
+from ringsim.simulation.engines.sharing import is_a_ring
 from ringsim.simulation.engines.step_pattern import Cost, StepPattern, in_turn, of_chunk, one_if_same
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 
@@ -84,8 +85,7 @@ class _Engine:
             schedule.num_ranks
         )  # channel 0 of a rank, which most schedules have alone, has its number
         self._busy_until = TimesByNumber()
-        one_connection = schedule.steps.only_peer is not None
-        self._past: Past = PastOfRanks(schedule) if one_connection else PastOfChunks(schedule, in_order)
+        self._past: Past = PastOfRanks(schedule) if is_a_ring(schedule) else PastOfChunks(schedule, in_order)
         self._patterns: dict[tuple[int, int, int], StepPattern] = {}
 
     @property

@@ -20,12 +20,20 @@ def shares(schedule: Schedule, topology: Topology) -> bool:
     return bool((connections_of(used_connections(schedule), topology).use > 0).any())
 
 
+def is_a_ring(schedule: Schedule) -> bool:
+    """Whether each rank has one connection out and one in at most, and one transfer a step on each."""
+    ends = used_connections(schedule)
+    if min(len(np.unique(ends.src)), len(np.unique(ends.dst))) < len(ends.src):
+        return False
+    return all(len(np.unique(step.src)) == len(step) for step in schedule.steps.patterns())
+
+
 def used_connections(schedule: Schedule) -> Ends:
     """Those that some transfer is sent on, each once, in order, without keeping all transfers."""
     num_ranks = schedule.num_ranks
     seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
     known = [np.empty(0, dtype=np.int64)]
-    for step in schedule.steps:
+    for step in schedule.steps.patterns():
         columns = step.src, step.dst, step.channel
         key = id(step.src), id(step.dst), id(step.channel)
         if key in seen:

@@ -67,7 +67,7 @@ def test_proofs_and_histories_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match="all_reduce ring over 64 ranks: its proof: would take 4 MiB"):
         verify(ring)
     with pytest.raises(ValueError, match="when each chunk of each rank was written and sent: would take 16 MiB"):
-        predict_time(hierarchical, Network(1e-6, 1e9), 2**20)
+        predict_time(hierarchical, Network(1e-6, 1e9, private_links=True), 2**20)
     with pytest.raises(ValueError, match=r"its last 1,025 steps: would take 1\.00\d MiB"):
         predict_time(trains, Network(1e-6, 1e9), 2**20)
 

@@ -1,13 +1,15 @@
 """Which engine is taken, and that there is memory for what it keeps."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ringsim import Cluster, Collective, Network, Schedule, predict_time, ring_all_reduce
+from ringsim import Cluster, Collective, Network, Schedule, permute_ranks, predict_time, ring_all_reduce, split
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
+from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import memory as memory_module
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.by_event import run_events
@@ -53,6 +55,55 @@ def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> 
     assert not shares(schedule, topology)
     assert_engines_agree(schedule, topology, 10**6 + 7)
     assert predict_time(schedule, cluster(PRIVATE), 10**6 + 7) == simulate(schedule, cluster(PRIVATE), 10**6 + 7).time_s
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("ring", False), ("gloo_ring", False), ("ring/4", False), ("direct", True), ("multi_ring", True)],
+)
+def test_what_is_shared_on_a_uniform_network(algorithm: str, expected: bool) -> None:
+    """The ports of ranks that send on several channels or receive from several ranks; private links never."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 8)
+    assert shares(schedule, Network(1e-5, 1e9).topology(8)) is expected
+    assert not shares(schedule, Network(1e-5, 1e9, private_links=True).topology(8))
+    assert not shares(schedule, Network(1e-5, np.inf).topology(8))
+
+
+RINGS = [
+    *((Collective.ALL_REDUCE, name) for name in ("ring", "gloo_ring", "naive_ring", "ring/4")),
+    *((Collective.ALL_GATHER, name) for name in ("ring", "gloo_ring")),
+    *((collective, "ring") for collective in (Collective.REDUCE_SCATTER, Collective.BROADCAST, Collective.REDUCE)),
+]
+
+
+@pytest.mark.parametrize("key", RINGS, ids=lambda key: f"{key[0].value}-{key[1]}")
+@pytest.mark.parametrize("num_ranks", [2, 5, 8])
+def test_rings_take_on_ports_what_they_take_on_private_links(key: tuple[Collective, str], num_ranks: int) -> None:
+    """To the last bit, since a rank sends to one other at a time."""
+    schedule, network = build(*key, num_ranks), Network(1e-5, 1.3e9, 4.1e9, 1.1e-6, 2.3e-6)
+    on_ports, on_links = (
+        simulate(schedule, replace(network, private_links=private), 1_000_003) for private in (False, True)
+    )
+    assert on_ports.columns() == on_links.columns()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 5, 8])
+def test_patterns_send_on_all_connections(num_ranks: int) -> None:
+    """And on no others, of every algorithm, in segments and with ranks in other places."""
+    for key in ALGORITHMS:
+        plain = build(*key, num_ranks)
+        for schedule in (plain, split(plain, 3), permute_ranks(plain, [0, *range(num_ranks - 1, 0, -1)])):
+            expected, found = (
+                {(*row,) for step in steps for row in zip(step.src, step.dst, step.channel, strict=True)}
+                for steps in (schedule.steps, schedule.steps.patterns())
+            )
+            assert found == expected, key
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "gloo_ring", "ring/4"])
+def test_patterns_of_rings_are_few(algorithm: str) -> None:
+    """One for each half; a large ring is not walked through to see where it sends."""
+    assert len(list(build(Collective.ALL_REDUCE, algorithm, 512).steps.patterns())) == 2
 
 
 def test_connections_that_are_used() -> None:

@@ -1,6 +1,7 @@
 """Virtual time: hand-worked cases, and a plain reading of the rule of execution."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ NETWORK = Network(
 def plainly_simulated(
     schedule: Schedule, network: Network, size: int, in_order: bool
 ) -> list[tuple[float, float, float]]:
-    """The rule of execution read aloud, one transfer at a time, with every event kept: (start, left, applied)."""
+    """The rule of execution read aloud, with private links, one transfer at a time: (start, left, applied)."""
     chunk_bytes = schedule.chunk_bytes(size).tolist()
     done: list[tuple[int, Transfer, float, float, float]] = []  # step, transfer, start, left, applied
     for index, step in enumerate(schedule.steps):
@@ -58,18 +59,20 @@ def plainly_simulated(
 @given(schedules(), st.integers(0, 10**5), st.booleans())
 def test_vectors_give_what_the_rule_says(schedule: Schedule, size: int, in_order: bool) -> None:
     """On random schedules, with ranks that send and receive several chunks in one step: the same to the last bit."""
-    timeline = simulate(schedule, NETWORK, size, in_order=in_order)
+    network = replace(NETWORK, private_links=True)
+    timeline = simulate(schedule, network, size, in_order=in_order)
     columns = (timeline.start_s, timeline.left_s, timeline.applied_s)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == plainly_simulated(
-        schedule, NETWORK, size, in_order
+        schedule, network, size, in_order
     )
-    assert predict_time(schedule, NETWORK, size, in_order=in_order) == timeline.time_s
+    assert predict_time(schedule, network, size, in_order=in_order) == timeline.time_s
 
 
 @given(schedules(), st.integers(0, 10**4))
 def test_in_order_a_rank_applies_in_step_order(schedule: Schedule, size: int) -> None:
     """Everything, and what it sends on one channel leaves in step order; nothing is earlier than it may be."""
-    timeline, permitted = simulate(schedule, NETWORK, size, in_order=True), simulate(schedule, NETWORK, size)
+    network = replace(NETWORK, private_links=True)
+    timeline, permitted = simulate(schedule, network, size, in_order=True), simulate(schedule, network, size)
     assert (permitted.applied_s <= timeline.applied_s).all()
     for rank in range(schedule.num_ranks):
         order = timeline.applied_order(rank)
@@ -136,6 +139,7 @@ def test_impossible_sizes_are_refused(arguments: dict[str, int], message: str) -
         ((math.nan, 1e9), "latency_s nan: must be finite and not negative"),
         ((0.0, 0.0), "bandwidth_bytes_per_s 0.0: must be greater than 0"),
         ((0.0, 1e9, -1.0), "reduce_bytes_per_s -1.0: must be greater than 0"),
+        ((0.0, 1e9, 1e9, 0.0, 0.0, 1), "private_links 1: must be True or False"),
     ],
 )
 def test_impossible_networks_are_refused(arguments: tuple[float, ...], message: str) -> None:
