@@ -216,7 +216,9 @@ class EventRun:
     def _be_applied(self, row: Ints) -> None:
         self._on_progress(len(row))
         self._count_down(self._apply_waits, self._next_on_connection[row], self._apply)
-        self._count_down(self._apply_waits, self._next_in_chunk[row], self._apply)
+        in_chunk = self._next_in_chunk[row]
+        if np.count_nonzero(in_chunk != NO_ROW):  # which seldom is, and looking is quicker
+            self._count_down(self._apply_waits, in_chunk, self._apply)
         self._count_down(self._start_waits, self._starters.of(row), self._start)
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
