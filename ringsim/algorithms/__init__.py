@@ -18,6 +18,7 @@ from ringsim.algorithms.nccl import (
     nccl_tree_all_reduce,
     nccl_tree_segments,
     nvls_all_reduce,
+    nvls_segments,
 )
 from ringsim.algorithms.recursive import (
     halving_doubling_all_gather,
@@ -80,6 +81,7 @@ __all__ = [
     "nccl_tree_all_reduce",
     "nccl_tree_segments",
     "nvls_all_reduce",
+    "nvls_segments",
     "parameter_server_all_reduce",
     "recursive_doubling_all_gather",
     "recursive_doubling_all_reduce",

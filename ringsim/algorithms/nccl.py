@@ -14,7 +14,7 @@ from ringsim.algorithms.ring import ring_all_gather, ring_reduce_scatter
 from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 
-TREE_SEGMENT_BYTES = 2**16
+SEGMENT_BYTES = 2**16
 
 
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
@@ -81,27 +81,40 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     return merge(*(pipeline(rail, count) for rail in rails), algorithm="nccl_tree")
 
 
-def nccl_tree_segments(num_ranks: int, size_bytes: int) -> int:
+def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
     """Into how many segments `nccl_tree` cuts the share of each tree: of 64 KiB, but no more than its default.
 
     A few bytes are one segment, since the steps of several would each take the latency. NCCL cuts so by the size of
     its buffers and by a number of steps that grows with the data (src/enqueue.cc); 64 KiB is between the two.
     """
-    num_hosts, size = split_into_hosts(num_ranks, None)
+    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
     most = max(1, 4 * (size - 1 + (num_hosts - 1).bit_length()))
-    return max(1, min(most, -(-size_bytes // (2 * size * TREE_SEGMENT_BYTES))))
+    return max(1, min(most, -(-size_bytes // (2 * size * SEGMENT_BYTES))))
 
 
-def nvls_all_reduce(num_ranks: int, segments: int = 32) -> Schedule:
-    """Two-shot in segments, each gathered while the next is reduced: k + 1 steps, 2(n - 1)/n of the data sent.
+def nvls_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
+    """Two-shot in k segments, each gathered while the next is reduced: k + 1 steps, 2(n - 1)/n of the data sent.
 
     This is what NVLS (NVLink SHARP) does within a host: the owner of a share reads the sum of all ranks' from the
     switch and writes it to all of them at once. Where the switch of a network reduces, the messages that are added to
     one share are one on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that
     a link carries (1 + 1/n) of the data in each direction. Elsewhere it is as fast as two-shot.
+
+    segments: of each rank's share; by default 32 for up to 8 ranks, so that filling and emptying the pipeline takes a
+    thirtieth of the time, and no fewer than 8 for any number.
     """
     halves = direct_reduce_scatter(num_ranks), on_channel(direct_all_gather(num_ranks), num_ranks)
-    return pipeline(then(*halves, Collective.ALL_REDUCE, "nvls"), segments)
+    count = _most_nvls_segments(num_ranks) if segments is None else segments
+    return pipeline(then(*halves, Collective.ALL_REDUCE, "nvls"), count)
+
+
+def nvls_segments(num_ranks: int, size_bytes: int) -> int:
+    """Into how many segments `nvls` cuts the share of each rank: of 64 KiB, but no more than its default."""
+    return max(1, min(_most_nvls_segments(num_ranks), -(-size_bytes // (num_ranks * SEGMENT_BYTES))))
+
+
+def _most_nvls_segments(num_ranks: int) -> int:
+    return min(32, max(8, 256 // num_ranks))
 
 
 def _along_rails(ring: Schedule, ranks_per_host: int | None) -> Schedule:

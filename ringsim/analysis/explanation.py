@@ -7,7 +7,7 @@ from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, dependencies, free_bytes
-from ringsim.simulation import OnProgress, Timeline, ignore_progress, simulate
+from ringsim.simulation import OnProgress, Timeline, ignore_progress, serving, simulate
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -55,13 +55,14 @@ def explain(
     6
     """
     timeline = simulate(schedule, network, size_bytes, on_progress=on_progress)
-    topology = network.topology(schedule.num_ranks)
+    topology = serving([schedule], network.topology(schedule.num_ranks))
+    rows = dependencies(schedule)
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall = find_stall(timeline, topology)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),
-        links=link_usage(timeline, topology, chunk_bytes),
-        path=None if stall else critical_path(timeline, dependencies(schedule), topology, chunk_bytes),
+        links=link_usage(timeline, topology, chunk_bytes, rows.channel),
+        path=None if stall else critical_path(timeline, rows, topology, chunk_bytes),
         stall=stall,
     )

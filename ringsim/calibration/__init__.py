@@ -12,6 +12,7 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
+from ringsim.calibration.library_choice import LibraryChoice, choose, fastest_protocol
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
@@ -23,6 +24,7 @@ __all__ = [
     "ComparedRun",
     "Comparison",
     "FittedParameter",
+    "LibraryChoice",
     "LogFit",
     "PredictedTime",
     "ProbeFit",
@@ -36,11 +38,13 @@ __all__ = [
     "calibrate_uniform",
     "cases_of_measurements",
     "cases_of_tables",
+    "choose",
     "compare",
     "compare_logs",
     "compare_measurements",
     "compare_run",
     "doubt_line",
+    "fastest_protocol",
     "fitted_cluster",
     "fitting_model",
     "num_hosts",

@@ -4,7 +4,8 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
 
     ring               start + hops within hosts x link_latency + hops across x hop_latency + W / b
     tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share b)
-    in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only
+    in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only; the
+                       latency is `switch_latency` where the library says it
 
 B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
 the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
@@ -201,5 +202,8 @@ def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionC
 def _in_switch_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
     bulk = rates.protocols[-1]
     moved = (1 + 1 / questions.ranks) * questions.size
-    taken = bulk.start_s + 2 * bulk.link_latency_s + moved / (share * rates.link_bytes_per_s)
+    latency_s = rates.library.switch_latency_s
+    if latency_s is None:
+        latency_s = bulk.start_s + 2 * bulk.link_latency_s
+    taken = latency_s + moved / (share * rates.link_bytes_per_s)
     return np.where(questions.is_all_reduce & (questions.nodes == 1), taken, np.inf)

@@ -36,6 +36,7 @@ from ringsim.algorithms import (
     nccl_tree_all_reduce,
     nccl_tree_segments,
     nvls_all_reduce,
+    nvls_segments,
     parameter_server_all_reduce,
     recursive_doubling_all_gather,
     recursive_doubling_all_reduce,
@@ -102,6 +103,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
 _BY_SIZE: dict[tuple[Collective, str], tuple[Callable[[int, int], int], Callable[[int, int], Schedule]]] = {
     (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),
     (Collective.ALL_REDUCE, "nccl_tree"): (nccl_tree_segments, nccl_tree_all_reduce),
+    (Collective.ALL_REDUCE, "nvls"): (nvls_segments, nvls_all_reduce),
 }
 
 
@@ -112,7 +114,7 @@ def algorithm(
 
     name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`; or FILE.py:FUNCTION; or MSCCL's
     FILE.xml.
-    size_bytes: of the whole tensor, where the schedule depends on it, as those of `gloo_ring` and `nccl_tree` do.
+    size_bytes: of the whole tensor, where the schedule depends on it, as that of `gloo_ring` does.
 
     Raises ValueError for a name that the collective does not have, and for whatever is wrong with a file.
 
@@ -226,8 +228,8 @@ def is_built_in(collective: Collective, algorithm: str) -> bool:
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """All that a size matters to the schedule: sizes of the same variant have the same one.
 
-    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, NCCL's trees as `nccl_tree_segments`.
-    The schedules of other algorithms do not depend on the size: 0.
+    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
+    say. The schedules of other algorithms do not depend on the size: 0.
     """
     key = collective, algorithm.partition("/")[0]
     return _BY_SIZE[key][0](num_ranks, size_bytes) if key in _BY_SIZE else 0

@@ -172,7 +172,7 @@ class _Pattern:
         channel = channels.numbers(step.src, step.channel)
         self.src, self.dst, self.channel = _index(step.src), _index(step.dst), _index(channel)
         self.src_turns, self.dst_turns, self.channel_turns = _turns(step.src), _turns(step.dst), _turns(channel)
-        paths, processors = topology.paths(step.src, step.dst), topology.processors
+        paths, processors = topology.connection_paths(step.src, step.dst, step.channel), topology.processors
         paths.check()
         self.latency_s = _if_same(paths.latency_s)
         self.bytes_per_s = _if_same(paths.alone_bytes_per_s(topology.resources))
