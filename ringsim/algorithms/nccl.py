@@ -15,10 +15,11 @@ from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 
 SEGMENT_BYTES = 2**16
+NVLS_SEGMENTS = 32
 
 
 def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """NCCL's rings: m at once, each on 1/m of the data and over rails of its own; 2(n - 1) steps, 2(n - 1)/n of the data.
+    """NCCL's rings: m at once, each on 1/m of the data and its own rails; 2(n - 1) steps each, 2(n - 1)/n sent.
 
     Every ring goes through all ranks of a host before it leaves it (see `rail_orders`). So a NIC carries all that one
     ring sends from host to host, and the link of a rank within its host (m - 1)/m of what the rank sends.
@@ -92,29 +93,32 @@ def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | No
     return max(1, min(most, -(-size_bytes // (2 * size * SEGMENT_BYTES))))
 
 
-def nvls_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """Two-shot in k segments, each gathered while the next is reduced: k + 1 steps, 2(n - 1)/n of the data sent.
+def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: int | None = None) -> Schedule:
+    """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
 
-    This is what NVLS (NVLink SHARP) does within a host: the owner of a share reads the sum of all ranks' from the
-    switch and writes it to all of them at once. Where the switch of a network reduces, the messages that are added to
-    one share are one on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that
-    a link carries (1 + 1/n) of the data in each direction. Elsewhere it is as fast as two-shot.
+    The owner of a share reads the sum of the shares of its host from the switch, and writes the result to all ranks of
+    its host at once. Where the switch of a network adds up and copies, the messages that are added to one share are one
+    on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that a link carries
+    (1 + 1/m) of the data in each direction. Elsewhere it is a two-shot, (m - 1)/m of the data there and back. While one
+    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees, of one on one host.
 
-    segments: of each rank's share; by default 32 for up to 8 ranks, so that filling and emptying the pipeline takes a
-    thirtieth of the time, and no fewer than 8 for any number.
+    segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline takes a
+    small part of the time. ranks_per_host: as of `nccl_ring_all_reduce`.
+
+    Raises ValueError if the ranks do not fill their hosts.
     """
-    halves = direct_reduce_scatter(num_ranks), on_channel(direct_all_gather(num_ranks), num_ranks)
-    count = _most_nvls_segments(num_ranks) if segments is None else segments
-    return pipeline(then(*halves, Collective.ALL_REDUCE, "nvls"), count)
+    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
+    trees = binary_trees(Collective.ALL_REDUCE, num_hosts)
+    count = NVLS_SEGMENTS if segments is None else segments
+    halves = [pipeline(_in_switch(tree, num_hosts, size), count) for tree in trees[: 2 if num_hosts > 1 else 1]]
+    return merge(*halves, algorithm="nvls")
 
 
-def nvls_segments(num_ranks: int, size_bytes: int) -> int:
-    """Into how many segments `nvls` cuts the share of each rank: of 64 KiB, but no more than its default."""
-    return max(1, min(_most_nvls_segments(num_ranks), -(-size_bytes // (num_ranks * SEGMENT_BYTES))))
-
-
-def _most_nvls_segments(num_ranks: int) -> int:
-    return min(32, max(8, 256 // num_ranks))
+def nvls_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
+    """Into how many segments `nvls` cuts the share of a rank in a tree: of 64 KiB, but no more than its default."""
+    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
+    num_shares = size * (2 if num_hosts > 1 else 1)
+    return max(1, min(NVLS_SEGMENTS, -(-size_bytes // (num_shares * SEGMENT_BYTES))))
 
 
 def _along_rails(ring: Schedule, ranks_per_host: int | None) -> Schedule:
@@ -132,3 +136,15 @@ def _tree(tree: int, rail: int, num_hosts: int, size: int) -> Schedule:
         for half, channel in ((Collective.REDUCE, 3), (Collective.BROADCAST, 4))  # the tree has 0 to 2
     )
     return then(then(up, across, collective, "nccl_tree"), down, collective, "nccl_tree")
+
+
+def _in_switch(tree: Schedule, num_hosts: int, size: int) -> Schedule:
+    """All segments in one: to the owner in each host, along the tree between the owners, and to all in each host."""
+    num_ranks, collective = num_hosts * size, Collective.ALL_REDUCE
+    hosts = np.arange(num_ranks).reshape(num_hosts, size)
+    across = on_channel(on_groups(tree, hosts.T, num_ranks, size, collective, np.arange(size)), size)
+    scatter, gather = (
+        on_groups(half, hosts, num_ranks, size, half.collective)
+        for half in (direct_reduce_scatter(size), on_channel(direct_all_gather(size), size + 3))  # the tree has 3
+    )
+    return then(then(scatter, across, collective, "nvls"), gather, collective, "nvls")

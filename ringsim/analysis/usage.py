@@ -11,7 +11,6 @@ from ringsim.simulation import Timeline, costs_of
 
 SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
 
-
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 
@@ -117,9 +116,7 @@ def last_active_s(timeline: Timeline) -> Floats:
     return latest
 
 
-def link_usage(
-    timeline: Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None
-) -> LinkUsage:
+def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None) -> LinkUsage:
     """How much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted.
 
     channel: (num_transfers,), where it matters on which channel messages are sent: to switches that add up or copy.

@@ -1,4 +1,4 @@
-"""`choose`: what a collective library does for a collective on a network, as a schedule and the network of its protocol.
+"""`choose`: what a collective library does on a network, as a schedule and the network of the hosts over its protocol.
 
 NCCL estimates the time of each of its algorithms with each of its protocols by a formula, and takes the one that is
 over first (ncclTopoGetAlgoTime in src/graph/tuning.cc). `predict` has the formula; what it names is simulated here.
@@ -13,6 +13,8 @@ from ringsim.algorithms import (
     nccl_ring_reduce_scatter,
     nccl_tree_all_reduce,
     nccl_tree_segments,
+    nvls_all_reduce,
+    nvls_segments,
 )
 from ringsim.calibration.protocol_time import Question, predict
 from ringsim.network import Cluster, Host, Protocol
@@ -20,7 +22,7 @@ from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import OnProgress, ignore_progress, predict_time
 
-MAX_TRANSFERS = 2**22  # of a schedule that is simulated without having been asked for by name
+MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
 _RINGS = {
     Collective.ALL_REDUCE: nccl_ring_all_reduce,
     Collective.REDUCE_SCATTER: nccl_ring_reduce_scatter,
@@ -44,8 +46,8 @@ class LibraryChoice:
 def choose(cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int) -> LibraryChoice | None:
     """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
 
-    None where the network says nothing of a library, its hosts are not all alike or not full, or the schedule would have
-    too many transfers.
+    None where the network says nothing of a library, its hosts are not all alike or not full, or the schedule has more
+    than MAX_TRANSFERS.
     """
     spec = cluster.spec
     per_host = min(spec.ranks_per_host or num_ranks, num_ranks)
@@ -85,17 +87,17 @@ def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> L
     share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0)
     link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
     hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
-    host = _scaled(cluster.spec.host, link_s, hop_s, share)
     start_s = protocol.start_s
+    if in_switch and library.switch_hop_latency_s is not None:
+        hop_s = library.switch_hop_latency_s
     if in_switch and library.switch_latency_s is not None:
         start_s = max(0.0, library.switch_latency_s - 2 * link_s)
+    host = _scaled(cluster.spec.host, link_s, hop_s, share)
     return LibraryChoice(schedule, protocol.name, start_s, replace(cluster, spec=replace(cluster.spec, host=host)))
 
 
 def _scaled(host: Host, link_latency_s: float, hop_latency_s: float, share: float) -> Host:
-    link = replace(
-        host.link, latency_s=link_latency_s, bandwidth_bytes_per_s=host.link.bandwidth_bytes_per_s * share
-    )
+    link = replace(host.link, latency_s=link_latency_s, bandwidth_bytes_per_s=host.link.bandwidth_bytes_per_s * share)
     nics = replace(
         host.nics, latency_s=hop_latency_s / 2, bandwidth_bytes_per_s=host.nics.bandwidth_bytes_per_s * share
     )
@@ -106,6 +108,6 @@ def _schedule(collective: Collective, algorithm: str, num_ranks: int, size_bytes
     if algorithm == "tree":
         return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
     if algorithm == "in_switch":
-        return build(collective, "nvls", num_ranks, size_bytes)
+        return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
     ring = _RINGS.get(collective)
     return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)

@@ -66,9 +66,9 @@ class ClusterTopology(Topology):
     def _port_uses(self, key: Ints) -> tuple[Floats, Floats]:
         """What a byte takes of the ports of its two ranks, out and in, if a switch adds up or copies its message.
 
-        The switch reads the share of all ranks, that of the owner too, and sends their sum; or it gets the sum once, and
-        sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one port
-        once. None of them reaches more than `library.switch_share` of the bandwidth.
+        The switch reads the shares of all ranks, that of the owner too, and sends it their sum; or it gets the sum once
+        and sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one
+        port once. None of them reaches more than `library.switch_share` of the bandwidth.
         """
         added, copied = self._in_switch.of(key) if self._in_switch else (np.ones_like(key), np.ones_like(key))
         merged = np.maximum(added, copied)
@@ -82,7 +82,10 @@ class ClusterTopology(Topology):
         within = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
         outside = self._nic_latency_s[src_host] + host_path.latency_s + self._nic_latency_s[dst_host]
-        uses = [*self._ends(src, dst, within, out, into), *((np.where(within, NONE, used), 1.0) for used in host_path.resources)]
+        uses = [
+            *self._ends(src, dst, within, out, into),
+            *((np.where(within, NONE, used), 1.0) for used in host_path.resources),
+        ]
         resource, use = _table(uses, len(src))
         latency = np.where(within, self._link_latency_s[src_host], outside)
         copies = self.processors.copy_bytes_per_s

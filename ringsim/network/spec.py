@@ -109,14 +109,16 @@ class Library:
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
     switch_share: likewise for in-network reduction within a host; None: there is none.
-    switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
     message_start: how many times `start_s` a single message takes.
+    switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
+    switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
     """
 
     tree_share: float | None = None
     switch_share: float | None = None
-    switch_latency_s: float | None = None
     message_start: float = 1.0
+    switch_latency_s: float | None = None
+    switch_hop_latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 NONE = -1  # where a resource is named: there is none
 
@@ -130,9 +131,10 @@ class InSwitch:
         return np.where(known, self.added[row], 1), np.where(known, self.copied[row], 1)
 
 
-def connection_keys(src: Ints, dst: Ints, channel: Ints, num_ranks: int) -> Ints:
+def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
     """For each transfer a number that tells its connection, which is its src, dst and channel, from all others."""
-    return (channel * num_ranks + src) * num_ranks + dst
+    keys: Ints = (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
+    return keys
 
 
 class Topology(ABC):

@@ -34,7 +34,7 @@ def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
 
 def _merged(step: Step, num_ranks: int, switch: Ints) -> Ints:
     """(3, num_connections): of each connection of the step its key, and how many are added up with it, and copied."""
-    key = connection_keys(step.src, step.dst, step.channel.astype(np.int64), num_ranks)
+    key = connection_keys(step.src, step.dst, step.channel, num_ranks)
     within = switch[step.src] == switch[step.dst]
     owner = np.where(step.reduce, step.dst, step.src)
     # Of one kind, owner and chunk, and from or to the switch of the owner.

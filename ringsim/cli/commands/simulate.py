@@ -62,7 +62,9 @@ def simulate(
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
         explanation = None if too_large else explain(schedule, network, size, progress.update)
-        result = summarise(schedule, network, size, explanation, progress.update, library) | {"not_explained": too_large}
+        result = summarise(schedule, network, size, explanation, progress.update, library) | {
+            "not_explained": too_large
+        }
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
     parts = [describe(result, explanation, width)]

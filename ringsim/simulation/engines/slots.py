@@ -32,29 +32,30 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """Of each connection, (num_connections,): its ranks and channel, and a number that its sender's channel has alone."""
+    """Of each connection, (num_connections,): its ranks, a number that its sender's channel has alone, the channel."""
 
     src: Ints
     dst: Ints
-    channel: Ints
     sender: Ints
+    channel: Ints
 
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
         """Those of the connections that have these keys."""
         sender, dst = np.divmod(keys, num_ranks)
-        return cls(sender % num_ranks, dst, sender // num_ranks, sender)
+        return cls(sender % num_ranks, dst, sender, sender // num_ranks)
 
     def of_workers(self, num_workers: int) -> "Ends":
         """The connections of so many workers, one after the other: each has its own, between the same ranks."""
         src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
-        return Ends(src, dst, channel, np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)]))
+        sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
+        return Ends(src, dst, sender, channel)
 
 
 def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
     """For each transfer the number of its connection, and all connections."""
-    keys = connection_keys(rows.src, rows.dst, rows.channel.astype(np.int64), num_ranks)
+    keys = connection_keys(rows.src, rows.dst, rows.channel, num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     return number.astype(np.int32), Ends.of(known, num_ranks)
 
