@@ -12,13 +12,14 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
-from ringsim.calibration.library_choice import LibraryChoice, choose, fastest_protocol
+from ringsim.calibration.library_choice import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
+    "MAX_TRANSFERS",
     "MISFIT",
     "ComparedCase",
     "ComparedRun",
@@ -50,5 +51,6 @@ __all__ = [
     "num_hosts",
     "picture_names",
     "probe_noise",
+    "why_unknown",
     "with_interval",
 ]

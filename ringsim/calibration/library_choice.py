@@ -46,22 +46,36 @@ class LibraryChoice:
 def choose(cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int) -> LibraryChoice | None:
     """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
 
-    None where the network says nothing of a library, its hosts are not all alike or not full, or the schedule has more
-    than MAX_TRANSFERS.
+    None where it is not known, see `why_unknown`, and where the schedule has more than MAX_TRANSFERS.
     """
-    spec = cluster.spec
-    per_host = min(spec.ranks_per_host or num_ranks, num_ranks)
-    bandwidth = spec.host.link.bandwidth_bytes_per_s if per_host == num_ranks else spec.host.nics.bandwidth_bytes_per_s
-    if not spec.protocols or spec.placed_hosts or num_ranks == 1 or num_ranks % per_host or math.isinf(bandwidth):
+    if why_unknown(cluster, num_ranks):
         return None
-    if spec.max_ranks is not None and num_ranks > spec.max_ranks:
-        return None  # which a simulation refuses
+    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
     [(_, taken)] = predict(cluster, [question])
     algorithm, _, name = taken.partition(" ")
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
     return None if schedule.num_transfers > MAX_TRANSFERS else over_protocol(schedule, cluster, protocol)
+
+
+def why_unknown(cluster: Cluster, num_ranks: int) -> str:
+    """Why nobody can tell what its library takes; "" if `choose` can."""
+    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
+    link = spec.host.link if per_host == num_ranks else spec.host.nics
+    if not spec.protocols:
+        return "it says nothing of a library"
+    if num_ranks == 1:
+        return "one rank sends nothing"
+    if spec.max_ranks is not None and num_ranks > spec.max_ranks:
+        return f"its hosts have {spec.max_ranks} ranks"
+    if spec.placed_hosts or math.isinf(link.bandwidth_bytes_per_s):
+        return "it does not describe hosts that are all alike, with the bandwidth of their links and NICs"
+    return f"{num_ranks} ranks do not fill its hosts of {per_host}" if num_ranks % per_host else ""
+
+
+def _ranks_per_host(cluster: Cluster, num_ranks: int) -> int:
+    return min(cluster.spec.ranks_per_host or num_ranks, num_ranks)
 
 
 def fastest_protocol(

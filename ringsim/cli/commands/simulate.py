@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import explain, why_not_explained
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol
+from ringsim.calibration import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
 from ringsim.cli.options import network_options, schedule_options, size_option
 from ringsim.console import (
     OUTPUT,
@@ -78,13 +78,15 @@ def simulate(
 
 def _library(schedule: Schedule, network: AnyNetwork, size: int) -> LibraryChoice | None:
     """Returns what the library of the network does, or how it would send a schedule that the user named."""
-    if not isinstance(network, Cluster) or not network.spec.protocols:
-        return None
-    context = click.get_current_context()
-    if context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
+    num_ranks, context = schedule.num_ranks, click.get_current_context()
+    if not isinstance(network, Cluster) or num_ranks > (network.spec.max_ranks or num_ranks):
+        return None  # the simulation says that there is no room for so many ranks
+    if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
         return fastest_protocol(schedule, network, size)
-    chosen = choose(network, schedule.collective, schedule.num_ranks, size)
+    chosen = choose(network, schedule.collective, num_ranks, size)
     if chosen is None:
+        why = why_unknown(network, num_ranks) or f"it has more than {MAX_TRANSFERS:,} transfers"
+        click.echo(f"{network.name}: a ring is simulated, not what NCCL would take: {why}", err=True)
         return fastest_protocol(schedule, network, size)
     click.echo(f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True)
     placement = context.params.get("placement")

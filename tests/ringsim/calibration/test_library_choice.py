@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
-from ringsim.calibration import choose, fastest_protocol
-from ringsim.calibration.library_choice import MAX_TRANSFERS
+from ringsim.calibration import MAX_TRANSFERS, choose, fastest_protocol, why_unknown
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
 
@@ -117,14 +116,19 @@ def test_rings_are_laid_on_the_hosts_of_the_network() -> None:
 def test_where_nothing_is_known_nothing_is_chosen() -> None:
     """Without protocols, with hosts that are not full, one rank or too many, or far too many transfers."""
     plain, preset = load_network("ib-100g"), load_network("dgx-h100-cluster")
-    assert choose(plain, Collective.ALL_REDUCE, 8, 8) is None
-    assert choose(preset, Collective.ALL_REDUCE, 12, 8) is None
-    assert choose(preset, Collective.ALL_REDUCE, 1, 8) is None
-    assert choose(load_network("dgx-h100"), Collective.ALL_REDUCE, 16, 8) is None
+    slow = replace(preset, spec=replace(preset.spec, host=Host()))
+    for cluster, num_ranks, why in (
+        (plain, 8, "it says nothing of a library"),
+        (preset, 1, "one rank sends nothing"),
+        (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
+        (slow, 16, "it does not describe hosts that are all alike, with the bandwidth of their links and NICs"),
+        (preset, 12, "12 ranks do not fill its hosts of 8"),
+    ):
+        assert why_unknown(cluster, num_ranks) == why
+        assert choose(cluster, Collective.ALL_REDUCE, num_ranks, 8) is None
     assert choose(preset, Collective.ALL_GATHER, 1024, 8) is None
     assert build(Collective.ALL_GATHER, "nccl_ring", 1024).num_transfers > MAX_TRANSFERS
-    slow = replace(preset, spec=replace(preset.spec, host=Host()))
-    assert choose(slow, Collective.ALL_REDUCE, 16, 8) is None
+    assert why_unknown(preset, 1024) == ""
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 
