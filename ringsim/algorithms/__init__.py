@@ -11,6 +11,15 @@ from ringsim.algorithms.direct import (
 )
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce, hosts_of, torus_all_reduce, torus_of
 from ringsim.algorithms.naive import naive_ring_all_reduce, parameter_server_all_reduce
+from ringsim.algorithms.nccl import (
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nccl_tree_segments,
+    nvls_all_reduce,
+    nvls_segments,
+)
 from ringsim.algorithms.recursive import (
     halving_doubling_all_gather,
     halving_doubling_all_reduce,
@@ -66,6 +75,13 @@ __all__ = [
     "multi_ring_all_reduce",
     "multi_ring_reduce_scatter",
     "naive_ring_all_reduce",
+    "nccl_ring_all_gather",
+    "nccl_ring_all_reduce",
+    "nccl_ring_reduce_scatter",
+    "nccl_tree_all_reduce",
+    "nccl_tree_segments",
+    "nvls_all_reduce",
+    "nvls_segments",
     "parameter_server_all_reduce",
     "recursive_doubling_all_gather",
     "recursive_doubling_all_reduce",

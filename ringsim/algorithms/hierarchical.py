@@ -20,11 +20,7 @@ def hierarchical_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -
 
     Raises ValueError if the ranks do not fill their hosts.
     """
-    if ranks_per_host is None:
-        ranks_per_host = hosts_of(num_ranks)[1]
-    if ranks_per_host < 1 or num_ranks % ranks_per_host:
-        raise ValueError(f"ranks_per_host {ranks_per_host}: must divide the number of ranks, {num_ranks}")
-    return _two_levels("hierarchical", num_ranks // ranks_per_host, ranks_per_host)
+    return _two_levels("hierarchical", *split_into_hosts(num_ranks, ranks_per_host))
 
 
 def torus_all_reduce(num_ranks: int) -> Schedule:
@@ -39,6 +35,18 @@ def torus_all_reduce(num_ranks: int) -> Schedule:
 def hosts_of(num_ranks: int) -> tuple[int, int]:
     """How many hosts there are by default, and ranks on each."""
     ranks_per_host = largest_divisor(num_ranks, 8)
+    return num_ranks // ranks_per_host, ranks_per_host
+
+
+def split_into_hosts(num_ranks: int, ranks_per_host: int | None) -> tuple[int, int]:
+    """How many hosts there are, and ranks on each; None: as `hosts_of` says.
+
+    Raises ValueError if the ranks do not fill their hosts.
+    """
+    if ranks_per_host is None:
+        return hosts_of(num_ranks)
+    if ranks_per_host < 1 or num_ranks % ranks_per_host:
+        raise ValueError(f"ranks_per_host {ranks_per_host}: must divide the number of ranks, {num_ranks}")
     return num_ranks // ranks_per_host, ranks_per_host
 
 

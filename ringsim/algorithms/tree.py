@@ -70,15 +70,17 @@ def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
     return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
 
 
-def _double(collective: Collective, num_ranks: int, segments: int | None) -> Schedule:
+def binary_trees(collective: Collective, num_ranks: int) -> tuple[Schedule, Schedule]:
+    """The two trees over all ranks, each for the whole data: a rank that passes on in one is a leaf in the other."""
     below_root = np.arange(1, num_ranks)
     second = np.roll(below_root, -1) if num_ranks % 2 == 0 else below_root[::-1]
+    return _binary_tree(collective, below_root), _binary_tree(collective, second)
+
+
+def _double(collective: Collective, num_ranks: int, segments: int | None) -> Schedule:
     depth = (num_ranks - 1).bit_length()
-    halves = [
-        pipeline(_binary_tree(collective, ranks), max(1, 4 * depth) if segments is None else segments)
-        for ranks in (below_root, second)
-    ]
-    return merge(*halves)
+    count = max(1, 4 * depth) if segments is None else segments
+    return merge(*(pipeline(tree, count) for tree in binary_trees(collective, num_ranks)))
 
 
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:

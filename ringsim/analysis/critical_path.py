@@ -119,7 +119,7 @@ def critical_path(
     path = list(_hops(timeline, rows, tolerance_s))
     segments: list[PathSegment] = []
     until_s, after_it = timeline.time_s, path[0] if path else None
-    for hop, costs in zip(path, _costs(timeline, topology, chunk_bytes, path), strict=True):
+    for hop, costs in zip(path, _costs(timeline, rows, topology, chunk_bytes, path), strict=True):
         # By measured clocks an activity may seem to begin before the one that it waited for has ended.
         end_s = min(hop.end_s, until_s)
         begin_s = min(hop.begin_s, end_s)
@@ -135,10 +135,13 @@ def critical_path(
 Costs = Sequence[tuple[CostKind, float]]  # of one activity if nothing else were going on, in the order of time
 
 
-def _costs(timeline: Timeline, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]) -> list[Costs]:
+def _costs(
+    timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]
+) -> list[Costs]:
     row = np.array([hop.row for hop in path], dtype=np.int64)
     own = costs_of(timeline, topology, chunk_bytes, row)
-    columns = (own.send_overhead_s, bytes_s(timeline, topology, chunk_bytes, row), own.receive_overhead_s)
+    sending_s = bytes_s(timeline, topology, chunk_bytes, row, rows.channel[row])
+    columns = (own.send_overhead_s, sending_s, own.receive_overhead_s)
     parts = zip(*(column.tolist() for column in (*columns, own.reduce_s)), strict=True)
     costs: list[Costs] = []
     for hop, (send_overhead_s, sending_s, receive_overhead_s, reduce_s) in zip(path, parts, strict=True):

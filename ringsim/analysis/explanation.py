@@ -7,7 +7,7 @@ from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, dependencies, free_bytes
-from ringsim.simulation import OnProgress, Timeline, ignore_progress, simulate
+from ringsim.simulation import OnProgress, Timeline, ignore_progress, serving, simulate
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -60,13 +60,13 @@ def explain(
     6
     """
     timeline = simulate(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
-    topology = network.topology(schedule.num_ranks)
+    topology = serving([schedule], network.topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=in_order)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),
-        links=link_usage(timeline, topology, chunk_bytes),
+        links=link_usage(timeline, topology, chunk_bytes, rows.channel),
         path=None if stall else critical_path(timeline, rows, topology, chunk_bytes),
         stall=stall,
     )

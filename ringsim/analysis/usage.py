@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.network import NONE, Floats, Ints, Topology
+from ringsim.network import NONE, Floats, Ints, Topology, connection_keys
 from ringsim.schedule import Bools, stable_order
 from ringsim.simulation import Timeline, costs_of
 
 SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
+
+Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,10 +116,14 @@ def last_active_s(timeline: Timeline) -> Floats:
     return latest
 
 
-def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> LinkUsage:
-    """How much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted."""
-    src, dst, moved = _moved(timeline, chunk_bytes)
-    paths, resources = topology.paths(src, dst), topology.resources
+def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None) -> LinkUsage:
+    """How much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted.
+
+    channel: (num_transfers,), where it matters on which channel messages are sent: to switches that add up or copy.
+    """
+    on_channel = channel if channel is not None and topology.switch_of_rank is not None else np.zeros(1, np.int64)
+    src, dst, channel, moved = _moved(timeline, chunk_bytes, on_channel.astype(np.int64))
+    paths, resources = topology.connection_paths(src, dst, channel), topology.resources
     named = paths.resource != NONE
     used = _add_up(paths.resource[named], (paths.use_per_byte * moved[:, None])[named], len(resources.names))
     used += _on_cores(timeline, topology, chunk_bytes)
@@ -131,7 +137,6 @@ def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Lin
     return LinkUsage(resources.names, src[own], dst[own], used, utilisation)
 
 
-Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_intervals,)
 
 
@@ -162,13 +167,15 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
     return _add_up(rank, end - begin, num_ranks)
 
 
-def _moved(timeline: Timeline, chunk_bytes: Ints) -> tuple[Ints, Ints, Floats]:
-    """For each pair of ranks that sends, in order: src, dst and bytes; each (num_pairs,)."""
+def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+    """For each connection that is used, in order: src, dst, channel and bytes; each (num_connections,)."""
     left = np.isfinite(timeline.left_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
-    pair, which = np.unique(timeline.src * np.int64(num_ranks) + timeline.dst, return_inverse=True)
-    return pair // num_ranks, pair % num_ranks, _add_up(which, sizes, len(pair))
+    keys = connection_keys(timeline.src, timeline.dst, channel, num_ranks)
+    key, which = np.unique(keys, return_inverse=True)
+    sender, dst = np.divmod(key, num_ranks)
+    return sender % num_ranks, dst, sender // num_ranks, _add_up(which, sizes, len(key))
 
 
 def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:

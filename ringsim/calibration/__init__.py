@@ -12,17 +12,20 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
+from ringsim.calibration.library_choice import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
+    "MAX_TRANSFERS",
     "MISFIT",
     "ComparedCase",
     "ComparedRun",
     "Comparison",
     "FittedParameter",
+    "LibraryChoice",
     "LogFit",
     "PredictedTime",
     "ProbeFit",
@@ -36,15 +39,18 @@ __all__ = [
     "calibrate_uniform",
     "cases_of_measurements",
     "cases_of_tables",
+    "choose",
     "compare",
     "compare_logs",
     "compare_measurements",
     "compare_run",
     "doubt_line",
+    "fastest_protocol",
     "fitted_cluster",
     "fitting_model",
     "num_hosts",
     "picture_names",
     "probe_noise",
+    "why_unknown",
     "with_interval",
 ]

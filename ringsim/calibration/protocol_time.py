@@ -4,14 +4,19 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
 
     ring               start + hops within hosts x link_latency + hops across x hop_latency + W / b
     tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share b)
-    in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host only
+    in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host
+    on h > 1 hosts     start + 2 link_latency + 2 log2(h) switch_hop_latency + the longer one of (1 + 1/m) S /
+                       (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
 B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
 the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
 across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
 as many as the former, with W = S; a single message has one. With in-network reduction each rank's link carries all S
-bytes to be added and gets S/n, and as many back. Between protocols the times pass smoothly (see `_SHARPNESS`), as
-chunks and channels change with the size long before the protocol does.
+bytes to be added and gets S/n, and as many back; `switch_latency` takes the place of start + 2 link_latency where the
+library says it. Several hosts of m ranks have it only where it says `switch_hop_latency`: there trees are between the
+hosts (NCCL's NVLSTree), and a host passes all data on once and, in a tree of more than two, a half of it twice.
+Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and channels change with the size long before
+the protocol does.
 """
 
 import math
@@ -166,9 +171,19 @@ def _bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
     on_links = _sent(questions) / _bandwidth(rates, questions)
     if not rates.library.switch_share:
         return on_links
-    in_switch = (1 + 1 / questions.ranks) * questions.size / rates.link_bytes_per_s
+    in_switch = _in_switch_bytes_s(rates, 1.0, questions)
+    return np.where(_may_use_switch(rates, questions), np.minimum(on_links, in_switch), on_links)
+
+
+def _may_use_switch(rates: Rates, questions: QuestionColumns) -> Bools:
     may: Bools = questions.is_all_reduce & (questions.nodes == 1)
-    return np.where(may, np.minimum(on_links, in_switch), on_links)
+    return may if rates.library.switch_hop_latency_s is None else questions.is_all_reduce
+
+
+def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
+    moved = (1 + questions.nodes / questions.ranks) * questions.size / (share * rates.link_bytes_per_s)
+    passed_on = np.minimum(questions.nodes - 1, 2) * questions.size / (rates.num_nics * rates.nic_bytes_per_s)
+    return np.maximum(moved, passed_on)
 
 
 def _hops(questions: QuestionColumns) -> Floats:
@@ -200,6 +215,9 @@ def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionC
 
 def _in_switch_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
     bulk = rates.protocols[-1]
-    moved = (1 + 1 / questions.ranks) * questions.size
-    taken = bulk.start_s + 2 * bulk.link_latency_s + moved / (share * rates.link_bytes_per_s)
-    return np.where(questions.is_all_reduce & (questions.nodes == 1), taken, np.inf)
+    latency_s = rates.library.switch_latency_s
+    if latency_s is None:
+        latency_s = bulk.start_s + 2 * bulk.link_latency_s
+    hops_s = 2 * np.log2(questions.nodes) * (rates.library.switch_hop_latency_s or 0.0)
+    taken = latency_s + hops_s + _in_switch_bytes_s(rates, share, questions)
+    return np.where(_may_use_switch(rates, questions), taken, np.inf)

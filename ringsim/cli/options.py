@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import click
@@ -129,7 +129,19 @@ def schedule_options(command: Command) -> Command:
     return with_placement
 
 
-def networks_options(command: Command) -> Command:
+def load_simulated(name: str) -> Cluster:
+    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
+    cluster = load_network(name)
+    if cluster.spec.protocols or cluster.spec.library != Library():
+        click.echo(
+            f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
+            "ringsim simulate uses them, and ringsim compare when it is given logs",
+            err=True,
+        )
+    return cluster
+
+
+def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
     """Adds the options of networks; the command gets `networks`, from their names as the user gave them.
 
     Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all ranks are alike.
@@ -167,7 +179,7 @@ def networks_options(command: Command) -> Command:
     ) -> None:
         if names:
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth", "private_links")
-            networks: dict[str, AnyNetwork] = {name: load_simulated(name) for name in names}
+            networks: dict[str, AnyNetwork] = {name: load(name) for name in names}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf
             networks = {"uniform": Network(latency, *rates, private_links=private_links)}
@@ -185,22 +197,10 @@ network_name_option = click.option(
 )
 
 
-def load_simulated(name: str) -> Cluster:
-    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
-    cluster = load_network(name)
-    if cluster.spec.protocols or cluster.spec.library != Library():
-        click.echo(
-            f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
-            "ringsim compare uses them when it is given logs",
-            err=True,
-        )
-    return cluster
-
-
-def network_options(command: Command) -> Command:
+def network_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
     """Adds the options of exactly one network; the command gets it as `network`."""
 
-    @networks_options
+    @partial(networks_options, load=load)
     @wraps(command)
     def with_network(*, networks: dict[str, AnyNetwork], **rest: Any) -> None:
         if len(networks) > 1:

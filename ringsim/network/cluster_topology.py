@@ -1,6 +1,7 @@
 """`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
 
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from ringsim.network.catalogue import Catalogue
 from ringsim.network.fabric import make_fabric
 from ringsim.network.layout import RankLayout, lay_out
 from ringsim.network.spec import Spec
-from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology
+from ringsim.network.topology import NONE, Floats, InSwitch, Ints, Paths, Processors, Topology, connection_keys
 
 Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how much of it a byte takes
 
@@ -31,6 +32,14 @@ class ClusterTopology(Topology):
         self.processors = _processors(spec, num_ranks, self._cores[layout.host_of_rank])
         self._core_s_per_byte = 1 / self.processors.copy_bytes_per_s
         self.jitter = spec.jitter
+        self._switch_share = spec.library.switch_share or 1.0
+        self.switch_of_rank = layout.host_of_rank if spec.library.switch_share else None
+        self._in_switch: InSwitch | None = None
+
+    def with_in_switch(self, in_switch: InSwitch) -> Topology:
+        same = copy(self)
+        same._in_switch = in_switch
+        return same
 
     def _number_hosts(self, layout: RankLayout, catalogue: Catalogue) -> None:
         hosts, host_of_rank = layout.hosts, layout.host_of_rank.tolist()
@@ -47,11 +56,36 @@ class ClusterTopology(Topology):
         self._nic_latency_s = np.array([host.nics.latency_s for host in hosts])
 
     def paths(self, src: Ints, dst: Ints) -> Paths:
+        return self._paths(src, dst, 1.0, 1.0)
+
+    def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:
+        if self._in_switch is None:
+            return self.paths(src, dst)
+        return self._paths(src, dst, *self._port_uses(connection_keys(src, dst, channel, self.num_ranks)))
+
+    def _port_uses(self, key: Ints) -> tuple[Floats, Floats]:
+        """What a byte takes of the ports of its two ranks, out and in, if a switch adds up or copies its message.
+
+        The switch reads the shares of all ranks, that of the owner too, and sends it their sum; or it gets the sum once
+        and sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one
+        port once. None of them reaches more than `library.switch_share` of the bandwidth.
+        """
+        added, copied = self._in_switch.of(key) if self._in_switch else (np.ones_like(key), np.ones_like(key))
+        merged = np.maximum(added, copied)
+        many, one = (merged + 1) / merged / self._switch_share, 1 / merged / self._switch_share
+        out = np.where(added > 1, many, np.where(copied > 1, one, 1.0))
+        return out, np.where(added > 1, one, np.where(copied > 1, many, 1.0))
+
+    def _paths(self, src: Ints, dst: Ints, out: Floats | float, into: Floats | float) -> Paths:
+        """out, into: what a byte takes of the ports of its two ranks within a host."""
         src_host, dst_host = self._layout.host_of_rank[src], self._layout.host_of_rank[dst]
         within = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
         outside = self._nic_latency_s[src_host] + host_path.latency_s + self._nic_latency_s[dst_host]
-        uses = [*self._ends(src, dst, within), *((np.where(within, NONE, used), 1.0) for used in host_path.resources)]
+        uses = [
+            *self._ends(src, dst, within, out, into),
+            *((np.where(within, NONE, used), 1.0) for used in host_path.resources),
+        ]
         resource, use = _table(uses, len(src))
         latency = np.where(within, self._link_latency_s[src_host], outside)
         copies = self.processors.copy_bytes_per_s
@@ -62,11 +96,13 @@ class ClusterTopology(Topology):
             use_per_byte=use,
         )
 
-    def _ends(self, src: Ints, dst: Ints, within: np.ndarray) -> Iterator[Use]:
+    def _ends(
+        self, src: Ints, dst: Ints, within: np.ndarray, out: Floats | float, into: Floats | float
+    ) -> Iterator[Use]:
         """What a message uses of its two hosts. Within one host their shares add up in one column."""
         nic_of_rank = self._layout.nic_of_rank
-        yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), 1.0
-        yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), 1.0
+        yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
+        yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
         host_of_rank = self._layout.host_of_rank
         half = self._copies / 2
         for resource, per_byte in ((self._memory, half[host_of_rank]), (self._cores, self._core_s_per_byte)):

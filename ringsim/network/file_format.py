@@ -77,6 +77,8 @@ _LIBRARY = Table(
     {
         "tree_share": Key("tree_share", toml_values.positive),
         "switch_share": Key("switch_share", toml_values.positive),
+        "switch_latency": Key("switch_latency_s", toml_values.time),
+        "switch_hop_latency": Key("switch_hop_latency_s", toml_values.time),
         "message_start": Key("message_start", toml_values.positive),
     }
 )

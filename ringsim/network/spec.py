@@ -110,11 +110,15 @@ class Library:
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
     switch_share: likewise for in-network reduction within a host; None: there is none.
     message_start: how many times `start_s` a single message takes.
+    switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
+    switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
     """
 
     tree_share: float | None = None
     switch_share: float | None = None
     message_start: float = 1.0
+    switch_latency_s: float | None = None
+    switch_hop_latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Spec:
     """The hosts of a network, how they hang together, and what is wrong with them.
 
     host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
-    protocols, library: of a collective library, which `ringsim compare` goes by; the engines know nothing of them.
+    protocols, library: of a collective library, see `LibraryChoice`; of them the engines know `switch_share` only.
     placed_hosts: if there are any, these are the hosts, and the three fields above say nothing.
     cables: if there are any, they connect the hosts, and `switch` says nothing.
     """

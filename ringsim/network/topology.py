@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 NONE = -1  # where a resource is named: there is none
 
@@ -108,17 +109,58 @@ class Jitter:
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class InSwitch:
+    """Connections whose messages the switch of a host adds up or copies; a row each, in the order of `key`.
+
+    key: (num_connections,), that of the channel, the source and the destination, see `connection_keys`.
+    added: (num_connections,), how many messages of a step the switch adds up to one on its way to their destination;
+    1: it does not. copied: (num_connections,), to how many it copies one message of their source; 1: it does not.
+    """
+
+    key: Ints
+    added: Ints
+    copied: Ints
+
+    def of(self, key: Ints) -> tuple[Ints, Ints]:
+        """`added` and `copied` of these connections, each (num_keys,); 1 for those that are not among the rows."""
+        if not len(self.key):
+            return np.ones_like(key), np.ones_like(key)
+        row = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
+        known = self.key[row] == key
+        return np.where(known, self.added[row], 1), np.where(known, self.copied[row], 1)
+
+
+def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
+    """For each transfer a number that tells its connection, which is its src, dst and channel, from all others."""
+    keys: Ints = (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
+    return keys
+
+
 class Topology(ABC):
-    """A network of a known number of ranks."""
+    """A network of a known number of ranks.
+
+    switch_of_rank: (num_ranks,), the switch that each rank hangs on, if these switches add up and copy messages; None:
+    no switch does.
+    """
 
     num_ranks: int
     resources: Resources
     processors: Processors
     jitter: Jitter | None
+    switch_of_rank: Ints | None = None
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
         """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
+
+    def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
+        """The same for messages on these channels, which the switch of a host may add up or copy."""
+        return self.paths(src, dst)
+
+    def with_in_switch(self, in_switch: InSwitch) -> "Topology":  # noqa: ARG002  of no switch that adds
+        """The same network, whose switches add up and copy the messages on these connections."""
+        return self
 
 
 def require_sound(topology: Topology) -> None:

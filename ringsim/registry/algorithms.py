@@ -30,6 +30,13 @@ from ringsim.algorithms import (
     multi_ring_all_reduce,
     multi_ring_reduce_scatter,
     naive_ring_all_reduce,
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nccl_tree_segments,
+    nvls_all_reduce,
+    nvls_segments,
     parameter_server_all_reduce,
     recursive_doubling_all_gather,
     recursive_doubling_all_reduce,
@@ -64,17 +71,22 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.ALL_REDUCE, "two_shot"): two_shot_all_reduce,
     (Collective.ALL_REDUCE, "torus"): torus_all_reduce,
     (Collective.ALL_REDUCE, "hierarchical"): hierarchical_all_reduce,
+    (Collective.ALL_REDUCE, "nccl_ring"): nccl_ring_all_reduce,
+    (Collective.ALL_REDUCE, "nccl_tree"): nccl_tree_all_reduce,
+    (Collective.ALL_REDUCE, "nvls"): nvls_all_reduce,
     (Collective.ALL_REDUCE, "parameter_server"): parameter_server_all_reduce,
     (Collective.ALL_REDUCE, "naive_ring"): naive_ring_all_reduce,
     (Collective.REDUCE_SCATTER, "ring"): ring_reduce_scatter,
     (Collective.REDUCE_SCATTER, "bidirectional_ring"): bidirectional_ring_reduce_scatter,
     (Collective.REDUCE_SCATTER, "multi_ring"): multi_ring_reduce_scatter,
+    (Collective.REDUCE_SCATTER, "nccl_ring"): nccl_ring_reduce_scatter,
     (Collective.REDUCE_SCATTER, "halving_doubling"): halving_doubling_reduce_scatter,
     (Collective.REDUCE_SCATTER, "direct"): direct_reduce_scatter,
     (Collective.ALL_GATHER, "ring"): ring_all_gather,
     (Collective.ALL_GATHER, "gloo_ring"): gloo_ring_all_gather,
     (Collective.ALL_GATHER, "bidirectional_ring"): bidirectional_ring_all_gather,
     (Collective.ALL_GATHER, "multi_ring"): multi_ring_all_gather,
+    (Collective.ALL_GATHER, "nccl_ring"): nccl_ring_all_gather,
     (Collective.ALL_GATHER, "recursive_doubling"): recursive_doubling_all_gather,
     (Collective.ALL_GATHER, "halving_doubling"): halving_doubling_all_gather,
     (Collective.ALL_GATHER, "direct"): direct_all_gather,
@@ -86,6 +98,12 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.REDUCE, "binomial_tree"): binomial_tree_reduce,
     (Collective.REDUCE, "double_binary_tree"): double_binary_tree_reduce,
     (Collective.REDUCE, "direct"): direct_reduce,
+}
+# Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
+_BY_SIZE: dict[tuple[Collective, str], tuple[Callable[[int, int], int], Callable[[int, int], Schedule]]] = {
+    (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),
+    (Collective.ALL_REDUCE, "nccl_tree"): (nccl_tree_segments, nccl_tree_all_reduce),
+    (Collective.ALL_REDUCE, "nvls"): (nvls_segments, nvls_all_reduce),
 }
 
 
@@ -155,8 +173,9 @@ def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: i
         )
     if slash and not (count.isdecimal() and 1 <= int(count) <= MAX_SEGMENTS):
         raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
-    if size_bytes is not None and (per_rank := size_variant(collective, name, num_ranks, size_bytes)):
-        return split(gloo_ring_all_reduce(num_ranks, per_rank), int(count or 1))
+    if size_bytes is not None and (collective, name) in _BY_SIZE:
+        num_segments, make = _BY_SIZE[collective, name]
+        return split(make(num_ranks, num_segments(num_ranks, size_bytes)), int(count or 1))
     return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
 
 
@@ -209,8 +228,8 @@ def is_built_in(collective: Collective, algorithm: str) -> bool:
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
     """All that a size matters to the schedule: sizes of the same variant have the same one.
 
-    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says. The schedules of other algorithms do
-    not depend on the size: 0.
+    Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
+    say. The schedules of other algorithms do not depend on the size: 0.
     """
-    as_gloo = (collective, algorithm.partition("/")[0]) == (Collective.ALL_REDUCE, "gloo_ring")
-    return gloo_segments_per_rank(num_ranks, size_bytes) if as_gloo else 0
+    key = collective, algorithm.partition("/")[0]
+    return _BY_SIZE[key][0](num_ranks, size_bytes) if key in _BY_SIZE else 0

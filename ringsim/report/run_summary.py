@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from ringsim.analysis import Explanation, algbw_bytes_per_s, busbw_bytes_per_s, format_stall
+from ringsim.calibration import LibraryChoice
 from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
 from ringsim.report.network_table import above_a_link, uniform_note
@@ -19,6 +20,7 @@ def summarise(
     size_bytes: int,
     explanation: Explanation | None = None,
     on_progress: OnProgress = ignore_progress,
+    library: LibraryChoice | None = None,
     *,
     in_order: bool = False,
 ) -> dict[str, Any]:
@@ -26,6 +28,7 @@ def summarise(
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
     on_progress, in_order: as of `simulate`.
+    library: what it takes beside the schedule is part of the time.
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
@@ -36,6 +39,7 @@ def summarise(
         time_s = explanation.timeline.time_s
     else:
         time_s = predict_time(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
+    time_s += library.start_s if library else 0.0
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,
@@ -52,6 +56,7 @@ def summarise(
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
         "explained": as_dict(explanation) if explanation else None,
+        "library": {"protocol": library.protocol, "start_s": library.start_s} if library else None,
     }
 
 
@@ -77,6 +82,8 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
+    if library := result["library"]:
+        rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
     for name in ("algbw", "busbw"):

@@ -3,6 +3,7 @@
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
 from ringsim.simulation.costs import bytes_s, costs_of
 from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.in_switch import serving
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
@@ -19,6 +20,7 @@ __all__ = [
     "costs_of",
     "ignore_progress",
     "predict_time",
+    "serving",
     "shares",
     "simulate",
     "time_queue",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.network import Floats, Ints, Topology
+from ringsim.schedule import Rows
 from ringsim.simulation.timeline import Timeline
 
 
@@ -29,10 +30,11 @@ def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Int
     )
 
 
-def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Floats:
-    """(num_rows,): what their bytes alone take on their paths."""
+def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints, channel: Rows) -> Floats:
+    """(num_rows,): what their bytes alone take on their paths. channel: (num_rows,), on which they are sent."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
-    seconds: Floats = chunk_bytes[timeline.chunk[row]] / topology.paths(src, dst).alone_bytes_per_s(topology.resources)
+    paths = topology.connection_paths(src, dst, channel.astype(np.int64))
+    seconds: Floats = chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)
     return seconds
 
 

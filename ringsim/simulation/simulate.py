@@ -8,6 +8,7 @@ from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.in_switch import serving
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
@@ -42,7 +43,7 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    topology = sound_topology(network, schedule.num_ranks)
+    topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     run = run_events if shares(schedule, topology) else run_steps
     return run(schedule, topology, sizes, on_progress, in_order=in_order)
 
@@ -67,7 +68,7 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    topology = sound_topology(network, schedule.num_ranks)
+    topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)
     _require_room(schedule)

@@ -9,6 +9,7 @@ import numpy as np
 from ringsim.network import AnyNetwork, Topology
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_queue import Queued, run_queue
+from ringsim.simulation.in_switch import serving
 from ringsim.simulation.simulate import predict_time, sound_topology
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
@@ -61,7 +62,7 @@ def time_queue(
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
-    topology = sound_topology(network, *num_ranks)
+    topology = serving([call.schedule for call in calls], sound_topology(network, *num_ranks))
     if num_workers == 1 and _is_the_same_at_all_times(topology):
         return _one_after_the_other(calls, ready_s, network, in_order)
     num_transfers = sum(call.schedule.num_transfers for call in calls)

@@ -1,10 +1,14 @@
 """`ringsim simulate`."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ringsim.analysis import explain, why_not_explained
+from ringsim.calibration import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
 from ringsim.cli.options import network_options, schedule_options, size_option
 from ringsim.console import (
     OUTPUT,
@@ -16,9 +20,9 @@ from ringsim.console import (
     require_one_stdout,
     wide_option,
 )
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, Cluster, load_network
 from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
-from ringsim.schedule import Schedule
+from ringsim.schedule import Schedule, permute_ranks
 from ringsim.text_table import WIDTH, wrap_text
 
 
@@ -29,7 +33,7 @@ from ringsim.text_table import WIDTH, wrap_text
     )
 )
 @schedule_options
-@network_options
+@partial(network_options, load=load_network)
 @size_option
 @click.option(
     "--in-order",
@@ -50,14 +54,21 @@ def simulate(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Simulates a collective, and says how long it takes and why."""
+    """Simulates a collective, and says how long it takes and why.
+
+    Without --algorithm it is what NCCL would take, on a network whose file describes NCCL (ringsim networks), else a
+    ring.
+    """
     require_one_stdout(as_json, trace)
+    library = _library(schedule, network, size)
+    if library:
+        schedule, network = library.schedule, library.cluster
     too_large = why_not_explained(schedule)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
         explanation = None if too_large else explain(schedule, network, size, progress.update, in_order=in_order)
-        result = summarise(schedule, network, size, explanation, progress.update, in_order=in_order)
+        result = summarise(schedule, network, size, explanation, progress.update, library, in_order=in_order)
     result["not_explained"] = too_large
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
@@ -68,3 +79,20 @@ def simulate(
     if explanation and trace:
         with output_file(trace) as file:
             file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))
+
+
+def _library(schedule: Schedule, network: AnyNetwork, size: int) -> LibraryChoice | None:
+    """Returns what the library of the network does, or how it would send a schedule that the user named."""
+    num_ranks, context = schedule.num_ranks, click.get_current_context()
+    if not isinstance(network, Cluster) or num_ranks > (network.spec.max_ranks or num_ranks):
+        return None  # the simulation says that there is no room for so many ranks
+    if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
+        return fastest_protocol(schedule, network, size)
+    chosen = choose(network, schedule.collective, num_ranks, size)
+    if chosen is None:
+        why = why_unknown(network, num_ranks) or f"it has more than {MAX_TRANSFERS:,} transfers"
+        click.echo(f"{network.name}: a ring is simulated, not what NCCL would take: {why}", err=True)
+        return fastest_protocol(schedule, network, size)
+    click.echo(f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True)
+    placement = context.params.get("placement")
+    return chosen if placement is None else replace(chosen, schedule=permute_ranks(chosen.schedule, placement))

@@ -62,6 +62,9 @@ _LOOKS = {
     "two_shot": _Look("#F4A582", "#F4A582", Texture.DASHED),
     "hierarchical": _Look("#A35BC4", "#CF92EB", Texture.DASH_DOT),
     "torus": _Look("#D17AA2", "#C9739F", Texture.DOTTED),
+    "nccl_ring": _Look("#0C1598", "#1718C6", Texture.SOLID),
+    "nccl_tree": _Look("#FD9D02", "#FEFEA3", Texture.DASH_DOT),
+    "nvls": _Look("#6A2501", "#A1250A", Texture.DOTTED),
     "parameter_server": _Look("#5A5A5A", "#D0CDCB", Texture.DOTTED),
     "naive_ring": _Look("#7A7A7A", "#9A9A9A", Texture.DASH_DOT),
 }
@@ -83,8 +86,9 @@ def styles_of(algorithms: Sequence[str]) -> dict[str, Style]:
 
 
 def series_style(number: int) -> tuple[Style, str]:
-    """Returns the style and the marker of line `number`, for lines that are of no algorithm; no two alike below 126."""
-    return _style(_SERIES[number % len(_SERIES)]), MARKERS[number % len(MARKERS)]
+    """Returns the style and the marker of line `number`, for lines that are of no algorithm; no two alike below 147."""
+    rounds, place = divmod(number, len(_SERIES))
+    return _style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 
 
 def _style(look: _Look) -> Style:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ringsim.network import NONE, Ints, Topology
+from ringsim.network import NONE, Ints, Topology, connection_keys
 from ringsim.schedule import Schedule
-from ringsim.simulation.engines.slots import Ends, connection_keys, connections_of
+from ringsim.simulation.engines.slots import Ends, connections_of
 
 
 def shares(schedule: Schedule, topology: Topology) -> bool:

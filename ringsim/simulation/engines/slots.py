@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Paths, Resources, Topology
+from ringsim.network import NONE, Floats, Paths, Resources, Topology, connection_keys
 from ringsim.schedule import NO_ROW, Dependencies, Rows
 from ringsim.simulation.engines.activities import Activities
 from ringsim.simulation.engines.waiting import Bools, Ints
@@ -32,33 +32,30 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """Of each connection, (num_connections,): its ranks, and a number that its sender's channel has alone."""
+    """Of each connection, (num_connections,): its ranks, a number that its sender's channel has alone, the channel."""
 
     src: Ints
     dst: Ints
     sender: Ints
+    channel: Ints
 
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
         """Those of the connections that have these keys."""
         sender, dst = np.divmod(keys, num_ranks)
-        return cls(sender % num_ranks, dst, sender)
+        return cls(sender % num_ranks, dst, sender, sender // num_ranks)
 
     def of_workers(self, num_workers: int) -> "Ends":
         """The connections of so many workers, one after the other: each has its own, between the same ranks."""
-        src, dst = (np.tile(rank, num_workers) for rank in (self.src, self.dst))
+        src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
-        return Ends(src, dst, np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)]))
-
-
-def connection_keys(src: Ints, dst: Ints, channel: Ints, num_ranks: int) -> Ints:
-    """For each transfer a number that tells its connection, which is its src, dst and channel, from all others."""
-    return (channel * num_ranks + src) * num_ranks + dst
+        sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
+        return Ends(src, dst, sender, channel)
 
 
 def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
     """For each transfer the number of its connection, and all connections."""
-    keys = connection_keys(rows.src, rows.dst, rows.channel.astype(np.int64), num_ranks)
+    keys = connection_keys(rows.src, rows.dst, rows.channel, num_ranks)
     known, number = np.unique(keys, return_inverse=True)
     return number.astype(np.int32), Ends.of(known, num_ranks)
 
@@ -86,7 +83,7 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
     """The paths, on which what limits a message whatever else happens is a resource if a pair has several channels."""
-    paths, resources = topology.paths(ends.src, ends.dst), topology.resources
+    paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
     pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
     if not several.any():

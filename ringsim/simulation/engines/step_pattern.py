@@ -36,7 +36,7 @@ class StepPattern:
         self.columns = step.src, step.dst, step.channel  # kept, so that their ids stay theirs
         self.src, self.dst, self.channel = _index(step.src), _index(step.dst), _index(channel)
         self.dst_turns, self.channel_turns = _turns(step.dst), _turns(channel)
-        paths, processors = topology.paths(step.src, step.dst), topology.processors
+        paths, processors = topology.connection_paths(step.src, step.dst, step.channel), topology.processors
         paths.check()
         self.latency_s = one_if_same(paths.latency_s)
         self.bytes_per_s = one_if_same(paths.alone_bytes_per_s(topology.resources))

@@ -12,6 +12,14 @@ from hypothesis import strategies as st
 from ringsim import Collective, Schedule, Transfer
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
+from ringsim.algorithms.nccl import (
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nvls_all_reduce,
+    rail_orders,
+)
 from ringsim.algorithms.rings import multi_ring_all_reduce
 from ringsim.algorithms.tree import double_binary_tree_all_reduce, double_binary_tree_broadcast
 from ringsim.registry import build
@@ -137,17 +145,27 @@ COSTS = [  # the algorithm, for which ranks, its steps and what the busiest rank
     ("all_reduce", "torus", [12], lambda _: 2 * (3 * 3 + 2), shares(2)),  # 3 rows, 4 columns
     ("all_reduce", "torus", [7], lambda _: 2 * 6, shares(2)),
     ("all_reduce", "hierarchical", [24], lambda _: 2 * (7 * 3 + 2), shares(2)),
+    ("all_reduce", "nccl_ring", [16, 24], lambda n: 8 * 2 * (n - 1), shares(2)),
+    ("all_reduce", "nccl_ring", [2, 7], lambda n: n * 2 * (n - 1), shares(2)),
+    ("all_reduce", "nccl_tree", [8], lambda _: 16 * (2 * 7 + 28 - 1), shares(2)),
+    ("all_reduce", "nccl_tree", [16], lambda _: 16 * (2 * 8 + 4 * 8 - 1), shares(2)),
+    ("all_reduce", "nccl_tree", [64], lambda _: 16 * (2 * 10 + 4 * 10 - 1), lambda _: 2),
+    ("all_reduce", "nvls", [2, 7, 8], lambda _: 33, shares(2)),
+    ("all_reduce", "nvls", [16], lambda _: 2 * 35, shares(2)),
+    ("all_reduce", "nvls", [64], lambda _: 2 * (2 + 2 * 3 + 31), lambda _: 2),
     ("all_reduce", "parameter_server", [2, 7, 8], lambda _: 2, lambda n: n - 1),
     ("all_reduce", "naive_ring", [3, 7, 8], lambda n: 2 * (n - 1), lambda _: 2),
     ("reduce_scatter", "ring", [2, 7, 8], lambda n: n - 1, shares(1)),
     ("reduce_scatter", "bidirectional_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
     ("reduce_scatter", "multi_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("reduce_scatter", "nccl_ring", [7, 16], lambda n: min(n, 8) * (n - 1), shares(1)),
     ("reduce_scatter", "halving_doubling", [2, 8, 32], log2, shares(1)),
     ("reduce_scatter", "direct", [2, 7, 8], lambda _: 1, shares(1)),
     ("all_gather", "ring", [2, 7, 8], lambda n: n - 1, shares(1)),
     ("all_gather", "gloo_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
     ("all_gather", "bidirectional_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
     ("all_gather", "multi_ring", [2, 7, 8], lambda n: 2 * (n - 1), shares(1)),
+    ("all_gather", "nccl_ring", [7, 16], lambda n: min(n, 8) * (n - 1), shares(1)),
     ("all_gather", "recursive_doubling", [2, 8, 32], log2, shares(1)),
     ("all_gather", "halving_doubling", [2, 8, 32], log2, shares(1)),
     ("all_gather", "direct", [2, 7, 8], lambda _: 1, shares(1)),
@@ -234,6 +252,40 @@ def test_little_crosses_between_hosts() -> None:
     assert Fraction(sum(t.src // 4 == 0 for t in crossing), schedule.num_chunks) == 2 * Fraction(2, 3)
 
 
+def test_the_orders_of_nccl_s_rings_are_those_it_prints() -> None:
+    """Channels 0 and 1 of three hosts of eight, as in github.com/NVIDIA/nccl/issues/1671 after the rings alternate."""
+    first, second = rail_orders(3, 8)[:2].tolist()
+    assert first == [0, 7, 6, 5, 4, 3, 2, 1, 9, 10, 11, 12, 13, 14, 15, 8, 16, 23, 22, 21, 20, 19, 18, 17]
+    assert second == [1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9, 17, 18, 19, 20, 21, 22, 23, 16]
+
+
+@pytest.mark.parametrize("make", [nccl_ring_all_reduce, nccl_ring_reduce_scatter, nccl_ring_all_gather])
+@pytest.mark.parametrize(("num_hosts", "size"), [(2, 2), (4, 4), (3, 3), (2, 5), (5, 8), (4, 1)])
+def test_each_nic_carries_one_ring_in_and_one_out(
+    make: Callable[[int, int], Schedule], num_hosts: int, size: int
+) -> None:
+    """So all NICs of a host work alike; and with an even number of them, and of hosts, no ring changes rails."""
+    schedule = make(num_hosts * size, size)
+    verify(schedule)
+    crossing = {(t.src, t.dst, t.channel) for step in schedule.steps for t in step if t.src // size != t.dst // size}
+    for end in (0, 1):
+        assert np.bincount([hop[end] for hop in crossing]).tolist() == [1] * num_hosts * size
+    if size % 2 == 0 and num_hosts % 2 == 0:
+        assert all(src % size == dst % size for src, dst, _ in crossing)
+
+
+@pytest.mark.parametrize("make", [nccl_tree_all_reduce, nvls_all_reduce])
+@pytest.mark.parametrize(("num_hosts", "size"), [(1, 8), (2, 4), (3, 3), (5, 2), (6, 1), (2, 16)])
+def test_trees_stay_on_their_rails(make: Callable[..., Schedule], num_hosts: int, size: int) -> None:
+    """For hosts of any size; and no NIC sends more than twice its share, (h - 1) times where that is less."""
+    schedule = make(num_hosts * size, segments=2, ranks_per_host=size)
+    verify(schedule)
+    crossing = [t for step in schedule.steps for t in step if t.src // size != t.dst // size]
+    assert all(t.src % size == t.dst % size for t in crossing)
+    sent = np.bincount([t.src for t in crossing], minlength=1).max(initial=0)
+    assert Fraction(int(sent), schedule.num_chunks) <= Fraction(min(2, num_hosts - 1), size)
+
+
 def test_a_torus_of_a_prime_number_of_ranks_is_a_ring() -> None:
     """One row is all there is."""
     torus, ring = (build(Collective.ALL_REDUCE, name, 7) for name in ("torus", "ring"))
@@ -281,6 +333,9 @@ def test_unknown_names_are_refused() -> None:
     [
         (lambda: hierarchical_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
         (lambda: hierarchical_all_reduce(12, 0), "ranks_per_host 0: must divide the number of ranks, 12"),
+        (lambda: nccl_ring_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
+        (lambda: nccl_tree_all_reduce(12, ranks_per_host=7), "ranks_per_host 7: must divide the number of ranks, 12"),
+        (lambda: nvls_all_reduce(12, segments=0), "segments 0: must be at least 1"),
         (lambda: multi_ring_all_reduce(8, 0), "num_rings 0: must be at least 1"),
         (lambda: ring_broadcast(8, 0), "segments 0: must be at least 1"),
         (lambda: double_binary_tree_all_reduce(8, 0), "segments 0: must be at least 1"),

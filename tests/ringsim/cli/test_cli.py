@@ -40,18 +40,49 @@ def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
     assert result["network"]["reduce_bytes_per_s"] is None
 
 
-@pytest.mark.parametrize("command", ["simulate --json", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
+@pytest.mark.parametrize("command", ["explain --json", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
 def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line on stderr, for each network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
     told = (
         "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the "
-        "file); ringsim compare uses them when it is given logs"
+        "file); ringsim simulate uses them, and ringsim compare when it is given logs"
     )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = CliRunner().invoke(main, [*command.split(), "--network", network])
         assert (result.exit_code, result.stderr) == (0, line)
         assert "protocol" not in result.stdout or "--json" in command
+
+
+def test_simulate_takes_what_nccl_would() -> None:
+    """On a network that describes NCCL, unless an algorithm is named; it says so, and the start is part of the time."""
+    command = ["simulate", "--network", "dgx-h100", "--ranks", "8", "--size", "4GiB"]
+    result = CliRunner().invoke(main, command)
+    assert result.stderr == "dgx-h100: NCCL would take nvls; --algorithm names another\n"
+    assert result.stdout.startswith("all_reduce nvls, 8 ranks, 4 GiB\n")
+    assert "  protocol       Simple, 18.2 us of the time is its start\n" in result.stdout
+    small = [*command[:-1], "8", "--json"]
+    chosen, named = (json.loads(run(*small, *more)) for more in ([], ["--algorithm", "ring"]))
+    assert (chosen["algorithm"], named["algorithm"]) == ("nccl_ring", "ring")
+    assert chosen["library"] == named["library"] == {"protocol": "LL", "start_s": pytest.approx(6.6e-6)}
+    assert chosen["time_s"] == pytest.approx(15e-6, rel=1e-3)
+    assert json.loads(run("simulate", "--network", "gbe", "--json"))["library"] is None
+
+
+def test_nccl_s_choice_keeps_the_order_of_the_ranks() -> None:
+    """Ranks that stand in other places take longer where rings then cross between hosts all the time."""
+    command = ["simulate", "--network", "dgx-a100", "--ranks", "16", "--size", "1GiB", "--json"]
+    order = ",".join(str(place // 2 + place % 2 * 8) for place in range(16))
+    straight, crossing = (json.loads(run(*command, *more))["time_s"] for more in ([], ["--order", order]))
+    assert crossing > 2 * straight
+
+
+def test_what_nccl_takes_may_be_unknown() -> None:
+    """Where hosts are not full it is said, and a ring is simulated."""
+    result = CliRunner().invoke(main, ["simulate", "--network", "dgx-h100-cluster", "--ranks", "12"])
+    told = "a ring is simulated, not what NCCL would take: 12 ranks do not fill its hosts of 8"
+    assert result.stderr == f"dgx-h100-cluster: {told}\n"
+    assert result.stdout.startswith("all_reduce ring, 12 ranks")
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])

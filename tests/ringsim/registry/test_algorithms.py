@@ -19,6 +19,19 @@ def test_gloo_s_ring_depends_on_the_size(size_bytes: int, segments: int) -> None
     assert schedule.num_steps == gloo_ring_all_reduce(4, segments).num_steps
 
 
+@pytest.mark.parametrize(("algorithm", "size_bytes", "segments"), [
+    ("nccl_tree", 8, 1), ("nccl_tree", 4 * MIB, 4), ("nccl_tree", 2**32, 32),
+    ("nvls", 8, 1), ("nvls", 4 * MIB, 4), ("nvls", 2**32, 32),
+])  # fmt: skip
+def test_nccl_s_algorithms_cut_into_more_segments_the_more_there_is(
+    algorithm: str, size_bytes: int, segments: int
+) -> None:
+    """Of 64 KiB for each of 16 trees on two hosts of eight, so that a few bytes take no more steps than they need."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 16, size_bytes)
+    assert size_variant(Collective.ALL_REDUCE, algorithm, 16, size_bytes) == segments
+    assert schedule.num_chunks == 16 * segments
+
+
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
     [(Collective.ALL_REDUCE, "ring/4"), (Collective.ALL_GATHER, "gloo_ring"), (Collective.REDUCE, "binomial_tree")],

@@ -108,11 +108,16 @@ def test_patterns_of_rings_are_few(algorithm: str) -> None:
 
 def test_connections_that_are_used() -> None:
     """Each once, in order; also of steps that are made one by one."""
-    assert [column.tolist() for column in used_connections(ring_all_reduce(3))] == [[0, 1, 2], [1, 2, 0], [0, 1, 2]]
+    assert [column.tolist() for column in used_connections(ring_all_reduce(3))] == [
+        [0, 1, 2],
+        [1, 2, 0],
+        [0, 1, 2],
+        [0, 0, 0],
+    ]
     rows = [([2, 0], [0, 1], [0, 0], False, [0, 1])] * 600
     listed = Schedule.from_columns(Collective.ALL_REDUCE, "x", 3, 1, rows)
-    assert [column.tolist() for column in used_connections(listed)] == [[2, 0], [0, 1], [2, 3]]
-    assert [column.tolist() for column in used_connections(ring_all_reduce(1))] == [[], [], []]
+    assert [column.tolist() for column in used_connections(listed)] == [[2, 0], [0, 1], [2, 3], [0, 1]]
+    assert [column.tolist() for column in used_connections(ring_all_reduce(1))] == [[], [], [], []]
 
 
 def peak_bytes(engine: object, schedule: Schedule, topology: object) -> float:

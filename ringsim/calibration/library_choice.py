@@ -1,0 +1,127 @@
+"""`choose`: what a collective library does on a network, as a schedule and the network of the hosts over its protocol.
+
+NCCL estimates the time of each of its algorithms with each of its protocols by a formula, and takes the one that is
+over first (ncclTopoGetAlgoTime in src/graph/tuning.cc). `predict` has the formula; what it names is simulated here.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from ringsim.algorithms import (
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nccl_tree_segments,
+    nvls_all_reduce,
+    nvls_segments,
+)
+from ringsim.calibration.protocol_time import Question, predict
+from ringsim.network import Cluster, Host, Protocol
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule
+from ringsim.simulation import OnProgress, ignore_progress, predict_time
+
+MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
+_RINGS = {
+    Collective.ALL_REDUCE: nccl_ring_all_reduce,
+    Collective.REDUCE_SCATTER: nccl_ring_reduce_scatter,
+    Collective.ALL_GATHER: nccl_ring_all_gather,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryChoice:
+    """A schedule, the protocol over which it is sent, and the network of the hosts over that protocol.
+
+    start_s: what the library takes beside the schedule.
+    """
+
+    schedule: Schedule
+    protocol: str
+    start_s: float
+    cluster: Cluster
+
+
+def choose(cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int) -> LibraryChoice | None:
+    """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
+
+    None where it is not known, see `why_unknown`, and where the schedule has more than MAX_TRANSFERS.
+    """
+    if why_unknown(cluster, num_ranks):
+        return None
+    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
+    question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
+    [(_, taken)] = predict(cluster, [question])
+    algorithm, _, name = taken.partition(" ")
+    protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
+    schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
+    return None if schedule.num_transfers > MAX_TRANSFERS else over_protocol(schedule, cluster, protocol)
+
+
+def why_unknown(cluster: Cluster, num_ranks: int) -> str:
+    """Why nobody can tell what its library takes; "" if `choose` can."""
+    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
+    link = spec.host.link if per_host == num_ranks else spec.host.nics
+    if not spec.protocols:
+        return "it says nothing of a library"
+    if num_ranks == 1:
+        return "one rank sends nothing"
+    if spec.max_ranks is not None and num_ranks > spec.max_ranks:
+        return f"its hosts have {spec.max_ranks} ranks"
+    if spec.placed_hosts or math.isinf(link.bandwidth_bytes_per_s):
+        return "it does not describe hosts that are all alike, with the bandwidth of their links and NICs"
+    return f"{num_ranks} ranks do not fill its hosts of {per_host}" if num_ranks % per_host else ""
+
+
+def _ranks_per_host(cluster: Cluster, num_ranks: int) -> int:
+    return min(cluster.spec.ranks_per_host or num_ranks, num_ranks)
+
+
+def fastest_protocol(
+    schedule: Schedule, cluster: Cluster, size_bytes: int, on_progress: OnProgress = ignore_progress
+) -> LibraryChoice | None:
+    """The protocol of the network's library over which a simulation of the schedule ends first; None if it has none.
+
+    In-network reduction has the last one only, as in NCCL.
+    """
+    protocols = cluster.spec.protocols[-1:] if schedule.algorithm == "nvls" else cluster.spec.protocols
+    choices = [over_protocol(schedule, cluster, protocol) for protocol in protocols]
+
+    def time_s(choice: LibraryChoice) -> float:
+        return choice.start_s + predict_time(schedule, choice.cluster, size_bytes, on_progress=on_progress)
+
+    return min(choices, key=time_s, default=None)
+
+
+def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> LibraryChoice:
+    """The schedule over this protocol: its start, its latencies, and its share of the bandwidths."""
+    library = cluster.spec.library
+    is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share
+    share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0)
+    link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
+    hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
+    start_s = protocol.start_s
+    if in_switch and library.switch_hop_latency_s is not None:
+        hop_s = library.switch_hop_latency_s
+    if in_switch and library.switch_latency_s is not None:
+        start_s = max(0.0, library.switch_latency_s - 2 * link_s)
+    host = _scaled(cluster.spec.host, link_s, hop_s, share)
+    return LibraryChoice(schedule, protocol.name, start_s, replace(cluster, spec=replace(cluster.spec, host=host)))
+
+
+def _scaled(host: Host, link_latency_s: float, hop_latency_s: float, share: float) -> Host:
+    link = replace(host.link, latency_s=link_latency_s, bandwidth_bytes_per_s=host.link.bandwidth_bytes_per_s * share)
+    nics = replace(
+        host.nics, latency_s=hop_latency_s / 2, bandwidth_bytes_per_s=host.nics.bandwidth_bytes_per_s * share
+    )
+    return replace(host, link=link, nics=nics)
+
+
+def _schedule(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, per_host: int) -> Schedule:
+    if algorithm == "tree":
+        return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
+    if algorithm == "in_switch":
+        return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
+    ring = _RINGS.get(collective)
+    return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)

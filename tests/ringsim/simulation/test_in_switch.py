@@ -1,0 +1,115 @@
+"""What the switch of a host adds up and copies: which messages, and what they then use."""
+
+import numpy as np
+import pytest
+
+from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time, simulate
+from ringsim.network import NONE, Cluster, Host, Library, Link, Nics, Spec, Topology
+from ringsim.registry import build
+from ringsim.simulation import QueuedCall, serving, time_queue
+
+SHARE = 0.5
+
+
+def hosts_of(size: int, share: float | None = SHARE) -> Cluster:
+    """Hosts whose switches reach half of 1 GB/s when they add or copy, and NICs that are faster."""
+    nics = Nics(bandwidth_bytes_per_s=1e10, count=size)
+    host = Host(link=Link(bandwidth_bytes_per_s=1e9), nics=nics)
+    return Cluster("mine", Spec(host=host, ranks_per_host=size, library=Library(switch_share=share)))
+
+
+def uses(topology: Topology, transfer: Transfer) -> dict[str, float]:
+    """What a byte of it uses, by name."""
+    columns = (np.array([transfer.src]), np.array([transfer.dst]), np.array([transfer.channel]))
+    paths = topology.connection_paths(*columns)
+    pairs = zip(paths.resource[0].tolist(), paths.use_per_byte[0].tolist(), strict=True)
+    return {topology.resources.names[number]: use for number, use in pairs if number != NONE}
+
+
+def of(*steps: list[Transfer]) -> Schedule:
+    """An all_reduce of one chunk on four ranks, as far as anybody asks."""
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 4, 1, steps)
+
+
+ADDED = [Transfer(src, 0, 0, True) for src in (1, 2, 3)]
+COPIED = [Transfer(0, dst, 0, False, dst) for dst in (1, 2, 3)]
+
+
+def test_messages_to_one_chunk_are_one_for_their_receiver() -> None:
+    """Three fill its port as one; the switch also reads what it has itself, for which the senders' ports stand in."""
+    topology = serving([of(ADDED)], hosts_of(4).topology(4))
+    for transfer in ADDED:
+        expected = {f"rank{transfer.src}.out": 4 / 3 / SHARE, "rank0.in": 1 / 3 / SHARE}
+        assert uses(topology, transfer) == pytest.approx(expected)
+
+
+def test_copies_are_one_for_their_sender() -> None:
+    """The other way round."""
+    topology = serving([of(COPIED)], hosts_of(4).topology(4))
+    for transfer in COPIED:
+        expected = {"rank0.out": 1 / 3 / SHARE, f"rank{transfer.dst}.in": 4 / 3 / SHARE}
+        assert uses(topology, transfer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "schedule"),
+    [
+        (hosts_of(4, share=None), of(ADDED)),
+        (hosts_of(1), of(ADDED)),
+        (hosts_of(4), of(*([transfer] for transfer in ADDED))),
+        (hosts_of(4), of(ADDED, [Transfer(1, 0, 0, False)], [Transfer(2, 0, 0, False)], [Transfer(3, 0, 0, False)])),
+    ],
+    ids=["no switch adds", "they are on four hosts", "they are in three steps", "the connection also carries others"],
+)
+def test_all_else_goes_by_itself(cluster: Cluster, schedule: Schedule) -> None:
+    """What holds of a connection must hold of all its messages."""
+    plain = cluster.topology(4)
+    topology = serving([schedule], plain)
+    assert all(uses(topology, transfer) == uses(plain, transfer) for transfer in ADDED)
+
+
+def test_only_the_ranks_of_a_host_are_added_up() -> None:
+    """Of three senders two are on the host of the receiver."""
+    topology = serving([of(ADDED)], hosts_of(3).topology(4))
+    assert uses(topology, ADDED[0]) == pytest.approx({"rank1.out": 3 / 2 / SHARE, "rank0.in": 1 / 2 / SHARE})
+    assert uses(topology, ADDED[2]) == {"host1.nic0.out": 1.0, "host0.nic0.in": 1.0}
+
+
+def test_schedules_of_a_queue_must_agree() -> None:
+    """A second schedule that uses the connection in another way takes the gain from both."""
+    cluster = hosts_of(4)
+    other = of([Transfer(1, 0, 0, True)])
+    both = serving([of(ADDED), other], cluster.topology(4))
+    assert uses(both, ADDED[0]) == {"rank1.out": 1.0, "rank0.in": 1.0}
+    assert uses(both, ADDED[1])["rank0.in"] == pytest.approx(1 / 3 / SHARE)
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4, 8])
+def test_nvls_moves_the_data_once_and_a_share_more(num_ranks: int) -> None:
+    """(1 + 1/n) S over the bandwidth, but for a segment at both ends; two-shot, not in the switch, 2 (n - 1)/n S."""
+    cluster, size = hosts_of(num_ranks), 32 * 840 * 2**10
+    schedule = build(Collective.ALL_REDUCE, "nvls", num_ranks, size)
+    least_s = (1 + 1 / num_ranks) * size / (SHARE * 1e9)
+    assert least_s <= predict_time(schedule, cluster, size) <= 1.05 * least_s
+    two_shot = build(Collective.ALL_REDUCE, "two_shot", num_ranks)
+    shot_s = 2 * (num_ranks - 1) / num_ranks * size / 1e9
+    assert predict_time(two_shot, cluster, size) == pytest.approx(shot_s)
+
+
+def test_no_port_is_used_by_more_than_there_is() -> None:
+    """The table of links counts what the switch adds up once."""
+    size = 2**32
+    explanation = explain(build(Collective.ALL_REDUCE, "nvls", 8, size), load_network("dgx-h100"), size)
+    assert 0.9 < explanation.links.utilisation.max() <= 1 + 1e-9
+    assert explanation.path is not None
+    assert sum(explanation.path.shares().values()) == pytest.approx(1.0)
+
+
+def test_a_queue_takes_what_its_collectives_take() -> None:
+    """Also on two workers, if the second has nothing to do."""
+    cluster, size = hosts_of(4), 2**24
+    schedule = build(Collective.ALL_REDUCE, "nvls", 4, size)
+    time_s = simulate(schedule, cluster, size).time_s
+    for num_workers in (1, 2):
+        [span] = time_queue([QueuedCall(schedule, size)], cluster, num_workers)
+        assert span.end_s == pytest.approx(time_s)
