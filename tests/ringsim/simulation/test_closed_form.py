@@ -15,11 +15,11 @@ from ringsim.simulation.closed_form import closed_form_of
 from tests.ringsim.strategies import build_key, networks
 
 Key = tuple[Collective, str]
-DOUBLE_TREES = [key for key in ALGORITHMS if key[1] == "double_binary_tree"]  # have none
+WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls")]
 FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
 FOR_POWERS_OF_TWO.append((Collective.ALL_GATHER, "recursive_doubling"))
 TWO_RINGS = ("bidirectional_ring", "multi_ring")  # share a link between two ranks
-FOR_ANY = [key for key in ALGORITHMS if key not in DOUBLE_TREES + FOR_POWERS_OF_TWO]
+FOR_ANY = [key for key in ALGORITHMS if key not in WITHOUT + FOR_POWERS_OF_TWO]
 
 
 def ranks_for(key: Key) -> st.SearchStrategy[int]:
