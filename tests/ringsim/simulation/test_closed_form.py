@@ -17,12 +17,12 @@ from ringsim.simulation.closed_form import closed_form_of
 from tests.ringsim.strategies import build_key, networks
 
 Key = tuple[Collective, str]
-DOUBLE_TREES = [key for key in ALGORITHMS if key[1] == "double_binary_tree"]  # have none
+WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls")]
 FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] in ("halving_doubling", "recursive_doubling")]
 FOR_POWERS_OF_TWO += [(Collective.ALL_REDUCE, "binomial_tree"), (Collective.REDUCE, "binomial_tree")]
 TWO_RINGS = ("bidirectional_ring", "multi_ring")
 PLAIN_RINGS = {"torus": [1, 2, 3, 5, 7, 11, 13, 23], "hierarchical": [1, 2, 5, 8, 11, 23]}  # have one level
-FORMULAS = [key for key in ALGORITHMS if key not in DOUBLE_TREES]
+FORMULAS = [key for key in ALGORITHMS if key not in WITHOUT]
 IN_ORDER_ONLY = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
 IN_ORDER_ONLY.append((Collective.ALL_GATHER, "recursive_doubling"))
 MODES = [(key, in_order) for key in FORMULAS for in_order in (False, True) if in_order or key not in IN_ORDER_ONLY]
