@@ -47,13 +47,13 @@ def folded_halving_doubling(num_ranks: int) -> float | None:
 
 
 def double_tree(num_ranks: int) -> float:
-    """All 2k = 8d segments, d = ceil(log2(n)), and as many as 2(d - 1) take until the first is down. Found by simulation."""
+    """All 2k = 8d segments, d = ceil(log2(n)), and 2(d - 1) until the first is down. Found by simulation."""
     depth = (num_ranks - 1).bit_length()
     return (8 * depth + 2 * (depth - 1)) / (8 * depth)
 
 
 def double_tree_both_ways(num_ranks: int) -> float | None:
-    """Twice all segments, and 4d - 6; None where the last level has so few ranks that it takes less. Found by simulation."""
+    """Twice all segments, and 4d - 6; None where the last level has few ranks and takes less. Found by simulation."""
     depth = (num_ranks - 1).bit_length()
     if 4 * num_ranks <= 5 * 2 ** (depth - 1) + 4:
         return None
