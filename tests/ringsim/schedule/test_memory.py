@@ -66,7 +66,7 @@ def test_proofs_and_histories_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match="all_reduce ring over 64 ranks: its proof: would take 4 MiB"):
         verify(ring)
     with pytest.raises(ValueError, match="its last 256 steps: would take 4 MiB"):
-        predict_time(hierarchical, Network(1e-6, 1e9), 2**20)
+        predict_time(hierarchical, Network(1e-6, 1e9, private_links=True), 2**20)
 
 
 @pytest.mark.parametrize(
