@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -104,8 +105,13 @@ class _Uniform(Topology):
 
 def _ports(num_ranks: int, bytes_per_s: float) -> Resources:
     """First what goes out of each rank, then what comes in."""
-    names = tuple(f"rank{rank}.{way}" for way in ("out", "in") for rank in range(num_ranks))
-    return Resources(names, np.full(len(names), bytes_per_s), np.full(len(names), np.inf))
+    names = _port_names(num_ranks)
+    return Resources(names, _same(bytes_per_s, len(names)), _same(math.inf, len(names)))
+
+
+@lru_cache(maxsize=4)  # short predictions would otherwise take a few per cent more, again and again
+def _port_names(num_ranks: int) -> tuple[str, ...]:
+    return tuple(f"rank{rank}.{way}" for way in ("out", "in") for rank in range(num_ranks))
 
 
 def _same(value: float, length: int) -> Floats:

@@ -128,7 +128,7 @@ class Mutant:
         self._run_engines(schedule)
 
     def _run_engines(self, schedule: Schedule) -> None:
-        uniform = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(self.num_ranks)
+        uniform = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6, private_links=True).topology(self.num_ranks)
         uneven = private_topology(np.random.default_rng(self.topology), self.num_ranks)
         for topology in (uniform, uneven):
             if not shares(schedule, topology):  # two channels between the same two ranks do, if they happen to be

@@ -108,8 +108,9 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
     """Of each resource, whether more than one channel or rank uses it, or time does not treat it all alike."""
     named = paths.resource != NONE
     sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
-    users = np.unique(np.stack([paths.resource[named], sender]), axis=1)[0]  # a channel sends one message at a time
-    count = np.bincount(users, minlength=len(resources.names))
+    num_senders = int(sender.max(initial=0)) + 1
+    users = np.unique(paths.resource[named] * num_senders + sender)  # a channel sends one message at a time
+    count = np.bincount(users // num_senders, minlength=len(resources.names))
     count += np.bincount(cores[cores != NONE], minlength=len(count))
     shared: Bools = (count > 1) | np.isfinite(resources.fails_at_s)
     return shared

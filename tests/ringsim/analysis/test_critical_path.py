@@ -43,8 +43,16 @@ def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size:
 @given(schedules(), st.integers(0, 10**5))
 def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int) -> None:
     """On private links all is accounted for by what the path alone takes."""
-    network = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
+    network = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6, private_links=True)
     assert path_of(schedule, network, size).seconds()[CostKind.CONTENTION] == 0
+
+
+def test_what_one_port_adds_is_contention() -> None:
+    """A rank that sends to three at once takes three times as long for its bytes: two thirds are contention."""
+    spent = path_of(build(Collective.BROADCAST, "direct", 4), Network(2.0, 1.0), 6).seconds()
+    assert spent[CostKind.BANDWIDTH] == pytest.approx(6.0)
+    assert spent[CostKind.CONTENTION] == pytest.approx(12.0)
+    assert spent[CostKind.LATENCY] == pytest.approx(2.0)
 
 
 def test_a_ring_is_the_closed_form() -> None:
@@ -85,7 +93,7 @@ def test_jitter_is_no_contention() -> None:
 
 def test_each_kind_of_wait_is_followed() -> None:
     """Data that was written, a link, a turn, and a send of the chunk to be overwritten, worked out by hand."""
-    network = Network(0.0, 1.0, 1.0)
+    network = Network(0.0, 1.0, 1.0, private_links=True)
     for rows, expected in (
         ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [Cause.START, Cause.ARRIVED, Cause.READY]),
         ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.CHANNEL]),

@@ -62,13 +62,13 @@ def test_no_link_moves_more_than_it_can(schedule: Schedule, network: AnyNetwork,
 
 
 def test_overlapping_sends_count_once() -> None:
-    """Rank 0 sends 2 bytes to each of two others on two channels: 2 s of sending, not 4; then they add for 1 s."""
+    """Rank 0 sends 2 bytes to each of two others on two channels of one port: 4 s of sending, not 8; then they add."""
     rows = [[Transfer(0, 1, 0, True, 0), Transfer(0, 2, 0, True, 1)]]
     schedule = Schedule.from_transfers(Collective.BROADCAST, "both", 3, 1, rows)
     usage = rank_usage(simulate(schedule, Network(0.5, 1.0, 2.0), 2))
-    assert usage.sending_s.tolist() == [2, 0, 0]
+    assert usage.sending_s.tolist() == [4, 0, 0]
     assert usage.applying_s.tolist() == [0, 1, 1]
-    assert usage.waiting_s.tolist() == [1.5, 2.5, 2.5]
+    assert usage.waiting_s.tolist() == [1.5, 4.5, 4.5]
     assert (usage.busiest, usage.slowest) == (0, 1)
 
 
@@ -84,9 +84,17 @@ def test_the_bottleneck_has_its_name() -> None:
     assert used == {"host0.nic0.out": 1.0, "host0.nic0.in": 0.0, "host1.nic0.out": 0.0, "host1.nic0.in": 1.0}
 
 
-def test_pairs_are_the_links_of_a_uniform_network() -> None:
-    """A ring of three has three; with a latency as long as the bytes take, they are used half of the time."""
-    links = links_of(build(Collective.ALL_GATHER, "ring", 3), Network(1.0, 1.0), 3)
+def test_ports_are_the_links_of_a_uniform_network() -> None:
+    """Two for each rank; with a latency as long as the bytes take, a ring uses them half of the time."""
+    links = links_of(build(Collective.ALL_GATHER, "ring", 2), Network(1.0, 1.0), 2)
+    assert [links.name(link) for link in range(4)] == ["rank0.out", "rank1.out", "rank0.in", "rank1.in"]
+    assert links.utilisation.tolist() == [0.5] * 4
+
+
+def test_pairs_are_the_private_links() -> None:
+    """A ring of three has three."""
+    network = Network(1.0, 1.0, private_links=True)
+    links = links_of(build(Collective.ALL_GATHER, "ring", 3), network, 3)
     assert [links.name(link) for link in range(3)] == ["rank0 -> rank1", "rank1 -> rank2", "rank2 -> rank0"]
     assert links.utilisation.tolist() == [0.5, 0.5, 0.5]
 
@@ -104,6 +112,6 @@ def test_cores_are_used_by_overheads_and_reductions_too() -> None:
 def test_without_time_nothing_is_used() -> None:
     """One rank, or no latency and no bytes: zeros, and no bottleneck."""
     links = links_of(build(Collective.ALL_REDUCE, "ring", 4), Network(0.0, 1.0), 0)
-    assert links.utilisation.tolist() == [0.0] * 4
+    assert links.utilisation.tolist() == [0.0] * 8
     assert links.bottleneck is None
     assert rank_usage(Timeline.empty(1, 1, 0)).busy_s.tolist() == [0.0]

@@ -59,7 +59,7 @@ def test_a_sending_says_chunk_and_receiver() -> None:
     [labels] = lanes_of(overview_of(16))[1].findobj(Labels)
     assert {"c0", "c15"} < set(labels.texts)
     assert not lanes_of(overview_of(64))[1].findobj(Labels)
-    assert "every pair of ranks has a link of its own" in " ".join(texts(figure))
+    assert "each rank has one full-duplex port" in " ".join(texts(figure))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tests of `ringsim.report.sweep_table`."""
 
+from dataclasses import replace
+
 import pytest
 
 from ringsim.analysis.sweep_run import run_sweep
@@ -19,8 +21,7 @@ def test_a_row_for_each_size_and_a_column_for_each_number_of_ranks() -> None:
         "all_reduce, the fastest of 2 algorithms, its time, and how many times as fast as",
         "  the ring",
         "network one: latency 10 us, bandwidth 1 GB/s",
-        "every pair of ranks has a link of its own, which flatters sending to many at",
-        "  once; see --network",
+        "each rank has one full-duplex port",
         "",
         "         4 ranks                              8 ranks",
         "1000 B   recursive_doubling     22 us  2.8x   recursive_doubling    33 us  4.3x",
@@ -47,12 +48,14 @@ def test_columns_that_do_not_fit_go_below(width: int) -> None:
 
 
 def test_a_busbw_above_a_link_is_explained() -> None:
-    """On a network whose links nobody shares; a cluster, whose links are shared, needs no such note."""
-    networks = {"own": Network(latency_s=1e-6, bandwidth_bytes_per_s=1e9), "gbe": load_network("gbe")}
+    """On private links; ports, and a cluster, whose links are shared, need no such note."""
+    ports = Network(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
+    networks = {"own": replace(ports, private_links=True), "ports": ports, "gbe": load_network("gbe")}
     text = format_sweep(run_sweep(Collective.ALL_REDUCE, ["ring", "direct", "two_shot"], [8], [1 << 24], networks))
     words = " ".join(text.split())
-    assert words.count("every pair of ranks has a link of its own") == 1
-    assert "busbw of direct, two_shot: above the 1 GB/s of a link, as a rank has several links at once" in words
+    assert words.count("each pair of ranks has a link of its own, which flatters sending to many at once") == 1
+    why = "above the 1 GB/s of a link, as a rank uses several of its private links at once"
+    assert words.count("busbw of") == words.count(f"busbw of direct, two_shot: {why}") == 1
 
 
 def test_what_was_skipped_is_said() -> None:
