@@ -45,7 +45,7 @@ RESULTS = {
     ),
     "Overview(all_reduce ring over 4 ranks, 39.06 KiB, 120 us)": lambda: ringsim.make_overview(RING, NETWORK, 40_000),
     "Comparison(<mine>, 1 case, median |error| 10.0%)": comparison,
-    "Explanation(Timeline(4 ranks, 24 transfers, 180 us), bandwidth 67%, latency 33%, bottleneck rank0 -> rank1)": (
+    "Explanation(Timeline(4 ranks, 24 transfers, 180 us), bandwidth 67%, latency 33%, bottleneck rank0.out)": (
         lambda: ringsim.explain(RING, NETWORK, 80_000)
     ),
     "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0)": lambda: NETWORK,

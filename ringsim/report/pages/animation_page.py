@@ -11,7 +11,7 @@ import numpy as np
 from ringsim.analysis import COMPLETE, Animation, format_stall, format_troubles, goal_sentence, templates
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.report.contributor_colours import contributor_colours
-from ringsim.report.network_table import describe_network
+from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
 from ringsim.simulation import Seconds
 from ringsim.units import format_size, format_time
@@ -75,7 +75,7 @@ def _subtitles(animations: Sequence[Animation]) -> list[str]:
 
 def _network(network: AnyNetwork) -> str:
     named = f"network {network.name}" if isinstance(network, Cluster) else ""
-    return "  ·  ".join(describe_network(network.as_dict())) or named
+    return "  ·  ".join(network_facts(network.as_dict())) or named
 
 
 def _run(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:

@@ -87,6 +87,15 @@ def test_what_is_too_large_is_skipped_with_its_reason(monkeypatch: pytest.Monkey
     assert advice.alternatives[-1].time_s is None
 
 
+def test_more_is_simulated_of_what_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On ports that is a ring; on private links everything."""
+    monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS", 20)
+    for network in (UNIFORM, replace(UNIFORM, private_links=True)):
+        skipped = {other.name for other in advise(RING, network, 1024).alternatives if other.skipped}
+        assert "ring/4" not in skipped
+        assert ("direct" in skipped) is not network.private_links
+
+
 def test_a_rank_placement_holds_for_the_others_too() -> None:
     """The caller makes them."""
     order = [0, 2, 1, 3, 4, 5, 6, 7]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ringsim import Collective, Network
 from ringsim.analysis import Sweep
+from ringsim.analysis.sweep_plan import SweepPlan
 from ringsim.cli import main
 from tests.processes import below, kill_all, left_of
 
@@ -159,6 +161,25 @@ def test_what_is_missing_is_simulated_and_added(tmp_path: Path) -> None:
     finished = path.read_text()
     again = CliRunner().invoke(main, ["sweep", "--from", str(path)])
     assert (again.stdout, again.stderr, path.read_text()) == (done.stdout, "", finished)
+
+
+def test_a_sweep_of_an_older_version_goes_on_with_private_links(tmp_path: Path) -> None:
+    """There was nothing else, so its file does not name them."""
+    path = tmp_path / "cells.csv"
+    options = ["--algorithm", "direct", "--ranks", "2,4", "--sizes", "8"]
+    CliRunner().invoke(main, ["sweep", *options, "--private-links", "--csv", str(path)])
+    whole = Sweep.from_csv(path).cells
+    first, *lines = path.read_text().splitlines()
+    header = json.loads(first.removeprefix("# "))
+    del header["networks"]["uniform"]["private_links"]
+    header["planned"] = SweepPlan.of(
+        Collective.ALL_REDUCE, ["direct"], [2, 4], [8], {"uniform": Network(0.0, 1.0)}
+    ).as_dict()
+    path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
+    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    assert done.exit_code == 0, done.output
+    assert Sweep.from_csv(path).cells == whole
+    assert "each pair of ranks has a link of its own" in done.stdout
 
 
 def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -> None:
