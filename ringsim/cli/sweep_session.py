@@ -15,8 +15,8 @@ from ringsim.analysis import Sweep, SweepPlan, SweepRun
 from ringsim.cli.options import load_simulated
 from ringsim.console import STDOUT, ended_once, message_of, progress_bar
 from ringsim.files import atomic_file, naming_place
-from ringsim.network import AnyNetwork, Network
-from ringsim.registry import ALGORITHMS, needs_trust, require_trusted
+from ringsim.network import AnyNetwork, Cluster, Network
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, needs_trust, require_trusted
 from ringsim.schedule import Collective, ScheduleError
 from ringsim.workers import Workers
 
@@ -34,8 +34,14 @@ def planned_sweep(
     """Returns a sweep with nothing done, from the options of `ringsim sweep`."""
     chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
-    names = names or [name for owner, name in ALGORITHMS if owner is chosen]
+    names = names or _usual_algorithms(chosen, networks)
     return SweepRun(SweepPlan.of(chosen, names, ranks, sizes, networks, max_transfers))
+
+
+def _usual_algorithms(collective: Collective, networks: Mapping[str, AnyNetwork]) -> list[str]:
+    """Returns all of the collective; NCCL's, which take long to simulate, only if a network describes NCCL."""
+    described = any(isinstance(network, Cluster) and network.spec.protocols for network in networks.values())
+    return [name for owner, name in ALGORITHMS if owner is collective and (described or name not in NCCL_ALGORITHMS)]
 
 
 def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRun:

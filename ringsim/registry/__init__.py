@@ -2,6 +2,7 @@
 
 from ringsim.registry.algorithms import (
     ALGORITHMS,
+    NCCL_ALGORITHMS,
     Algorithm,
     algorithm,
     build,
@@ -16,6 +17,7 @@ from ringsim.registry.algorithms import (
 
 __all__ = [
     "ALGORITHMS",
+    "NCCL_ALGORITHMS",
     "Algorithm",
     "algorithm",
     "build",

@@ -99,6 +99,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.REDUCE, "double_binary_tree"): double_binary_tree_reduce,
     (Collective.REDUCE, "direct"): direct_reduce,
 }
+NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
 # Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
 _BY_SIZE: dict[tuple[Collective, str], tuple[Callable[[int, int], int], Callable[[int, int], Schedule]]] = {
     (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),

@@ -62,7 +62,8 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--algorithm",
     type=Name("names", known_algorithms, several=True),
     multiple=True,
-    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are.",
+    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are, but "
+    "NCCL's (nccl_ring, nccl_tree, nvls) only if a network describes NCCL.",
 )
 @click.option(
     "--ranks",

@@ -226,3 +226,14 @@ def test_options_that_cannot_be_are_refused(arguments: list[str], message: str) 
     """In one line, before anything is simulated."""
     done = CliRunner().invoke(main, ["sweep", *arguments])
     assert (done.exit_code, done.stderr) == (2, f"ringsim sweep: {message}\n")
+
+
+@pytest.mark.parametrize(("network", "are_swept"), [("ib-400g", False), ("dgx-h100", True)])
+def test_nccl_s_algorithms_are_swept_where_the_network_describes_nccl(network: str, are_swept: bool) -> None:
+    """They take long to simulate, and elsewhere are rings and trees like others; who names one gets it."""
+    command = ["sweep", "--ranks", "4", "--sizes", "4KiB", "--network", network, "--json"]
+    swept = {cell["algorithm"] for cell in json.loads(CliRunner().invoke(main, command).stdout)["cells"]}
+    assert {"ring", "two_shot"} < swept
+    assert ({"nccl_ring", "nccl_tree", "nvls"} <= swept) == ("nvls" in swept) == are_swept
+    named = json.loads(CliRunner().invoke(main, [*command, "--algorithm", "nvls"]).stdout)["cells"]
+    assert [cell["algorithm"] for cell in named] == ["nvls"]
