@@ -20,9 +20,10 @@ def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     """
     if topology.switch_of_rank is None:
         return topology
-    distinct = {id(schedule): schedule for schedule in schedules if not is_a_ring(schedule)}.values()
     rows = [
-        _merged(step, schedule.num_ranks, topology.switch_of_rank) for schedule in distinct for step in schedule.steps
+        _merged(step, schedule.num_ranks, topology.switch_of_rank)
+        for schedule in {id(schedule): schedule for schedule in schedules}.values()
+        for step in (schedule.steps.patterns() if is_a_ring(schedule) else schedule.steps)
     ]
     if not rows:
         return topology
