@@ -187,7 +187,7 @@ def test_python_files_of_recorded_runs_are_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("network", "num_transfers"),
-    [([], 480), (["--network", "dgx-h100-cluster"], 8 * 480), (["--network", "loopback"], 480)],
+    [([], 480), (["--network", "dgx-h100-cluster"], 15360), (["--network", "loopback"], 480)],
 )
 def test_a_long_simulation_shows_how_far_it_is(
     network: list[str], num_transfers: int, monkeypatch: pytest.MonkeyPatch
