@@ -83,9 +83,11 @@ def fastest_protocol(
 ) -> LibraryChoice | None:
     """The protocol of the network's library over which a simulation of the schedule ends first; None if it has none.
 
-    In-network reduction has the last one only, as in NCCL.
+    In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
+    often, but takes the last one too, which is that of large tensors.
     """
-    protocols = cluster.spec.protocols[-1:] if schedule.algorithm == "nvls" else cluster.spec.protocols
+    has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
+    protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
     choices = [over_protocol(schedule, cluster, protocol) for protocol in protocols]
 
     def time_s(choice: LibraryChoice) -> float:

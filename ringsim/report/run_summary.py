@@ -82,7 +82,7 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
-    if library := result["library"]:
+    if library := result.get("library"):
         rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))

@@ -9,6 +9,7 @@ from ringsim.schedule import Schedule, Step
 from ringsim.simulation.engines.sharing import is_a_ring
 
 _PER_RANK = 2**32  # more than there are chunks
+_KEPT = 256  # arrays, until they are made one
 
 
 def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
@@ -18,30 +19,46 @@ def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of
     all its messages, so that only schedules that add and copy on channels of their own gain from it.
     """
-    if topology.switch_of_rank is None:
+    distinct = {id(schedule): schedule for schedule in schedules}.values()
+    if topology.switch_of_rank is None or not any(_is_for_switch(schedule) for schedule in distinct):
         return topology
-    rows = [
-        _merged(step, schedule.num_ranks, topology.switch_of_rank)
-        for schedule in {id(schedule): schedule for schedule in schedules}.values()
-        for step in (schedule.steps.patterns() if is_a_ring(schedule) else schedule.steps)
-    ]
-    if not rows:
-        return topology
-    key, added, copied = np.unique(np.concatenate(rows, axis=1), axis=1)
+    num_ranks = topology.num_ranks
+    kinds = 2 * num_ranks + 1
+    known = [np.empty(0, dtype=np.int64)]
+    for schedule in distinct:
+        for step in schedule.steps.patterns() if is_a_ring(schedule) else schedule.steps:
+            key, number = _merged(step, num_ranks, topology.switch_of_rank)
+            known.append(np.unique(key * kinds + number + num_ranks))
+            if len(known) == _KEPT:
+                known = [np.unique(np.concatenate(known))]
+    key, number = np.divmod(np.unique(np.concatenate(known)), kinds)
+    number -= num_ranks
     first = np.flatnonzero(np.diff(key, prepend=-1))
-    alike = np.diff(np.append(first, len(key))) == 1
-    kept = first[alike & (np.maximum(added, copied)[first] > 1)]
-    return topology.with_in_switch(InSwitch(key[kept], added[kept], copied[kept])) if len(kept) else topology
+    kept = first[(np.diff(np.append(first, len(key))) == 1) & (number[first] != 0)]
+    added, copied = np.maximum(number[kept], 1), np.maximum(-number[kept], 1)
+    return topology.with_in_switch(InSwitch(key[kept], added, copied))
 
 
-def _merged(step: Step, num_ranks: int, switch: Ints) -> Ints:
-    """(3, num_connections): of each connection of the step its key, and how many are added up with it, and copied."""
-    key = connection_keys(step.src, step.dst, step.channel, num_ranks)
+def _is_for_switch(schedule: Schedule) -> bool:
+    """Whether some rank sends or receives several messages in a step; steps that share their columns are one."""
+    seen: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+    for step in schedule.steps:
+        if (id(step.src), id(step.dst)) in seen:
+            continue
+        seen[id(step.src), id(step.dst)] = step.src, step.dst  # kept, so that the ids stay theirs
+        if any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in (step.src, step.dst)):
+            return True
+        if len(seen) == _KEPT:
+            seen.clear()
+    return False
+
+
+def _merged(step: Step, num_ranks: int, switch: Ints) -> tuple[Ints, Ints]:
+    """For each transfer its connection, and how many are added up with it, or as a negative number copied; 0: none."""
     within = switch[step.src] == switch[step.dst]
     owner = np.where(step.reduce, step.dst, step.src)
     # Of one kind, owner and chunk, and from or to the switch of the owner.
     together = ((owner * 2 + step.reduce) * 2 + within) * _PER_RANK + step.chunk
     _, group, count = np.unique(together, return_inverse=True, return_counts=True)
-    number = np.where(within, count[group], 1)
-    rows = np.stack([key, np.where(step.reduce, number, 1), np.where(step.reduce, 1, number)])
-    return np.unique(rows, axis=1)
+    number = np.where(within & (count[group] > 1), np.where(step.reduce, count[group], -count[group]), 0)
+    return connection_keys(step.src, step.dst, step.channel, num_ranks), number

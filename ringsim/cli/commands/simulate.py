@@ -84,8 +84,8 @@ def simulate(
 def _library(schedule: Schedule, network: AnyNetwork, size: int) -> LibraryChoice | None:
     """Returns what the library of the network does, or how it would send a schedule that the user named."""
     num_ranks, context = schedule.num_ranks, click.get_current_context()
-    if not isinstance(network, Cluster) or num_ranks > (network.spec.max_ranks or num_ranks):
-        return None  # the simulation says that there is no room for so many ranks
+    if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
+        return None  # one rank sends nothing, and the simulation says that there is no room for too many
     if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
         return fastest_protocol(schedule, network, size)
     chosen = choose(network, schedule.collective, num_ranks, size)

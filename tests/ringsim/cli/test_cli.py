@@ -83,6 +83,8 @@ def test_what_nccl_takes_may_be_unknown() -> None:
     told = "a ring is simulated, not what NCCL would take: 12 ranks do not fill its hosts of 8"
     assert result.stderr == f"dgx-h100-cluster: {told}\n"
     assert result.stdout.startswith("all_reduce ring, 12 ranks")
+    alone = CliRunner().invoke(main, ["simulate", "--network", "dgx-h100-cluster", "--ranks", "1", "--json"])
+    assert (alone.stderr, json.loads(alone.stdout)["time_s"]) == ("", 0.0)
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])

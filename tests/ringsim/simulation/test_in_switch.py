@@ -7,6 +7,7 @@ from ringsim import Collective, Schedule, Transfer, explain, load_network, predi
 from ringsim.network import NONE, Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, serving, time_queue
+from ringsim.simulation.engines.sharing import shares
 
 SHARE = 0.5
 
@@ -68,6 +69,12 @@ def test_all_else_goes_by_itself(cluster: Cluster, schedule: Schedule) -> None:
     assert all(uses(topology, transfer) == uses(plain, transfer) for transfer in ADDED)
 
 
+def test_a_ring_has_nothing_for_a_switch() -> None:
+    """Nor has any in which a rank sends and receives one message in a step; the topology stays as it is."""
+    topology = hosts_of(4).topology(4)
+    assert serving([build(Collective.ALL_REDUCE, "ring", 4)], topology) is topology
+
+
 def test_only_the_ranks_of_a_host_are_added_up() -> None:
     """Of three senders two are on the host of the receiver."""
     topology = serving([of(ADDED)], hosts_of(3).topology(4))
@@ -94,6 +101,16 @@ def test_nvls_moves_the_data_once_and_a_share_more(num_ranks: int) -> None:
     two_shot = build(Collective.ALL_REDUCE, "two_shot", num_ranks)
     shot_s = 2 * (num_ranks - 1) / num_ranks * size / 1e9
     assert predict_time(two_shot, cluster, size) == pytest.approx(shot_s)
+
+
+@pytest.mark.parametrize("share", [None, SHARE])
+def test_the_event_engine_times_what_a_switch_adds_up(share: float | None) -> None:
+    """A port that several messages use as one has several senders."""
+    cluster = hosts_of(4, share)
+    schedule = of(ADDED)
+    assert shares(schedule, serving([schedule], cluster.topology(4)))
+    expected_s = 4 / 3 / SHARE if share else 3
+    assert predict_time(schedule, cluster, 10**9) == pytest.approx(expected_s)
 
 
 def test_no_port_is_used_by_more_than_there_is() -> None:
