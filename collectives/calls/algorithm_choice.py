@@ -85,7 +85,7 @@ class Chooser:
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         return min(
             self._candidates[collective],
-            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes),
+            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes, in_order=True),
         )
 
 

@@ -114,9 +114,7 @@ class _InstructionWriter:
         for index, receive in enumerate(program.receives):
             self._post(index)
             self._add(Opcode.WAIT_RECV, index)
-            self._wait_for(
-                [sent for sent in self._under_way if self._sends[sent].step <= receive.buffer_dependency]
-            )  # rule 4
+            self._wait_for(self._reading(receive.chunk, receive.buffer_dependency))  # rule 4
             self._add(Opcode.APPLY, index)
             self._send(receive.then_send, index + 1)
             self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent
@@ -125,30 +123,40 @@ class _InstructionWriter:
     def _add(self, opcode: Opcode, index: int) -> None:
         self.instructions.append(RankInstruction(opcode, index))
 
-    def _post(self, applied: int) -> None:
-        """Post the receives up to the horizon of the one to be applied next, as far as they can be."""
+    def _post(self, applied: int, to_send: Sequence[Send] = ()) -> None:
+        """Post the receives up to the horizon of the one to be applied next, as far as they can be.
+
+        to_send: what can be sent already and is not, since it waits for this.
+        """
         for receive in self._receives[self._num_posted : _horizon(self._receives, applied)]:
             if not receive.lands_apart:
                 if any(step <= receive.sent_in for step in self._to_issue[receive.chunk]):
                     return  # nothing may land where a send is yet to read
                 if applied < receive.last_user or receive.sent_in > self._receives[applied].step:
                     return
-                # Rule 4. To wait for a send here is safe: no step before its own is left to apply here, and all
-                # receives of that step are posted, so its receiver needs nothing more from this rank to take it.
-                self._wait_for([sent for sent in self._under_way if self._sends[sent].chunk == receive.chunk])
+                if any(send.step < receive.sent_in for send in to_send):
+                    return
+                # Rule 4. To wait for a send here is safe: nothing of a step before its own is left to apply or to send
+                # here, and all receives of that step are posted, so its receiver needs nothing more from this rank.
+                self._wait_for(self._reading(receive.chunk, receive.step))
             self._add(Opcode.POST_RECV, self._num_posted)
             self._num_posted += 1
 
     def _send(self, sends: Sequence[Send], applied: int) -> None:
-        for send in sends:
+        for position, send in enumerate(sends):
             if self._ahead_of(send):  # rule 2
                 # The peers may wait in the same way, and each of them must find its receive posted.
-                self._post(applied)
+                self._post(applied, sends[position:])
                 self._wait_for(self._ahead_of(send))
             self._to_issue[send.chunk].remove(send.step)
             self._add(Opcode.SEND, len(self._sends))
             self._under_way.append(len(self._sends))
             self._sends.append(send)
+
+    def _reading(self, chunk: int, last_step: int) -> list[int]:
+        """The sends of a chunk under way that belong to a step up to this one."""
+        under_way = ((index, self._sends[index]) for index in self._under_way)
+        return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
         """What must leave before this one on its channel; what goes to the same peer stays in order by itself."""

@@ -100,6 +100,10 @@ class RingSteps(Steps):
     def num_channels(self) -> int:
         return 1
 
+    @property
+    def only_peer(self) -> Ints | None:
+        return self._dst
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         # What a rank receives in a step is what its neighbour sends: one place further behind.
         return self._step_of(rank, chunk, self._offset + 1)

@@ -58,8 +58,8 @@ def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Sc
 def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Up two binary trees and down again, k segments in each: up to 2 ceil(log2(n)) + k - 1 steps a tree.
 
-    No rank sends more than twice the data. While later segments go up, earlier ones come down. Since a rank applies
-    in step order, each step then takes at least the latency: for small data take fewer segments, down to 1.
+    No rank sends more than twice the data. While later segments go up, earlier ones come down. Executed in order (see
+    `simulate`), each step then takes at least the latency: for small data take fewer segments, down to 1.
     """
     return _double(Collective.ALL_REDUCE, num_ranks, segments)
 

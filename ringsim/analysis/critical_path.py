@@ -8,13 +8,12 @@ been slower by a little without any harm.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import Floats, Ints, Topology
-from ringsim.schedule import NO_ROW, Dependencies, stable_order
+from ringsim.network import Ints, Topology
+from ringsim.schedule import NO_ROW, Dependencies
 from ringsim.simulation import Timeline, bytes_s, costs_of
 
 ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by less than that is no contention
@@ -34,8 +33,8 @@ class Cause(Enum):
     ARRIVED = "it arrived"
     READY = "its chunk was written"
     CHANNEL = "the channel had sent what came before"
-    TURN = "the rank had applied what came before"
-    FREE = "the rank had sent what it held"
+    TURN = "what came before it was applied"
+    FREE = "its chunk had been sent"
     LEFT = "it left"
     START = "the start"
 
@@ -208,8 +207,6 @@ class _Before:
 
     def __init__(self, timeline: Timeline, rows: Dependencies) -> None:
         self._timeline, self._rows = timeline, rows
-        self._sent_by = cache(self._sends)
-        self._order: Ints | None = None
 
     def times(self, row: int, activity: Activity) -> tuple[float, float]:
         """When it began and ended."""
@@ -235,7 +232,8 @@ class _Before:
             arrived_s = float(self._timeline.arrived_s[row])
             candidates = [
                 (arrived_s, Cause.ARRIVED, row, Activity.TRAVELLING),
-                self._applied(Cause.TURN, int(rows.before_at_dst[row])),
+                self._applied(Cause.TURN, int(rows.before_on_connection[row])),
+                self._applied(Cause.TURN, int(rows.before_in_chunk[row])),
                 self._left(Cause.FREE, self._last_to_leave(int(rows.buffer_dependency[row]))),
             ]
         return [candidate for candidate in candidates if candidate is not None]
@@ -247,17 +245,10 @@ class _Before:
         return None if row == NO_ROW else (float(self._timeline.left_s[row]), cause, row, Activity.SENDING)
 
     def _last_to_leave(self, free: int) -> int:
-        """Of all that its sender has sent up to row `free`, the one that left last; of several the first."""
-        if free == NO_ROW:
-            return NO_ROW
-        sent, latest = self._sent_by(int(self._rows.src[free]))
-        until_s = latest[np.searchsorted(sent, free)]
-        return int(sent[np.searchsorted(latest, until_s)])
-
-    def _sends(self, rank: int) -> tuple[Ints, Floats]:
-        """The rows in which a rank sends, and for each of them when the last so far has left."""
-        if self._order is None:
-            self._order = stable_order(self._rows.src)
-        first, end = np.searchsorted(self._rows.src, [rank, rank + 1], sorter=self._order)
-        sent = self._order[first:end]
-        return sent, np.maximum.accumulate(self._timeline.left_s[sent])
+        """Of all that the sender of row `free` sent of its chunk up to it, the last to leave; of several the first."""
+        last = free
+        while free != NO_ROW:
+            if self._timeline.left_s[free] >= self._timeline.left_s[last]:
+                last = free
+            free = int(self._rows.sent_before[free])
+        return last

@@ -43,22 +43,26 @@ def why_not_explained(schedule: Schedule) -> str | None:
 
 
 def explain(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, on_progress: OnProgress = ignore_progress
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    in_order: bool = False,
 ) -> Explanation:
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
 
-    on_progress: as of `simulate`.
+    on_progress, in_order: as of `simulate`.
 
     >>> from ringsim import explain, load_network, ring_all_reduce
     >>> explanation = explain(ring_all_reduce(4), load_network("gbe"), 2**20)
     >>> explanation.path.num_transfers
     6
     """
-    timeline = simulate(schedule, network, size_bytes, on_progress=on_progress)
+    timeline = simulate(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
     topology = serving([schedule], network.topology(schedule.num_ranks))
-    rows = dependencies(schedule)
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    stall = find_stall(timeline, topology)
+    stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=in_order)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),

@@ -10,7 +10,7 @@ from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
 from ringsim.network import AnyNetwork
 from ringsim.registry import build_recorded
-from ringsim.schedule import NEVER, Ints, Schedule
+from ringsim.schedule import Ints, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
 
 
@@ -48,7 +48,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
-    simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes)
+    simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
     if not np.isfinite(simulated.time_s):
         raise ValueError(f"{run}: never ends on network {name}: ringsim simulate says why")
     order = np.lexsort((simulated.chunk, simulated.dst, simulated.src, simulated.step))
@@ -64,15 +64,9 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
     """Returns when each transfer could have been handed to the network by its sender, as a record says: seconds.
 
-    It may then have waited for its turn on the link. By rules 1 and 2 of the execution: (num_transfers,).
+    It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
-    data_dependency = np.concatenate([step.data_dependency for step in schedule.steps])
-    ready = np.zeros(len(timeline))
-    for rank in range(schedule.num_ranks):
-        received, sent = np.flatnonzero(timeline.dst == rank), np.flatnonzero(timeline.src == rank)
-        applied = np.maximum.accumulate(np.append(0.0, timeline.applied_s[received]))
-        ready[sent] = applied[np.searchsorted(timeline.step[received], data_dependency[sent], side="right")]
-    ready[data_dependency == NEVER] = 0.0
+    ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=True).data_dependency]
     latest: dict[tuple[int, int], float] = {}
     for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):
         latest[pair] = ready[row] = max(ready[row], latest.get(pair, 0.0))

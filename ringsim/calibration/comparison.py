@@ -169,7 +169,9 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
         return None, " ".join(str(error).split())
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
     beside_s = call_overhead_s(cluster, case.algorithm == TORCH) + local_s(work, cluster, case.num_ranks)
-    return beside_s + predict_time(schedule, cluster, case.size_bytes), f"simulating {schedule.algorithm}"
+    return beside_s + predict_time(
+        schedule, cluster, case.size_bytes, in_order=True
+    ), f"simulating {schedule.algorithm}"
 
 
 def _comparison(

@@ -75,7 +75,7 @@ def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]
     shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
-    return predict_time(shift, cluster, num_ranks * size_bytes)
+    return predict_time(shift, cluster, num_ranks * size_bytes, in_order=True)
 
 
 def _cluster(host: Host, processor: Processor) -> Cluster:

@@ -5,7 +5,6 @@ dependency a line, `a requires b` for "a starts when b is done".
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,21 +115,33 @@ class _Messages:
         is_send = waits.src[rows] == rank
         peer = np.where(is_send, waits.dst[rows], waits.src[rows])
         facts = rows, is_send, peer, self.num_bytes[rows], self.tag[rows], self.nic[rows], self.calc_ns[rows]
-        arrows = waits.data_dependency[rows], waits.before_on_channel[rows], waits.buffer_dependency[rows]
-        sends: list[int] = []  # in the order of rows
-        num_left = 0  # of the sends, those that a write has waited for
-        applied: list[str] = []  # the label of what was applied last
-        for *fact, data, on_channel, buffer in zip(*(column.tolist() for column in (*facts, *arrows)), strict=True):
-            if fact[1]:
-                sends.append(fact[0])
+        arrows = (
+            waits.data_dependency[rows],
+            waits.before_on_channel[rows],
+            waits.chunk[rows],
+            waits.buffer_dependency[rows],
+        )
+        waited: dict[int, int] = {}  # of a chunk, the last of its sends that a write has waited for
+        for *fact, data, on_channel, chunk, buffer in zip(*(c.tolist() for c in (*facts, *arrows)), strict=True):
+            row, is_send, *_ = fact
+            if is_send:
                 labels = [self._applied(data)] if data != NO_ROW else []
                 labels += [f"s{on_channel}"] if on_channel != NO_ROW else []
-                yield _Operation._make([*fact, labels])
             else:
+                before = {int(waits.before_on_connection[row]), int(waits.before_in_chunk[row])} - {NO_ROW}
+                labels = [self._applied(earlier) for earlier in sorted(before)]
                 # A later write is applied after this one, so it need not name them again.
-                first, num_left = num_left, max(num_left, bisect_right(sends, buffer))
-                yield _Operation._make([*fact, applied + [f"s{send}" for send in sends[first:num_left]]])
-                applied = [self._applied(fact[0])]
+                labels += [f"s{send}" for send in self._sends_between(waited.get(chunk, NO_ROW), buffer)]
+                waited[chunk] = max(waited.get(chunk, NO_ROW), buffer)
+            yield _Operation._make([*fact, labels])
+
+    def _sends_between(self, after: int, last: int) -> list[int]:
+        """Those of the chunk that row `last` sends, by the same rank, behind row `after` and up to it."""
+        sends = []
+        while last > after:
+            sends.append(last)
+            last = int(self.waits.sent_before[last])
+        return sends[::-1]
 
     def _applied(self, row: int) -> str:
         return f"c{row}" if self.calc_ns[row] else f"r{row}"

@@ -19,19 +19,21 @@ class Backend:
 
     num_workers: how many collectives a rank works on at once.
     is_native: whether calls are those of torch.distributed, rather than those of `collectives`.
+    in_order: whether a rank waits for one thing at a time, as `simulate` has it.
     """
 
     num_workers: int
     all_reduce: str
     broadcast: str
     is_native: bool = True
+    in_order: bool = True
 
 
 # Gloo works on two collectives at once and broadcasts along a binomial tree. A process group of NCCL has one stream,
 # and that of the backend "ring" one queue: one collective after another.
 BACKENDS = {
     "gloo": Backend(2, "gloo_ring", "binomial_tree"),
-    "nccl": Backend(1, "ring", "ring"),
+    "nccl": Backend(1, "ring", "ring", in_order=False),
     "ring": Backend(1, "ring", "binomial_tree", is_native=False),
 }
 

@@ -21,19 +21,24 @@ def summarise(
     explanation: Explanation | None = None,
     on_progress: OnProgress = ignore_progress,
     library: LibraryChoice | None = None,
+    *,
+    in_order: bool = False,
 ) -> dict[str, Any]:
     """Returns the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
-    on_progress: as of `simulate`.
+    on_progress, in_order: as of `simulate`.
     library: what it takes beside the schedule is part of the time.
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
+    formula_s = None
+    if isinstance(network, Network):
+        formula_s = closed_form_of(schedule, network, size_bytes, in_order=in_order)
     if explanation:
         time_s = explanation.timeline.time_s
     else:
-        time_s = predict_time(schedule, network, size_bytes, on_progress=on_progress)
+        time_s = predict_time(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
     time_s += library.start_s if library else 0.0
     return {
         "collective": collective.value,
@@ -44,8 +49,9 @@ def summarise(
         "num_transfers": schedule.num_transfers,
         "size_bytes": size_bytes,
         "network": network.as_dict(),
+        "in_order": in_order,
         "time_s": time_s if math.isfinite(time_s) else None,
-        "closed_form_s": closed_form_of(schedule, network, size_bytes) if isinstance(network, Network) else None,
+        "closed_form_s": formula_s,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
@@ -68,6 +74,7 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
+    title += ", in order" if result["in_order"] else ""
     indent = "  "
     lines_of_text = [indent + line for line in align_columns(rows, width=width and width - len(indent))]
     return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])

@@ -1,6 +1,6 @@
 """`RankProgram`: what one rank does when a schedule is executed, in an order that the rule permits."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from ringsim.schedule.schedule import Schedule
@@ -22,7 +22,7 @@ class Send:
 class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
-    `buffer_dependency`: as in `Step`; the rank's sends up to this step must have left before the write.
+    `buffer_dependency`: as in `Step`; the rank's sends of the chunk up to this step must have left before the write.
     `lands_apart`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
     written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
     `last_user` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
@@ -62,7 +62,7 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     if not 0 <= rank < schedule.num_ranks:
         raise ValueError(f"rank {rank}: {schedule} has ranks 0..{schedule.num_ranks - 1}")
     sends, receives = _own_transfers(schedule, rank)
-    groups = _group_sends(sends, [row[0] for row in receives])
+    groups = _group_sends(sends, [(step, chunk) for step, _, chunk, *_ in receives])
     group_of = {send: index for index, group in enumerate(groups) for send in group}
     sends_of: dict[int, list[Send]] = {}
     for send in sends:
@@ -98,19 +98,21 @@ def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tupl
     return sends, receives
 
 
-def _group_sends(sends: list[Send], receive_steps: list[int]) -> list[list[Send]]:
-    """The sends in groups: group 0 at the start, group i + 1 once receive i is applied.
+def _group_sends(sends: list[Send], receives: list[tuple[int, int]]) -> list[list[Send]]:
+    """The sends in groups: group 0 at the start, group i + 1 once receive i, of that step and chunk, is applied.
 
     A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
     is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.
     Sends to one peer are issued in step order, also on different channels, since their messages are told apart by that.
     """
-    groups: list[list[Send]] = [[] for _ in range(len(receive_steps) + 1)]
+    groups: list[list[Send]] = [[] for _ in range(len(receives) + 1)]
+    receive_steps = [step for step, _ in receives]
+    written_in = {(chunk, step): group for group, (step, chunk) in enumerate(receives, 1)}
     latest_to: dict[int, int] = {}
     latest_on: dict[int, tuple[int, int]] = {}  # of a channel: the group and the peer
     for send in sends:
         group, peer = latest_on.get(send.channel, (0, send.peer))
-        ready = bisect_right(receive_steps, send.data_dependency)
+        ready = 0 if send.data_dependency == NEVER else written_in[send.chunk, send.data_dependency]
         group = max(group, ready, latest_to.get(send.peer, 0))
         if peer != send.peer:
             group = max(group, bisect_left(receive_steps, send.step))

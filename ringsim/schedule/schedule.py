@@ -8,18 +8,22 @@ The rule of execution
 ---------------------
 Steps are an order, not a barrier. Within a step the order of the rows counts.
 
-1. A transfer may start when `src` has applied the last earlier step that wrote into its chunk there. So
-   what is sent is what the chunk held before this step.
+1. A transfer may start when `src` has applied what earlier steps wrote into its chunk there. So what is sent is
+   what the chunk held before this step.
 2. Transfers of one rank on one channel leave in step order, each after the one before it has left. Channels are
    independent of each other.
-3. A rank applies what it receives in step order: REDUCE adds into its chunk, COPY overwrites it. This
-   fixes the order of the additions, so a result is the same bit for bit on every run.
-4. A write to a chunk waits until the rank's own sends, up to the last one of that chunk (this step's
-   included), have left.
+3. A rank applies what it receives for one chunk in step order: REDUCE adds into the chunk, COPY overwrites it. This
+   fixes the order of the additions, so a result is the same bit for bit on every run. What it receives on one
+   connection, which is one channel of one sender, it applies in step order, too, one after the other.
+4. A write to a chunk waits until the rank's own earlier sends of that chunk, this step's included, have left.
 
 Every wait points to an earlier step or row, or from a write to a send of the same step, so a schedule cannot
 deadlock. And since the waits make each send read what it would read if the steps ran one after the other,
 `replay`, which does run them one after the other, gives the result of any execution.
+
+An executor may wait for more. Those of `collectives` wait for one thing at a time: on Gloo a rank applies all that it
+receives in step order, and before it sends to another peer than before on a channel it has applied everything that it
+receives in earlier steps. `simulate` can be asked for that execution (`in_order`).
 
 Executors: `verify` (symbolic), `simulate` (virtual time), `replay` (arrays in one process) and
 `collectives.execute` (tensors in many processes).

@@ -95,6 +95,15 @@ class Steps(ABC, Sequence[Step]):
         """The numbers of their channels are below this."""
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
+    @property
+    def only_peer(self) -> Ints | None:
+        """(num_ranks,): the rank that each rank sends to, if that is known to be one, as in a ring; None otherwise.
+
+        Each rank then also receives from one rank, all on channel 0, and one chunk a step at most. An executor need not
+        look at all steps to know that, nor keep something for each chunk of each rank.
+        """
+        return None
+
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""

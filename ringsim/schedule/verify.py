@@ -1,8 +1,9 @@
 """`verify`: proves that a schedule keeps its collective's contract, by counting contributions.
 
 It runs the steps one after the other on counts instead of numbers: for each rank and chunk, how often each
-rank's original data is in it. Beside the counts it carries, for each rank and chunk, how far every other
-rank must have got for this value to exist; that shows which sends have left for certain (rule 4).
+rank's original data is in it. Beside the counts it carries, for each rank and chunk, up to which step every
+other rank must have applied its writes to this chunk for this value to exist; that shows which sends have left for
+certain (rule 4).
 
 Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again to compare them; refused if these
 two are above `MAX_BYTES`, or all is more than what is free.
@@ -111,9 +112,8 @@ class _Verifier:
         self._schedule = schedule
         self._lookback = schedule.steps.lookback
         self._counts = initial_counts(schedule.collective, *shape)
-        # _seen[rank, chunk, other]: the last step that `other` had applied when this value came to be.
+        # _seen[rank, chunk, other]: the last step whose write to this chunk `other` had applied before this value was.
         self._seen = np.full_like(self._counts, NEVER)
-        self._progress = np.full((shape[0], shape[0]), NEVER, dtype=np.int32)  # the same, for the rank itself
         self._last_write = np.full(shape, NEVER, dtype=np.int64)
         self._last_send = np.full(shape, NEVER, dtype=np.int64)
         self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
@@ -179,9 +179,8 @@ class _Verifier:
                 dst,
                 f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}",
             )
-        progress = np.maximum(self._progress[dst], seen)
         for step, receiver in self._unconfirmed.pop((dst, chunk), []):
-            if buffer_dependency < step and progress[receiver] < step:
+            if buffer_dependency < step and max(self._seen[dst, chunk, receiver], seen[receiver]) < step:
                 self._fail(
                     index,
                     dst,
@@ -210,9 +209,8 @@ class _Verifier:
         else:
             held[:] = counts
         self._last_write[dst, chunk] = index
-        np.maximum(self._progress[dst], seen, out=self._progress[dst])
-        self._progress[dst, dst] = index
-        self._seen[dst, chunk] = self._progress[dst]
+        np.maximum(self._seen[dst, chunk], seen, out=self._seen[dst, chunk])
+        self._seen[dst, chunk, dst] = index
 
     def _check_contract(self) -> None:
         counts, must_hold = required(self._schedule.collective, self._schedule.num_ranks, self._schedule.num_chunks)

@@ -3,12 +3,15 @@
 The textbook counts rounds, in each of which a rank sends one message and receives one. The formulas here say what
 the rule of execution (see `schedule`) gives on a `Network`, where every pair of ranks has a link of its own:
 
-- a rank sends on several channels at once, and applies what is sent to it one after another;
+- a rank sends on several channels at once, and applies what comes on several connections at once;
 - steps are no barrier, and where a round moves several chunks one travels while another is applied.
 
 Where a round is one message to one rank that is the textbook's formula, with alpha = latency + both overheads, beta =
-1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. None are given for double trees, for
-halving-doubling and the gathering of recursive doubling where ranks fold, and for two rings between two ranks.
+1/bandwidth and gamma = 1/reduce rate; elsewhere the docstring says what differs. Where ranks execute in order (see
+`simulate`) some algorithms take longer, and have other formulas. None are given for double trees, for
+halving-doubling and the gathering of recursive doubling where ranks fold, and for two rings between two ranks; and for
+halving-doubling, the gathering of recursive doubling and algorithms of two levels only for execution in order: what
+the rule permits is faster there, since the next round begins before the last one has ended.
 """
 
 from collections.abc import Callable
@@ -52,9 +55,17 @@ class _Formula(NamedTuple):
 
 
 def closed_form_s(
-    collective: Collective, algorithm: str, num_ranks: int, size_bytes: float, network: Network
+    collective: Collective,
+    algorithm: str,
+    num_ranks: int,
+    size_bytes: float,
+    network: Network,
+    *,
+    in_order: bool = False,
 ) -> float | None:
     """Seconds that the algorithm, as `build` makes it, takes on `network`; None if there is no formula.
+
+    in_order: as of `simulate`.
 
     Exact where the number of chunks divides the size; otherwise it lies, as the simulated time does, between the values
     at the next smaller and the next larger size that it divides.
@@ -63,7 +74,7 @@ def closed_form_s(
         >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
         0.00606
     """
-    formula = _FORMULAS.get((collective, algorithm))
+    formula = (_IN_ORDER if in_order else _PERMITTED).get((collective, algorithm))
     if formula is None:
         return None
     if num_ranks == 1:
@@ -75,16 +86,16 @@ def closed_form_s(
     return formula.time_s(num_ranks, _Hop(send_s, network.latency_s, add_s), _Hop(send_s, network.latency_s, copy_s))
 
 
-def closed_form_of(schedule: Schedule, network: Network, size_bytes: float) -> float | None:
+def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, in_order: bool = False) -> float | None:
     """`closed_form_s` of the schedule's algorithm; None too if the schedule is not as `build` makes it.
 
     Anyone may name a schedule `ring`, and the built-in algorithms have parameters. It is told by the number of chunks
     and of steps, and by the first step.
     """
     key = schedule.collective, schedule.algorithm
-    if key not in _FORMULAS or not _same(schedule, build(*key, schedule.num_ranks)):
+    if key not in _IN_ORDER or not _same(schedule, build(*key, schedule.num_ranks)):
         return None
-    return closed_form_s(*key, schedule.num_ranks, size_bytes, network)
+    return closed_form_s(*key, schedule.num_ranks, size_bytes, network, in_order=in_order)
 
 
 def _same(schedule: Schedule, other: Schedule) -> bool:
@@ -156,16 +167,16 @@ def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 
 
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
-    """Half of two rings at once, on links of their own; c = S/(2n), n > 2.
+    """Half of two rings at once, on links of their own, in order; c = S/(2n), n > 2.
 
-    A rank applies the chunks of both in turn, which is all that they share: if that takes longer than a hop it sets
-    the pace. Derived here.
+    A rank then applies the chunks of both in turn, which is all that they share: if that takes longer than a hop it
+    sets the pace. Derived here.
     """
     return hop.whole_s + hop.apply_s + (num_ranks - 2) * max(hop.whole_s, 2 * hop.apply_s)
 
 
 def _two_rings_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
-    """Both halves of two rings at once; the second half's chunks are waited for one by one. c = S/(2n), n > 2."""
+    """Both halves of two rings at once, in order; the second half's chunks are waited for one by one."""
     return _two_rings(num_ranks, add) + (num_ranks - 1) * max(copy.whole_s, 2 * copy.apply_s)
 
 
@@ -223,15 +234,16 @@ def _tree_up(num_ranks: int, hop: _Hop) -> float:
 
 
 def _at_once(num_ranks: int, hop: _Hop) -> float:
-    """One message on every link, and n - 1 applied by a rank: alpha + c beta, then gamma n - 1 times. Any n.
+    """One message on every link, and n - 1 applied one after another: alpha + c beta, then gamma n - 1 times. Any n.
 
-    c = S/n if ranks exchange shares, c = S if they exchange or send to rank 0 all they have. Derived here.
+    They are applied so where all are added to the same chunk; in order, always. c = S/n if ranks exchange shares, c = S
+    if they exchange or send to rank 0 all they have. Derived here.
     """
     return hop.send_s + hop.latency_s + (num_ranks - 1) * hop.apply_s
 
 
 def _one_hop(num_ranks: int, hop: _Hop) -> float:  # noqa: ARG001  the same for any number of ranks
-    """Rank 0 to all the others at once, c = S. Any n."""
+    """A rank to all the others at once, c = S; or all to all, each chunk on its own, c = S/n. Any n."""
     return hop.whole_s
 
 
@@ -260,42 +272,55 @@ def _two_levels(num_groups: int, group_size: int, add: _Hop, copy: _Hop) -> floa
     return _train(group_size - 1, num_groups, add) + across + back + late
 
 
-_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce))
-_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings)))
-_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings)))
+_HALVES = _one_after_the_other(_rounds, _rounds)
 
-_FORMULAS = {
-    (Collective.ALL_REDUCE, "ring"): _Formula(1, _one_after_the_other(_rounds, _rounds)),
+_PERMITTED = {
+    (Collective.ALL_REDUCE, "ring"): _Formula(1, _HALVES),
     (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_all_reduce),
-    (Collective.ALL_REDUCE, "bidirectional_ring"): _TWO_ALL_REDUCES,
-    (Collective.ALL_REDUCE, "multi_ring"): _TWO_ALL_REDUCES,
+    (Collective.ALL_REDUCE, "bidirectional_ring"): _Formula(2, _if_links_differ(_HALVES)),
+    (Collective.ALL_REDUCE, "multi_ring"): _Formula(2, _if_links_differ(_HALVES)),
     (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _recursive_doubling),
-    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(
-        1, _if_power_of_two(_one_after_the_other(_exchange, _exchange))
-    ),
     (Collective.ALL_REDUCE, "binomial_tree"): _Formula(0, _one_after_the_other(_tree_up, _tree_down)),
     (Collective.ALL_REDUCE, "direct"): _Formula(0, _adding(_at_once)),
-    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
-    (Collective.ALL_REDUCE, "torus"): _Formula(1, _levels(torus_of)),
-    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _levels(hosts_of)),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _one_hop)),
     (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _one_hop)),
-    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _one_after_the_other(_rounds, _rounds)),
+    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _HALVES),
     (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _adding(_rounds)),
-    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _TWO_REDUCE_SCATTERS,
-    (Collective.REDUCE_SCATTER, "multi_ring"): _TWO_REDUCE_SCATTERS,
-    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if_power_of_two(_adding(_exchange))),
+    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _Formula(2, _if_links_differ(_adding(_rounds))),
+    (Collective.REDUCE_SCATTER, "multi_ring"): _Formula(2, _if_links_differ(_adding(_rounds))),
     (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _adding(_at_once)),
     (Collective.ALL_GATHER, "ring"): _Formula(1, _copying(_rounds)),
     (Collective.ALL_GATHER, "gloo_ring"): _Formula(2, _copying(_two_pieces)),
-    (Collective.ALL_GATHER, "bidirectional_ring"): _TWO_ALL_GATHERS,
-    (Collective.ALL_GATHER, "multi_ring"): _TWO_ALL_GATHERS,
-    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
-    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
-    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
+    (Collective.ALL_GATHER, "bidirectional_ring"): _Formula(2, _if_links_differ(_copying(_rounds))),
+    (Collective.ALL_GATHER, "multi_ring"): _Formula(2, _if_links_differ(_copying(_rounds))),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_one_hop)),
     (Collective.BROADCAST, "ring"): _Formula(4, _copying(_wave)),
     (Collective.BROADCAST, "binomial_tree"): _Formula(0, _copying(_tree_down)),
     (Collective.BROADCAST, "direct"): _Formula(0, _copying(_one_hop)),
     (Collective.REDUCE, "ring"): _Formula(4, _adding(_wave)),
     (Collective.REDUCE, "binomial_tree"): _Formula(0, _adding(_tree_up)),
     (Collective.REDUCE, "direct"): _Formula(0, _adding(_at_once)),
+}
+
+_TWO_ALL_REDUCES = _Formula(2, _if_links_differ(_two_rings_all_reduce))
+_TWO_REDUCE_SCATTERS = _Formula(2, _if_links_differ(_adding(_two_rings)))
+_TWO_ALL_GATHERS = _Formula(2, _if_links_differ(_copying(_two_rings)))
+
+_IN_ORDER = _PERMITTED | {
+    (Collective.ALL_REDUCE, "bidirectional_ring"): _TWO_ALL_REDUCES,
+    (Collective.ALL_REDUCE, "multi_ring"): _TWO_ALL_REDUCES,
+    (Collective.ALL_REDUCE, "halving_doubling"): _Formula(
+        1, _if_power_of_two(_one_after_the_other(_exchange, _exchange))
+    ),
+    (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
+    (Collective.ALL_REDUCE, "torus"): _Formula(1, _levels(torus_of)),
+    (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _levels(hosts_of)),
+    (Collective.REDUCE_SCATTER, "bidirectional_ring"): _TWO_REDUCE_SCATTERS,
+    (Collective.REDUCE_SCATTER, "multi_ring"): _TWO_REDUCE_SCATTERS,
+    (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if_power_of_two(_adding(_exchange))),
+    (Collective.ALL_GATHER, "bidirectional_ring"): _TWO_ALL_GATHERS,
+    (Collective.ALL_GATHER, "multi_ring"): _TWO_ALL_GATHERS,
+    (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
+    (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if_power_of_two(_copying(_exchange))),
+    (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
 }

@@ -20,12 +20,15 @@ def simulate(
     size_bytes: int,
     *,
     element_bytes: int = 1,
+    in_order: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> Timeline:
     """Every transfer of `schedule` with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `schedule.cut` cuts into chunks of whole elements.
+    in_order: as `collectives` executes schedules, where a rank waits for one thing at a time and applies all that it
+    receives in step order; otherwise all that the rule of execution permits happens as early as it may.
     on_progress: is told how many transfers have been simulated since it was last told.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
@@ -42,7 +45,7 @@ def simulate(
     _require_room(schedule)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     run = run_events if shares(schedule, topology) else run_steps
-    return run(schedule, topology, sizes, on_progress)
+    return run(schedule, topology, sizes, on_progress, in_order=in_order)
 
 
 def predict_time(
@@ -51,11 +54,12 @@ def predict_time(
     size_bytes: int,
     *,
     element_bytes: int = 1,
+    in_order: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> float:
     """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
 
-    on_progress: as of `simulate`.
+    in_order, on_progress: as of `simulate`.
 
     Infinite if a failure keeps it from finishing.
 
@@ -66,9 +70,9 @@ def predict_time(
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
-        return time_steps(schedule, topology, sizes, on_progress)
+        return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)
     _require_room(schedule)
-    return run_events(schedule, topology, sizes, on_progress).time_s
+    return run_events(schedule, topology, sizes, on_progress, in_order=in_order).time_s
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:

@@ -36,11 +36,15 @@ class Span(NamedTuple):
     end_s: float
 
 
-def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, num_workers: int) -> list[Span]:
+def time_queue(
+    calls: Sequence[QueuedCall], network: AnyNetwork, num_workers: int, *, in_order: bool = False
+) -> list[Span]:
     """When each call begins and ends if `num_workers` workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
     two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
+
+    in_order: of each collective, as of `simulate`.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
     or no worker.
@@ -60,11 +64,12 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, num_workers: in
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
     topology = serving([call.schedule for call in calls], sound_topology(network, *num_ranks))
     if num_workers == 1 and _is_the_same_at_all_times(topology):
-        return _one_after_the_other(calls, ready_s, network)
+        return _one_after_the_other(calls, ready_s, network, in_order)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
-    return [Span(*times) for times in zip(*(c.tolist() for c in run_queue(queue, topology, num_workers)), strict=True)]
+    begin_s, end_s = run_queue(queue, topology, num_workers, in_order=in_order)
+    return [Span(*times) for times in zip(begin_s.tolist(), end_s.tolist(), strict=True)]
 
 
 def _queued(call: QueuedCall, ready_s: float) -> Queued:
@@ -76,7 +81,9 @@ def _is_the_same_at_all_times(topology: Topology) -> bool:
     return topology.jitter is None and not np.isfinite(topology.resources.fails_at_s).any()
 
 
-def _one_after_the_other(calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork) -> list[Span]:
+def _one_after_the_other(
+    calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, in_order: bool
+) -> list[Span]:
     """With one worker no two share anything: each takes what it takes alone."""
     alone_s: dict[tuple[int, int, int, float], float] = {}
     spans = []
@@ -84,7 +91,9 @@ def _one_after_the_other(calls: Sequence[QueuedCall], ready_s: Sequence[float], 
     for call, ready in zip(calls, ready_s, strict=True):
         key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
         if key not in alone_s:
-            messages_s = predict_time(call.schedule, network, call.size_bytes, element_bytes=call.element_bytes)
+            messages_s = predict_time(
+                call.schedule, network, call.size_bytes, element_bytes=call.element_bytes, in_order=in_order
+            )
             alone_s[key] = call.call_s + messages_s
         begin_s = max(ready, free_s)
         free_s = begin_s + alone_s[key]

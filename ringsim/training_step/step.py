@@ -125,7 +125,7 @@ def predict_step(
     copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
     calls = _calls(profile, buckets, ready_s, network, num_ranks, config)
-    spans = time_queue(calls, network, config.backend.num_workers)
+    spans = time_queue(calls, network, config.backend.num_workers, in_order=config.backend.in_order)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
     return PredictedStep(
@@ -237,7 +237,9 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     if not profile.buffer_bytes:
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    return call_overhead_s(network, config.backend.is_native) + predict_time(schedule, network, profile.buffer_bytes)
+    in_order = config.backend.in_order
+    messages_s = predict_time(schedule, network, profile.buffer_bytes, in_order=in_order)
+    return call_overhead_s(network, config.backend.is_native) + messages_s
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

@@ -57,7 +57,7 @@ class Attribution:
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Returns the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, cluster, size_bytes)
+    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, cluster, size_bytes, in_order=True)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringsim.analysis import BASELINE, run_sweep
+from ringsim.analysis import BASELINE, MAX_TRANSFERS
 from ringsim.calibration import PredictedTime, ProbeFit, with_interval
-from ringsim.native import BACKENDS, LocalWork, call_overhead_s, local_s
+from ringsim.native import BACKENDS, LocalWork, local_s
 from ringsim.network import Cluster
-from ringsim.registry import ALGORITHMS
+from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
 from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
 from ringsim.verdict.bound import all_reduce_s
@@ -30,7 +30,7 @@ CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 class AlgorithmChoice:
     """The fastest algorithm for an all_reduce of one size.
 
-    times_s: predicted, of a call with each algorithm that can be simulated, the fastest first. gain: how many times as
+    times_s: predicted, of a call with each algorithm that is soon simulated, the fastest first. gain: how many times as
     fast as the ring it is, with its interval. least_gain: what counts as a gain at all.
     """
 
@@ -55,11 +55,11 @@ def choose_algorithms(
 ) -> list[AlgorithmChoice]:
     """Returns a choice for each size. Raises ValueError where the network has no room for the ranks."""
     names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
-    sweep = run_sweep(Collective.ALL_REDUCE, names, [num_ranks], sizes_bytes, {"fitted": fit.cluster})
-    choices, call_s = [], call_overhead_s(fit.cluster, is_native=False)
-    for size in sweep.sizes_bytes:
-        cells = {c.algorithm: call_s + c.time_s for c in sweep.cells if c.size_bytes == size and c.time_s is not None}
-        times = dict(sorted(cells.items(), key=lambda item: item[1]))
+    names = [name for name in names if build(Collective.ALL_REDUCE, name, num_ranks).num_transfers <= MAX_TRANSFERS]
+    choices = []
+    for size in sorted(set(sizes_bytes)):
+        all_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size) for name in names}
+        times = dict(sorted(all_s.items(), key=lambda item: item[1]))
         fastest = next(iter(times))
         choices.append(AlgorithmChoice(size, times, _gain(fit, fastest, num_ranks, size), least_gain))
     return choices

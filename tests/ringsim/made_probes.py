@@ -68,7 +68,7 @@ def _ping_s(cluster: Cluster, rank: int, num_ranks: int, size_bytes: int) -> flo
 
 def _times(cluster: Cluster, num_ranks: int, size_bytes: int, slower: float) -> CollectiveTimes:
     schedule = build(Collective.ALL_REDUCE, "ring", num_ranks, size_bytes)
-    median_s = predict_time(schedule, cluster, size_bytes) * slower
+    median_s = predict_time(schedule, cluster, size_bytes, in_order=True) * slower
     times_s = tuple(median_s * factor for factor in BLOCKS)
     zeros = (0,) * len(BLOCKS)
     return CollectiveTimes(

@@ -19,7 +19,7 @@ def made_run(
 ) -> RecordedRun:
     """Every time is `slower` times what it is on NETWORK; each rank began a microsecond before the one after it."""
     schedule = build(collective, algorithm, num_ranks, size_bytes)
-    timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4)
+    timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4, in_order=True)
     columns = (timeline.step, timeline.src, timeline.dst, timeline.chunk)
     times = (issued_s(schedule, timeline) * slower, timeline.applied_s * slower)
     rows = sorted(zip(*(column.tolist() for column in (*columns, *times)), strict=True))

@@ -39,8 +39,8 @@ COLUMNS = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
 class PlainRun:
     """The rule of execution read aloud, with a look at all messages whenever anything has happened."""
 
-    def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
-        self.topology = topology
+    def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints, in_order: bool) -> None:
+        self.topology, self.in_order = topology, in_order
         self.messages = list(_messages(schedule, topology, chunk_bytes))
         self.now = 0.0
         # What limits a message whatever else happens limits the channels between two ranks together.
@@ -62,20 +62,27 @@ class PlainRun:
     def _may_start(self, number: int) -> bool:
         """Rules 1 and 2."""
         message, before = self.messages[number], self.messages[:number]
-        src, _, chunk, _, channel = message.transfer
+        src, dst, chunk, _, channel = message.transfer
+        on_channel = [m for m in before if (m.transfer.src, m.transfer.channel) == (src, channel)]
+        may_block = self.in_order and any(m.transfer.dst != dst for m in on_channel[-1:])
         to_src = [m for m in before if m.transfer.dst == src and m.step < message.step]
-        written = max((m.step for m in to_src if m.transfer.chunk == chunk), default=-1)
-        ready = all(m.has("applied_s") for m in to_src if m.step <= written)
-        return ready and all(m.has("left_s") for m in before if (m.transfer.src, m.transfer.channel) == (src, channel))
+        ready = all(m.has("applied_s") for m in to_src if may_block or m.transfer.chunk == chunk)
+        return ready and all(m.has("left_s") for m in on_channel)
 
     def _may_be_applied(self, number: int) -> bool:
         """Rules 3 and 4."""
         message, before = self.messages[number], self.messages[:number]
-        dst, chunk = message.transfer.dst, message.transfer.chunk
+        src, dst, chunk, _, channel = message.transfer
         sends = [m for m in self.messages if m.transfer.src == dst and m.step <= message.step]
-        last = max((m.step for m in sends if m.transfer.chunk == chunk), default=-1)
-        free = all(m.has("left_s") for m in sends if m.step <= last)
-        return free and all(m.has("applied_s") for m in before if m.transfer.dst == dst)
+        free = all(m.has("left_s") for m in sends if m.transfer.chunk == chunk)
+        received = [m for m in before if m.transfer.dst == dst]
+        if not self.in_order:
+            received = [
+                m
+                for m in received
+                if m.transfer.chunk == chunk or (m.transfer.src, m.transfer.channel) == (src, channel)
+            ]
+        return free and all(m.has("applied_s") for m in received)
 
     def _go_on(self, number: int) -> bool:
         """Whether this message could take up its next phase; it does."""

@@ -66,7 +66,7 @@ def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
     fast as a reduction: both are bound by memory.
     """
     first_s = max((call.lead_s for call in traffic.calls), default=0.0)
-    spans = time_queue([call.queued(first_s, network) for call in traffic.calls], network, 1)
+    spans = time_queue([call.queued(first_s, network) for call in traffic.calls], network, 1, in_order=True)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
@@ -76,7 +76,7 @@ def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
     if num_ranks == 1:
         return 0.0
     call = PredictedCall(direct_all_gather(num_ranks), 2 * LOSS_BYTES * num_ranks, LOSS_BYTES)
-    return time_queue([call.queued(0.0, network)], network, 1)[0].end_s
+    return time_queue([call.queued(0.0, network)], network, 1, in_order=True)[0].end_s
 
 
 def can_overlap(ranks_per_host: int, cores: int | None) -> bool:

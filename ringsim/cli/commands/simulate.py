@@ -35,6 +35,11 @@ from ringsim.text_table import WIDTH, wrap_text
 @schedule_options
 @partial(network_options, load=load_network)
 @size_option
+@click.option(
+    "--in-order",
+    is_flag=True,
+    help="Each rank waits for one thing at a time and applies all it receives in step order, as our ranks on Gloo do.",
+)
 @click.option("--per-rank", is_flag=True, help="A table says what each rank did with its time.")
 @click.option("--trace", type=OUTPUT, help="All transfers are written to this file, for ui.perfetto.dev.")
 @wide_option
@@ -43,6 +48,7 @@ def simulate(
     schedule: Schedule,
     network: AnyNetwork,
     size: int,
+    in_order: bool,
     per_rank: bool,
     trace: Path | None,
     wide: bool,
@@ -54,17 +60,16 @@ def simulate(
     ring.
     """
     require_one_stdout(as_json, trace)
-    library = _library(schedule, network, size)
+    library = _library(schedule, network, size, in_order)
     if library:
         schedule, network = library.schedule, library.cluster
     too_large = why_not_explained(schedule)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
-        explanation = None if too_large else explain(schedule, network, size, progress.update)
-        result = summarise(schedule, network, size, explanation, progress.update, library) | {
-            "not_explained": too_large
-        }
+        explanation = None if too_large else explain(schedule, network, size, progress.update, in_order=in_order)
+        result = summarise(schedule, network, size, explanation, progress.update, library, in_order=in_order)
+    result["not_explained"] = too_large
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH
     parts = [describe(result, explanation, width)]
@@ -76,18 +81,18 @@ def simulate(
             file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))
 
 
-def _library(schedule: Schedule, network: AnyNetwork, size: int) -> LibraryChoice | None:
+def _library(schedule: Schedule, network: AnyNetwork, size: int, in_order: bool) -> LibraryChoice | None:
     """Returns what the library of the network does, or how it would send a schedule that the user named."""
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
     if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
-        return fastest_protocol(schedule, network, size)
+        return fastest_protocol(schedule, network, size, in_order=in_order)
     chosen = choose(network, schedule.collective, num_ranks, size)
     if chosen is None:
         why = why_unknown(network, num_ranks) or f"it has more than {MAX_TRANSFERS:,} transfers"
         click.echo(f"{network.name}: a ring is simulated, not what NCCL would take: {why}", err=True)
-        return fastest_protocol(schedule, network, size)
+        return fastest_protocol(schedule, network, size, in_order=in_order)
     click.echo(f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True)
     placement = context.params.get("placement")
     return chosen if placement is None else replace(chosen, schedule=permute_ranks(chosen.schedule, placement))

@@ -37,6 +37,10 @@ class DerivedSteps(Steps):
     def num_channels(self) -> int:
         return self._steps.num_channels
 
+    @property
+    def only_peer(self) -> Ints | None:
+        return self._steps.only_peer
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(rank, chunk)
 

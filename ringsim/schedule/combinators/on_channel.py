@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ringsim.schedule.combinators.derived_steps import DerivedSteps, renumbered, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Step, Steps
+from ringsim.schedule.step import Ints, Step, Steps
 from ringsim.schedule.user_steps import require_count
 
 
@@ -33,6 +33,10 @@ class ChannelSteps(DerivedSteps):
     @property
     def num_channels(self) -> int:
         return self._steps.num_channels + self._channel
+
+    @property
+    def only_peer(self) -> Ints | None:
+        return self._steps.only_peer if self._channel == 0 else None
 
     def step(self, index: int) -> Step:
         step = self._steps.step(index)

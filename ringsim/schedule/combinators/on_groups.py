@@ -65,6 +65,10 @@ class GroupedSteps(DerivedSteps):
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
 
+    @property
+    def only_peer(self) -> Ints | None:
+        return None
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
 

@@ -53,6 +53,11 @@ class PermutedSteps(DerivedSteps):
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])
 
+    @property
+    def only_peer(self) -> Ints | None:
+        peer = self._steps.only_peer
+        return None if peer is None else self._relabelled(peer)[self._old_rank]
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
 

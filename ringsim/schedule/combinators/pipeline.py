@@ -54,6 +54,10 @@ class PipelineSteps(DerivedSteps):
     def num_transfers(self) -> int:
         return self._steps.num_transfers * self._pieces
 
+    @property
+    def only_peer(self) -> Ints | None:
+        return None
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return _later(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)
 

@@ -64,6 +64,11 @@ class ThenSteps(Steps):
     def num_channels(self) -> int:
         return max(self._first.num_channels, self._second.num_channels)
 
+    @property
+    def only_peer(self) -> Ints | None:
+        first, second = self._first.only_peer, self._second.only_peer
+        return first if first is not None and second is not None and np.array_equal(first, second) else None
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
 

@@ -19,13 +19,19 @@ ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besi
 
 
 def run_events(
-    schedule: Schedule, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
+    schedule: Schedule,
+    topology: Topology,
+    chunk_bytes: Ints,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    in_order: bool = False,
 ) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
     chunk_bytes: (num_chunks,).
+    in_order: see `dependencies`.
     """
-    rows = dependencies(schedule)
+    rows = dependencies(schedule, in_order=in_order)
     run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress)
     run.finish()
     return run.timeline()
@@ -57,9 +63,12 @@ class EventRun:
         self._bytes = chunk_bytes.astype(np.float64)
         self._jitter = _jitter(topology, rows)
         self._start_waits = how_many(rows.data_dependency, rows.before_on_channel)
-        self._apply_waits = how_many(rows.before_at_dst, rows.buffer_dependency)
+        self._apply_waits = how_many(rows.before_on_connection, rows.before_in_chunk, rows.buffer_dependency)
         self._apply_waits[:-1] += 1  # it must have arrived
-        self._next_on_channel, self._next_at_dst = following(rows.before_on_channel), following(rows.before_at_dst)
+        self._next_on_channel = following(rows.before_on_channel)
+        self._next_on_connection, self._next_in_chunk = (
+            following(rows.before_on_connection), following(rows.before_in_chunk)
+        )  # fmt: skip
         self._slots = Slots(self._connections, topology, num_timers=num_workers)
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         self._tail = self._first_of_tail()
@@ -99,7 +108,8 @@ class EventRun:
         """What is known of every transfer."""
         rows = self._rows
         # Make room: these have served their time.
-        del self._starters, self._next_on_channel, self._next_at_dst, self._start_waits, self._apply_waits
+        del self._starters, self._next_on_channel, self._next_on_connection, self._next_in_chunk
+        del self._start_waits, self._apply_waits
         self._leaving.forget_who_waits()
         start_s, arrived_s, apply_s = (np.empty(len(rows)) for _ in range(3))
         for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -125,8 +135,12 @@ class EventRun:
         return self._left_s[row] + latency_s
 
     def _is_applied_from(self, row: Ints) -> Floats:
-        free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(self._rows.buffer_dependency[row]))
-        return np.maximum(free_s, self._applied_s[self._rows.before_at_dst[row]])
+        rows = self._rows
+        free_s = np.maximum(self._arrives_at(row), self._leaving.until_s(rows.buffer_dependency[row]))
+        on_connection_s, in_chunk_s = (
+            self._applied_s[rows.before_on_connection[row]], self._applied_s[rows.before_in_chunk[row]]
+        )  # fmt: skip
+        return np.maximum(free_s, np.maximum(on_connection_s, in_chunk_s))
 
     def _later(self, action: Callable[[Ints], None], rows: Ints) -> None:
         if len(rows):
@@ -201,7 +215,8 @@ class EventRun:
 
     def _be_applied(self, row: Ints) -> None:
         self._on_progress(len(row))
-        self._count_down(self._apply_waits, self._next_at_dst[row], self._apply)
+        self._count_down(self._apply_waits, self._next_on_connection[row], self._apply)
+        self._count_down(self._apply_waits, self._next_in_chunk[row], self._apply)
         self._count_down(self._start_waits, self._starters.of(row), self._start)
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:

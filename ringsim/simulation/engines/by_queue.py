@@ -18,7 +18,10 @@ IDLE = -1  # in place of a collective: a worker has none
 
 
 # The columns of `Dependencies` that name a row before, and so change with the row that a collective begins with.
-ROWS_BEFORE = ("data_dependency", "before_on_channel", "before_at_dst", "before_at_src", "buffer_dependency")
+ROWS_BEFORE = (
+    "data_dependency", "before_on_channel", "before_on_connection", "before_in_chunk", "sent_before",
+    "buffer_dependency",
+)  # fmt: skip
 
 
 class Queued(NamedTuple):
@@ -34,22 +37,26 @@ class Queued(NamedTuple):
     call_s: float = 0.0
 
 
-def run_queue(queue: Sequence[Queued], topology: Topology, num_workers: int) -> tuple[Floats, Floats]:
+def run_queue(
+    queue: Sequence[Queued], topology: Topology, num_workers: int, *, in_order: bool = False
+) -> tuple[Floats, Floats]:
     """When each collective begins and ends, each (len(queue),); infinite for what never does.
 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
+
+    in_order: see `dependencies`.
     """
-    rows, first_row = _in_a_row([call.schedule for call in queue])
+    rows, first_row = _in_a_row([call.schedule for call in queue], in_order)
     run = _QueueRun(rows, first_row, queue, topology, num_workers)
     run.finish()
     return run.begin_s, run.end_s
 
 
-def _in_a_row(schedules: Sequence[Schedule]) -> tuple[Dependencies, Ints]:
+def _in_a_row(schedules: Sequence[Schedule], in_order: bool) -> tuple[Dependencies, Ints]:
     """The rows of all schedules, one after the other, and where those of each begin, and the last end."""
     by_id = {id(schedule): schedule for schedule in schedules}
-    rows_of = {name: dependencies(schedule) for name, schedule in by_id.items()}
+    rows_of = {name: dependencies(schedule, in_order=in_order) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
     first_row = np.cumsum([0, *(len(part) for part in parts)])
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])

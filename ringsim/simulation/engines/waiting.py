@@ -35,17 +35,17 @@ class Followers:
 
 
 class Leaving:
-    """For rule 4: until when all that a rank has sent up to some row have left."""
+    """For rule 4: until when all that a rank has sent of a chunk up to some row have left."""
 
     def __init__(self, rows: Dependencies) -> None:
         self.needed = bool((rows.buffer_dependency != NO_ROW).any())
         if self.needed:
             self._freed = Followers(rows.buffer_dependency)
-            self._before = rows.before_at_src
+            self._before = rows.sent_before
             self._until_s = unknown(len(rows))
-            self._waits = how_many(rows.before_at_src)
+            self._waits = how_many(rows.sent_before)
             self._waits[:-1] += 1  # it must have left itself
-            self._next = following(rows.before_at_src)
+            self._next = following(rows.sent_before)
 
     def until_s(self, row: Rows) -> Floats | float:
         return self._until_s[row] if self.needed else 0.0

@@ -59,7 +59,7 @@ def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> No
     """Bits equal the replay's; the order of applying is the simulator's, and what goes to a peer goes in step order."""
     buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
     replay(schedule, buffers)
-    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4)
+    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4, in_order=True)
     for rank, (tensor, applied, sent) in enumerate(results):
         assert torch.equal(tensor, buffers[rank]), f"rank {rank}"
         assert applied == timeline.applied_order(rank)

@@ -74,7 +74,7 @@ def test_no_crossover_without_both_regimes(latency_s: float) -> None:
     assert overview_of("all_reduce", "ring", 4, network).crossover_bytes is None
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "direct"])
+@pytest.mark.parametrize("algorithm", ["ring", "bidirectional_ring", "direct"])
 def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
     """At every size, here powers of two, of which 8 ranks have chunks of the same size."""
     overview = overview_of("reduce_scatter", algorithm, 8)
@@ -83,7 +83,8 @@ def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
 
 
 def test_without_a_formula_there_is_no_closed_form() -> None:
-    """None has been found for double trees; and a name alone makes none."""
+    """None has been found for double trees and trains of chunks in rounds; and a name alone makes none."""
+    assert overview_of("reduce_scatter", "halving_doubling", 8).closed_form_s is None
     assert overview_of("all_reduce", "double_binary_tree", 4).closed_form_s is None
     assert make_overview(ring_broadcast(4, segments=2), NETWORK, 1 << 20).closed_form_s is None
 

@@ -1,6 +1,7 @@
 """Tests of `ringsim.report.trace`."""
 
 import json
+import math
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -102,9 +103,13 @@ def test_what_is_sent_at_once_lies_in_several_threads() -> None:
 
 
 def test_what_never_happens_is_left_out() -> None:
-    """Nothing leaves rank 0: four of six are sent, of which the others apply only what rank 0 does not come before."""
+    """Nothing leaves rank 0: four of six are sent and applied; in order, only those rank 0 does not come before."""
     failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink = "host0.nic0.out"\n'
     timeline = simulate(build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000)
+    assert sum(map(math.isfinite, timeline.applied_s)) == 4
+    timeline = simulate(
+        build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000, in_order=True
+    )
     events = events_of(("run", timeline))
     assert sorted(e["pid"] for e in events["X"] if e["name"].startswith("send")) == [2, 2, 3, 3]
     assert [e["pid"] for e in events["X"] if e["name"].startswith("copy")] == [1, 1]

@@ -35,7 +35,9 @@ def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
         on_channel: dict[int, tuple[int, int]] = {}
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
             before, peer = on_channel.get(send.channel, (0, send.peer))
-            needed = [sum(step <= send.data_dependency for step in steps), before, to_peer.get(send.peer, 0)]
+            writes = [(r.step, place) for place, r in enumerate(program.receives, 1) if r.chunk == send.chunk]
+            written = max((place for step, place in writes if step <= send.data_dependency), default=0)
+            needed = [written, before, to_peer.get(send.peer, 0)]
             needed += [sum(step < send.step for step in steps)] if peer != send.peer else []
             assert group == max(needed)
             to_peer[send.peer], on_channel[send.channel] = group, (group, send.peer)

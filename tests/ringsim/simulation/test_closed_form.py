@@ -20,6 +20,10 @@ FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
 FOR_POWERS_OF_TWO.append((Collective.ALL_GATHER, "recursive_doubling"))
 TWO_RINGS = ("bidirectional_ring", "multi_ring")  # share a link between two ranks
 FOR_ANY = [key for key in ALGORITHMS if key not in WITHOUT + FOR_POWERS_OF_TWO]
+TWO_LEVELS = [key for key in ALGORITHMS if key[1] in ("torus", "hierarchical")]
+IN_ORDER_ONLY = FOR_POWERS_OF_TWO + TWO_LEVELS
+CASES = [(key, in_order) for key in FOR_ANY + FOR_POWERS_OF_TWO for in_order in (False, True)]
+CASES = [(key, in_order) for key, in_order in CASES if in_order or key not in IN_ORDER_ONLY]
 
 
 def ranks_for(key: Key) -> st.SearchStrategy[int]:
@@ -29,40 +33,66 @@ def ranks_for(key: Key) -> st.SearchStrategy[int]:
     return st.integers(1, 24).filter(lambda num_ranks: num_ranks != 2 or key[1] not in TWO_RINGS)
 
 
-def cases() -> st.SearchStrategy[tuple[Key, int]]:
-    """An algorithm, and a number of ranks for which there is a formula."""
-    return st.sampled_from(FOR_ANY + FOR_POWERS_OF_TWO).flatmap(lambda key: st.tuples(st.just(key), ranks_for(key)))
+def cases() -> st.SearchStrategy[tuple[Key, bool, int]]:
+    """An algorithm, whether it is executed in order, and a number of ranks for which there is a formula."""
+    return st.sampled_from(CASES).flatmap(lambda case: st.tuples(*map(st.just, case), ranks_for(case[0])))
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, id=f"{key[0].value}-{key[1]}") for key in FOR_ANY + FOR_POWERS_OF_TWO]
+    ("key", "in_order"),
+    [
+        pytest.param(key, in_order, id=f"{key[0].value}-{key[1]}-{'in_order' if in_order else 'permitted'}")
+        for key, in_order in CASES
+    ],
 )
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(0, 20), networks())
 def test_the_simulator_takes_what_the_formula_says(
-    key: Key, data: st.DataObject, chunk_bytes: int, network: Network
+    key: Key, in_order: bool, data: st.DataObject, chunk_bytes: int, network: Network
 ) -> None:
     """For every n that there is a formula for, every S that the chunks divide, and every uniform network."""
     schedule = build_key(key, data.draw(ranks_for(key)))
     size = schedule.num_chunks * chunk_bytes
-    expected = closed_form_s(*key, schedule.num_ranks, size, network)
+    expected = closed_form_s(*key, schedule.num_ranks, size, network, in_order=in_order)
     assert expected is not None
-    assert predict_time(schedule, network, size) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    predicted = predict_time(schedule, network, size, in_order=in_order)
+    assert predicted == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.integers(0, 500), networks())
 def test_other_sizes_lie_between_those_that_the_chunks_divide(
-    case: tuple[Key, int], size: int, network: Network
+    case: tuple[Key, bool, int], size: int, network: Network
 ) -> None:
     """All chunks are at least as large as at the one, and at most as large as at the other."""
-    schedule = build_key(*case)
+    key, in_order, num_ranks = case
+    schedule = build_key(key, num_ranks)
     below = size // schedule.num_chunks * schedule.num_chunks
     above = -(-size // schedule.num_chunks) * schedule.num_chunks
-    low, high = (closed_form_s(*case[0], case[1], whole, network) for whole in (below, above))
+    low, high = (closed_form_s(*key, num_ranks, whole, network, in_order=in_order) for whole in (below, above))
     assert low is not None
     assert high is not None
-    assert low * (1 - 1e-12) <= predict_time(schedule, network, size) <= high * (1 + 1e-12)
+    predicted = predict_time(schedule, network, size, in_order=in_order)
+    assert low * (1 - 1e-12) <= predicted <= high * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("key", IN_ORDER_ONLY, ids=str)
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.integers(1, 20), networks())
+def test_what_the_rule_permits_takes_no_longer(
+    key: Key, data: st.DataObject, chunk_bytes: int, network: Network
+) -> None:
+    """Where there is a formula for execution in order only: it is a bound, and what all rounds send is another."""
+    schedule = build_key(key, data.draw(ranks_for(key)))
+    size = schedule.num_chunks * chunk_bytes
+    assert closed_form_s(*key, schedule.num_ranks, size, network) is None
+    bound = closed_form_s(*key, schedule.num_ranks, size, network, in_order=True)
+    assert bound is not None
+    sent = size * (schedule.num_ranks - 1) / schedule.num_ranks / network.bandwidth_bytes_per_s
+    halves = 2 if key[0] is Collective.ALL_REDUCE else 1
+    in_two_levels = key in TWO_LEVELS  # one of whose two channels may send while the other does
+    predicted = predict_time(schedule, network, size)
+    assert (0 if in_two_levels else halves * sent) <= predicted * (1 + 1e-12) <= bound * (1 + 1e-9)
 
 
 TEXTBOOK = [  # rounds of latency, and sendings of the whole data one after another, where reducing is free
@@ -87,7 +117,7 @@ def test_the_formulas_are_those_of_the_textbooks(
     collective: str, algorithm: str, num_ranks: int, rounds: int, sendings: float
 ) -> None:
     """Latency and bandwidth alone, counted by hand: 10 us a round, and 1 ms for all the data."""
-    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, Network(10e-6, 1e9))
+    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, Network(10e-6, 1e9), in_order=True)
     assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3)
 
 
@@ -111,7 +141,8 @@ def test_a_ring_adds_once() -> None:
 )
 def test_some_have_no_formula(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Double trees, folded gathering, two rings on one link, and what nobody here has made."""
-    assert closed_form_s(collective, algorithm, num_ranks, 1e6, Network(1e-6, 1e9)) is None
+    for in_order in (False, True):
+        assert closed_form_s(collective, algorithm, num_ranks, 1e6, Network(1e-6, 1e9), in_order=in_order) is None
 
 
 @pytest.mark.parametrize(
@@ -128,5 +159,5 @@ def test_a_name_alone_makes_no_formula(make: Callable[[], Schedule]) -> None:
     schedule = make()
     network = Network(1e-6, 1e9)
     built = build(schedule.collective, schedule.algorithm, schedule.num_ranks)
-    assert closed_form_of(built, network, 1e6) is not None
-    assert closed_form_of(schedule, network, 1e6) is None
+    assert closed_form_of(built, network, 1e6, in_order=True) is not None
+    assert closed_form_of(schedule, network, 1e6, in_order=True) is None

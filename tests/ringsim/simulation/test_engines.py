@@ -37,11 +37,14 @@ def times(timeline: Timeline) -> np.ndarray:
 
 
 def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> None:
-    """To the last bit, in all columns."""
-    by_step, by_event = (run(schedule, topology, chunk_bytes(schedule, size)) for run in (run_steps, run_events))
-    for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
-        assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
-    assert time_steps(schedule, topology, chunk_bytes(schedule, size)) == by_event.time_s
+    """To the last bit, in all columns, in order or not."""
+    for in_order in (False, True):
+        by_step, by_event = (
+            run(schedule, topology, chunk_bytes(schedule, size), in_order=in_order) for run in (run_steps, run_events)
+        )
+        for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
+            assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
+        assert time_steps(schedule, topology, chunk_bytes(schedule, size), in_order=in_order) == by_event.time_s
 
 
 @given(schedules(), networks(), st.integers(0, 10**6))
@@ -69,9 +72,15 @@ def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num
 
 
 def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """All columns, within rounding."""
-    plain = np.array(PlainRun(schedule, topology, chunk_bytes(schedule, size)).times()).reshape(-1, 5).T
-    found = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
+    """All columns, within rounding, in order or not."""
+    for in_order in (False, True):
+        assert_mode_as_in_plain_python(schedule, topology, size, in_order)
+
+
+def assert_mode_as_in_plain_python(schedule: Schedule, topology: Topology, size: int, in_order: bool) -> None:
+    """The same for one of the two."""
+    plain = np.array(PlainRun(schedule, topology, chunk_bytes(schedule, size), in_order).times()).reshape(-1, 5).T
+    found = times(run_events(schedule, topology, chunk_bytes(schedule, size), in_order=in_order))
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-12)
 
 

@@ -88,7 +88,7 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
     """Since it moves the bounds of the chunks: of six, with 2 bytes 2 and 5 are not empty, with 3 bytes 1, 3 and 5."""
     rings = build_key((Collective.ALL_REDUCE, "bidirectional_ring"), 3)
     network = Network(0.0, 1.0, reduce_bytes_per_s=0.5)
-    assert [predict_time(rings, network, size) for size in (2, 3)] == [10.0, 8.0]
+    assert [predict_time(rings, network, size, in_order=True) for size in (2, 3)] == [10.0, 8.0]
 
 
 # Never below the lower bounds.
@@ -97,8 +97,8 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
 @settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, network: Network) -> None:
-    """A channel sends one message at a time, the last of which is then to be applied; a rank applies one at a time."""
-    timeline = simulate(schedule, network, size)
+    """A channel sends one message at a time, the last of which is then to be applied; in order, a rank applies one."""
+    timeline = simulate(schedule, network, size, in_order=True)
     bytes_ = transfer_bytes(schedule, timeline, size)
     send = network.gap_s + bytes_ / network.bandwidth_bytes_per_s
     apply = network.receive_overhead_s + np.where(timeline.reduce, bytes_ / network.reduce_bytes_per_s, 0)
@@ -213,13 +213,21 @@ def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int)
 @settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network: Network) -> None:
-    """A message starts, leaves, arrives and is applied in this order; channels and ranks serve one after another."""
-    timeline = simulate(schedule, network, size)
-    assert (np.diff(times_of(timeline), axis=0) >= 0).all()
-    for key, begin, end in ((senders(schedule), "start_s", "left_s"), (timeline.dst, "apply_s", "applied_s")):
-        for value in np.unique(key):
-            mine = key == value
-            assert (getattr(timeline, begin)[mine][1:] >= getattr(timeline, end)[mine][:-1]).all()
+    """A message starts, leaves, arrives and is applied in this order; what serves does so one after another.
+
+    Channels, connections, and what is written to one chunk; in order each rank besides.
+    """
+    for in_order in (False, True):
+        timeline = simulate(schedule, network, size, in_order=in_order)
+        assert (np.diff(times_of(timeline), axis=0) >= 0).all()
+        connection = senders(schedule) * schedule.num_ranks + timeline.dst
+        chunk = timeline.dst * schedule.num_chunks + timeline.chunk
+        keys = [(senders(schedule), "start_s", "left_s")]
+        keys += [(key, "apply_s", "applied_s") for key in (connection, chunk, *([timeline.dst] if in_order else []))]
+        for key, begin, end in keys:
+            for value in np.unique(key):
+                mine = key == value
+                assert (getattr(timeline, begin)[mine][1:] >= getattr(timeline, end)[mine][:-1]).all()
 
 
 # The same again, and in other units.

@@ -185,9 +185,10 @@ def assert_only_what_depends_is_lost(schedule: Schedule, run: Timeline, may_be_s
         no_start += [lost[rows.before_on_channel[row]]] if rows.before_on_channel[row] != NO_ROW else []
         assert lost_start[row] == any(no_start)
         assert lost[row] == lost_start[row] or may_be_stuck[row]
-        sends = (rows.src == rows.dst[row]) & (np.arange(len(run)) <= rows.buffer_dependency[row])
-        turn = [lost_applied[rows.before_at_dst[row]]] if rows.before_at_dst[row] != NO_ROW else []
-        assert lost_applied[row] == (lost[row] or lost[sends].any() or any(turn))
+        of_chunk = (rows.src == rows.dst[row]) & (rows.chunk == rows.chunk[row])
+        sends = of_chunk & (np.arange(len(run)) <= rows.buffer_dependency[row])
+        before = {int(rows.before_on_connection[row]), int(rows.before_in_chunk[row])} - {NO_ROW}
+        assert lost_applied[row] == (lost[row] or lost[sends].any() or lost_applied[sorted(before)].any())
 
 
 @pytest.mark.parametrize(("fails_at_s", "lost"), [(0.0, 4), (1.0, 3), (2.5, 1), (4.0, 0)])
