@@ -85,8 +85,8 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
     """Into how many segments `nccl_tree` cuts the share of each tree: of 64 KiB, but no more than its default.
 
-    A few bytes are one segment, since the steps of several would each take the latency. NCCL cuts so by the size of
-    its buffers and by a number of steps that grows with the data (src/enqueue.cc); 64 KiB is between the two.
+    A few bytes are one segment, as several would only be more messages. NCCL cuts by the size of its buffers and by a
+    number of steps that grows with the data (src/enqueue.cc).
     """
     num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
     most = max(1, 4 * (size - 1 + (num_hosts - 1).bit_length()))

@@ -20,7 +20,7 @@ from ringsim.calibration.protocol_time import Question, predict
 from ringsim.network import Cluster, Host, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import OnProgress, ignore_progress, predict_time
+from ringsim.simulation import predict_time
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
 _RINGS = {
@@ -79,19 +79,19 @@ def _ranks_per_host(cluster: Cluster, num_ranks: int) -> int:
 
 
 def fastest_protocol(
-    schedule: Schedule, cluster: Cluster, size_bytes: int, on_progress: OnProgress = ignore_progress
+    schedule: Schedule, cluster: Cluster, size_bytes: int, *, in_order: bool = False
 ) -> LibraryChoice | None:
     """The protocol of the network's library over which a simulation of the schedule ends first; None if it has none.
 
     In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
-    often, but takes the last one too, which is that of large tensors.
+    often, but takes the last one too, which is that of large tensors. in_order: as of `simulate`.
     """
     has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
     protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
     choices = [over_protocol(schedule, cluster, protocol) for protocol in protocols]
 
     def time_s(choice: LibraryChoice) -> float:
-        return choice.start_s + predict_time(schedule, choice.cluster, size_bytes, on_progress=on_progress)
+        return choice.start_s + predict_time(schedule, choice.cluster, size_bytes, in_order=in_order)
 
     return min(choices, key=time_s, default=None)
 

@@ -60,7 +60,7 @@ def simulate(
     ring.
     """
     require_one_stdout(as_json, trace)
-    library = _library(schedule, network, size)
+    library = _library(schedule, network, size, in_order)
     if library:
         schedule, network = library.schedule, library.cluster
     too_large = why_not_explained(schedule)
@@ -81,18 +81,18 @@ def simulate(
             file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))
 
 
-def _library(schedule: Schedule, network: AnyNetwork, size: int) -> LibraryChoice | None:
+def _library(schedule: Schedule, network: AnyNetwork, size: int, in_order: bool) -> LibraryChoice | None:
     """Returns what the library of the network does, or how it would send a schedule that the user named."""
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
     if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
-        return fastest_protocol(schedule, network, size)
+        return fastest_protocol(schedule, network, size, in_order=in_order)
     chosen = choose(network, schedule.collective, num_ranks, size)
     if chosen is None:
         why = why_unknown(network, num_ranks) or f"it has more than {MAX_TRANSFERS:,} transfers"
         click.echo(f"{network.name}: a ring is simulated, not what NCCL would take: {why}", err=True)
-        return fastest_protocol(schedule, network, size)
+        return fastest_protocol(schedule, network, size, in_order=in_order)
     click.echo(f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True)
     placement = context.params.get("placement")
     return chosen if placement is None else replace(chosen, schedule=permute_ranks(chosen.schedule, placement))
