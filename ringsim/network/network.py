@@ -99,7 +99,7 @@ class _Uniform(Topology):
             latency_s=_same(self._network.latency_s, len(src)),
             bytes_per_s=_same(math.inf if used else self._network.bandwidth_bytes_per_s, len(src)),
             resource=resource,
-            use_per_byte=np.ones(resource.shape),
+            use_per_byte=np.broadcast_to(1.0, resource.shape),
         )
 
 
