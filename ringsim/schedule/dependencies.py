@@ -69,10 +69,8 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     sender = _pair(columns["channel"], src, num_channels, schedule.num_ranks)
     before_on_channel = _previous(sender)
     if in_order:
+        data_dependency = np.maximum(data_dependency, _received_before(step, src, dst, before_on_channel))
         before_on_connection = _previous(dst)
-        changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
-        received = _last_until(step, dst, src, np.where(changes_peer, step - 1, NEVER).astype(np.int32))
-        data_dependency = np.maximum(data_dependency, received)
         before_in_chunk[:] = NO_ROW
     else:
         connection = _pair(sender, dst, num_channels * schedule.num_ranks, schedule.num_ranks)
@@ -92,6 +90,12 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
         sent_before=sent_before,
         buffer_dependency=buffer_dependency,
     )
+
+
+def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) -> Rows:
+    """For what goes to another peer than the one before on its channel: the last that its sender receives before."""
+    changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
+    return _last_until(step, dst, src, np.where(changes_peer, step - 1, NEVER).astype(np.int32))
 
 
 def _columns(schedule: Schedule) -> dict[str, Rows]:
