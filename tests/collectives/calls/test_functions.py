@@ -103,7 +103,7 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
     calls = [
         lambda: collectives.all_reduce(torch.zeros(3), dist.ReduceOp.BAND, group),
         lambda: collectives.all_reduce(torch.zeros(3, dtype=torch.bool), dist.ReduceOp.AVG, group),
-        lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="tree"),
+        lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="spiral"),
         lambda: collectives.reduce_scatter_tensor(torch.zeros(2), torch.zeros(5), group=group),
         lambda: collectives.all_gather_into_tensor(torch.zeros(4), torch.zeros(2, dtype=torch.float64), group),
         lambda: collectives.all_reduce(torch.zeros(1).expand(3), group=group),
@@ -125,7 +125,7 @@ def test_misuse_is_refused(ranks: RankPool) -> None:
     assert ranks.run(refusals, num_ranks=2)[1] == [
         "op BAND: needs integers or bool, not torch.float32",
         "op AVG: needs numbers, not torch.bool; use BAND or BOR",
-        f"algorithm 'tree': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
+        f"algorithm 'spiral': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
         "input has 5 elements and output 2: input must have 2 times as many, once per rank",
         "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
         f"tensor of shape (3,) {shared}",
