@@ -74,17 +74,18 @@ def name_of(key: Key) -> str:
 def test_the_formula_holds_where_ranks_share_their_nics(key: Key) -> None:
     """Within 0.1 %: the formula, or where there is none what the bytes take, for a message of 16 MiB."""
     for num_ranks in NUMBERS:
-        schedule = build(*key, num_ranks)
-        time_s = predict_time(schedule, STAR, SIZE, in_order=True)
+        schedule, times = build(*key, num_ranks), times_size(key, num_ranks)
         expected = closed_form_s(*key, num_ranks, SIZE, LINK, in_order=True)
+        if expected is None and times is None:
+            assert key in WITHOUT or key[1] in ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls"), num_ranks
+            continue
+        time_s = predict_time(schedule, STAR, SIZE, in_order=True)
         if expected is not None:
             assert time_s == pytest.approx(expected, rel=1e-3), num_ranks
-        elif (times := times_size(key, num_ranks)) is not None:
+        elif times is not None:
             bytes_s = times * SIZE / LINK.bandwidth_bytes_per_s
             latencies_s = schedule.num_steps * LINK.latency_s
             assert bytes_s * (1 - 1e-3) <= time_s <= bytes_s * (1 + 1e-3) + latencies_s, num_ranks
-        else:
-            assert key in WITHOUT or key[1] in ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls"), num_ranks
         permitted = closed_form_s(*key, num_ranks, SIZE, LINK)
         assert permitted is None or predict_time(schedule, STAR, SIZE) == pytest.approx(permitted, rel=1e-3), num_ranks
 
