@@ -1,5 +1,6 @@
 """Hosts with one NIC each on one switch, which is what a `Network` is: all algorithms against formulas."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,17 @@ def test_what_bytes_take_where_nothing_else_takes_time(key: Key) -> None:
             assert predict_time(schedule, Network(0.0, float(size)), size, in_order=True) == pytest.approx(
                 times, rel=1e-4
             ), num_ranks
+
+
+@pytest.mark.parametrize(("name", "shape"), [("torus", torus_of), ("hierarchical", hosts_of)])
+def test_two_levels_as_the_rule_permits(name: str, shape: Callable[[int], tuple[int, int]]) -> None:
+    """Each of n chunks 2(n - 1) times, and as many more as there are groups, which meet those within at the ports."""
+    for num_ranks in NUMBERS:
+        schedule = build(Collective.ALL_REDUCE, name, num_ranks)
+        size = schedule.num_chunks * 10**6
+        more = shape(num_ranks)[0] if min(shape(num_ranks)) > 1 else 0
+        expected = (2 * (num_ranks - 1) + more) / num_ranks
+        assert predict_time(schedule, Network(0.0, float(size)), size) == pytest.approx(expected, rel=1e-4), num_ranks
 
 
 @pytest.mark.parametrize("key", ALGORITHMS, ids=name_of)
