@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.network import NONE, Floats, Ints, Topology, connection_keys
+from ringsim.network import NONE, Floats, Ints, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, stable_order
 from ringsim.simulation import Timeline, costs_of
 
@@ -174,8 +174,7 @@ def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, 
     num_ranks = timeline.num_ranks
     keys = connection_keys(timeline.src, timeline.dst, channel, num_ranks)
     key, which = np.unique(keys, return_inverse=True)
-    sender, dst = np.divmod(key, num_ranks)
-    return sender % num_ranks, dst, sender // num_ranks, _add_up(which, sizes, len(key))
+    return *connection_ends(key, num_ranks), _add_up(which, sizes, len(key))
 
 
 def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:

@@ -19,6 +19,7 @@ from ringsim.network.topology import (
     Paths,
     Resources,
     Topology,
+    connection_ends,
     connection_keys,
     require_sound,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "SlowLink",
     "Spec",
     "Topology",
+    "connection_ends",
     "connection_keys",
     "lay_out",
     "load_network",

@@ -24,7 +24,7 @@ class Network:
     bandwidth_bytes_per_s: of a port, in each direction.
     reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
     gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
-    receive_overhead_s: per message; spaces what a rank applies (LogGP's o, at the receiver).
+    receive_overhead_s: per message; spaces what is applied of one connection (LogGP's o, at the receiver).
     private_links: every pair of ranks has a link of that bandwidth of its own, and no ports limit anything: a fully
     connected topology, in which a rank that sends to many at once sends faster than any one link.
 

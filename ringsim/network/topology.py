@@ -140,6 +140,13 @@ def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> I
     return keys
 
 
+def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
+    """The src, dst and channel that these `connection_keys` stand for."""
+    sender, dst = np.divmod(keys, num_ranks)
+    channel, src = np.divmod(sender, num_ranks)
+    return src, dst, channel
+
+
 class Topology(ABC):
     """A network of a known number of ranks.
 

@@ -282,7 +282,7 @@ _PERMITTED = _two_rings_if(_have_links) | {
     (Collective.ALL_REDUCE, "torus"): _Formula(1, _if(_is_plain(torus_of), _RING_THERE_AND_BACK)),
     (Collective.ALL_REDUCE, "hierarchical"): _Formula(1, _if(_is_plain(hosts_of), _RING_THERE_AND_BACK)),
     (Collective.ALL_REDUCE, "parameter_server"): _Formula(0, _one_after_the_other(_at_once, _from_one)),
-    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _one_after_the_other(_rounds, _rounds)),
+    (Collective.ALL_REDUCE, "naive_ring"): _Formula(0, _RING_THERE_AND_BACK),
     (Collective.REDUCE_SCATTER, "ring"): _Formula(1, _adding(_rounds)),
     (Collective.REDUCE_SCATTER, "direct"): _Formula(1, _adding(_at_once)),
     (Collective.ALL_GATHER, "ring"): _Formula(1, _copying(_rounds)),

@@ -6,7 +6,6 @@ import numpy as np
 
 from ringsim.network import InSwitch, Ints, Topology, connection_keys
 from ringsim.schedule import Schedule, Step
-from ringsim.simulation.engines.sharing import is_a_ring
 
 _PER_RANK = 2**32  # more than there are chunks
 _KEPT = 256  # arrays, until they are made one
@@ -26,7 +25,7 @@ def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     kinds = 2 * num_ranks + 1
     known = [np.empty(0, dtype=np.int64)]
     for schedule in distinct:
-        for step in schedule.steps.patterns() if is_a_ring(schedule) else schedule.steps:
+        for step in schedule.steps if _is_for_switch(schedule) else schedule.steps.patterns():
             key, number = _merged(step, num_ranks, topology.switch_of_rank)
             known.append(np.unique(key * kinds + number + num_ranks))
             if len(known) == _KEPT:
@@ -40,17 +39,9 @@ def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
 
 
 def _is_for_switch(schedule: Schedule) -> bool:
-    """Whether some rank sends or receives several messages in a step; steps that share their columns are one."""
-    seen: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    for step in schedule.steps:
-        if (id(step.src), id(step.dst)) in seen:
-            continue
-        seen[id(step.src), id(step.dst)] = step.src, step.dst  # kept, so that the ids stay theirs
-        if any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in (step.src, step.dst)):
-            return True
-        if len(seen) == _KEPT:
-            seen.clear()
-    return False
+    """Whether some rank sends or receives several messages in a step."""
+    ends = (ranks for step in schedule.steps.patterns() for ranks in (step.src, step.dst))
+    return any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in ends)
 
 
 def _merged(step: Step, num_ranks: int, switch: Ints) -> tuple[Ints, Ints]:

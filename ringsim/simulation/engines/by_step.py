@@ -16,7 +16,7 @@ import numpy as np
 
 from ringsim.network import Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value
-from ringsim.simulation.engines.numbers import Numbers, TimesByNumber
+from ringsim.simulation.engines.numbers import Growing, Numbers
 from ringsim.simulation.engines.past import Past, PastOfChunks, PastOfRanks
 from ringsim.simulation.engines.sharing import is_a_ring
 from ringsim.simulation.engines.step_pattern import Cost, StepPattern, in_turn, of_chunk, one_if_same
@@ -84,7 +84,7 @@ class _Engine:
         self._channels = Numbers(
             schedule.num_ranks
         )  # channel 0 of a rank, which most schedules have alone, has its number
-        self._busy_until = TimesByNumber()
+        self._busy_until = Growing(0.0)
         self._past: Past = PastOfRanks(schedule) if is_a_ring(schedule) else PastOfChunks(schedule, in_order)
         self._patterns: dict[tuple[int, int, int], StepPattern] = {}
 
@@ -100,12 +100,12 @@ class _Engine:
         ready = self._past.ready_s(step, pattern)  # rule 1
         busy_until = self._busy_until.at_least(len(self._channels))
         start, left = in_turn(pattern.channel, pattern.channel_turns, ready, costs.send_s, busy_until)  # rule 2
-        self._past.send(index, step, pattern, left)
+        self._past.send(step, pattern, left)
         arrived = left + costs.latency_s
         free = arrived
         if only_value(step.buffer_dependency) != NEVER:
             free = np.maximum(arrived, self._past.free_s(step, pattern))  # rule 4
-        apply, applied = self._past.apply(index, step, pattern, free, costs.apply_s)  # rule 3
+        apply, applied = self._past.apply(step, pattern, free, costs.apply_s)  # rule 3
         return StepTimes(start, left, arrived, apply, applied)
 
     def _pattern_of(self, step: Step) -> StepPattern:
@@ -116,7 +116,8 @@ class _Engine:
             channel = step.src
             if only_value(step.channel) != 0:
                 channel = self._channels.of(step.channel * self._num_ranks + step.src)
-            self._patterns[key] = StepPattern(step, channel, self._topology, self._bytes)
+            receiver = self._past.receivers(step)
+            self._patterns[key] = StepPattern(step, channel, receiver, self._topology, self._bytes)
         return self._patterns[key]
 
     def _costs(self, index: int, step: Step, pattern: StepPattern) -> "_Costs":

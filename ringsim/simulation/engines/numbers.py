@@ -1,9 +1,11 @@
-"""`Numbers`: small numbers for large keys, given as the keys are met, and times by such a number."""
+"""`Numbers`: small numbers for large keys, given as the keys are met; `Growing`: a column by such a number."""
+
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ringsim.schedule import Ints
-from ringsim.simulation.timeline import Seconds
 
 
 class Numbers:
@@ -23,14 +25,16 @@ class Numbers:
         return order[np.searchsorted(self._known, keys, sorter=order)].astype(np.int64)
 
 
-class TimesByNumber:
-    """A time for each number, 0 at first."""
+class Growing:
+    """A value for each number, `first` until it is changed."""
 
-    def __init__(self) -> None:
-        self._times: Seconds = np.zeros(0)
+    def __init__(self, first: float) -> None:
+        self._first = np.array([first])
+        self._values = self._first[:0]
 
-    def at_least(self, length: int) -> Seconds:
-        """(length or more,): the times themselves, to be changed in place."""
-        if len(self._times) < length:
-            self._times = np.concatenate([self._times, np.zeros(length - len(self._times))])
-        return self._times
+    def at_least(self, length: int) -> npt.NDArray[Any]:
+        """(length or more,): the values themselves, to be changed in place."""
+        missing = length - len(self._values)
+        if missing > 0:
+            self._values = np.concatenate([self._values, np.repeat(self._first, missing)])
+        return self._values

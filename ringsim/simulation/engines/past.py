@@ -6,8 +6,9 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.network import connection_keys
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value, require_memory
-from ringsim.simulation.engines.numbers import Numbers, TimesByNumber
+from ringsim.simulation.engines.numbers import Growing, Numbers
 from ringsim.simulation.engines.step_pattern import Cost, Index, StepPattern, in_turn
 from ringsim.simulation.timeline import Seconds
 
@@ -23,11 +24,15 @@ class Past(ABC):
         """When the last write so far had been applied."""
 
     @abstractmethod
+    def receivers(self, step: Step) -> Ints:
+        """For each transfer the number of what applies it, one transfer after the other."""
+
+    @abstractmethod
     def ready_s(self, step: Step, pattern: StepPattern) -> Seconds | float:
         """When what a step sends had been written."""
 
     @abstractmethod
-    def send(self, index: int, step: Step, pattern: StepPattern, left_s: Seconds) -> None:
+    def send(self, step: Step, pattern: StepPattern, left_s: Seconds) -> None:
         """Take note of when a step's messages left."""
 
     @abstractmethod
@@ -35,9 +40,7 @@ class Past(ABC):
         """When the chunks that a step writes had been sent, where a write must wait for that."""
 
     @abstractmethod
-    def apply(
-        self, index: int, step: Step, pattern: StepPattern, free_s: Seconds, cost: Cost
-    ) -> tuple[Seconds, Seconds]:
+    def apply(self, step: Step, pattern: StepPattern, free_s: Seconds, cost: Cost) -> tuple[Seconds, Seconds]:
         """When what a step writes begins to be applied, and has been."""
 
 
@@ -57,20 +60,22 @@ class PastOfRanks(Past):
     def time_s(self) -> float:
         return float(self._applied.latest.max())
 
+    def receivers(self, step: Step) -> Ints:
+        return step.dst
+
     def ready_s(self, step: Step, pattern: StepPattern) -> Seconds | float:
         return self._applied.at(step.data_dependency, pattern.src)
 
-    def send(self, index: int, step: Step, pattern: StepPattern, left_s: Seconds) -> None:  # noqa: ARG002
+    def send(self, step: Step, pattern: StepPattern, left_s: Seconds) -> None:  # noqa: ARG002
         all_left = self._left.latest.copy()
         all_left[pattern.src] = left_s
-        self._left.append(index, all_left)
+        self._left.append(all_left)
 
     def free_s(self, step: Step, pattern: StepPattern) -> Seconds | float:
         return self._left.at(step.buffer_dependency, pattern.dst)
 
     def apply(
         self,
-        index: int,
         step: Step,  # noqa: ARG002
         pattern: StepPattern,
         free_s: Seconds,
@@ -78,7 +83,7 @@ class PastOfRanks(Past):
     ) -> tuple[Seconds, Seconds]:
         all_applied = self._applied.latest.copy()
         apply, applied = in_turn(pattern.dst, pattern.dst_turns, free_s, cost, all_applied)
-        self._applied.append(index, all_applied)
+        self._applied.append(all_applied)
         return apply, applied
 
 
@@ -94,13 +99,19 @@ class PastOfChunks(Past):
         self._num_ranks, self._num_chunks, self._in_order = schedule.num_ranks, schedule.num_chunks, in_order
         self._written, self._sent = np.zeros(num_places), np.zeros(num_places)
         self._connections = Numbers()
-        self._busy_until = TimesByNumber()  # of a connection, or of a rank
-        self._last_peer = np.full(0, NO_PEER)
+        self._busy_until = Growing(0.0)  # of a receiver
+        self._last_peer = Growing(NO_PEER)  # of a channel
         self._time_s = 0.0
 
     @property
     def time_s(self) -> float:
         return self._time_s
+
+    def receivers(self, step: Step) -> Ints:
+        """Connections; in order, ranks."""
+        if self._in_order:
+            return step.dst
+        return self._connections.of(connection_keys(step.src, step.dst, step.channel, self._num_ranks))
 
     def ready_s(self, step: Step, pattern: StepPattern) -> Seconds | float:
         ready: Seconds = self._written[step.src * self._num_chunks + step.chunk]
@@ -114,35 +125,21 @@ class PastOfChunks(Past):
     def _changes_peer(self, step: Step, pattern: StepPattern) -> npt.NDArray[np.bool_]:
         """Whether the transfer before this one on its channel, if there is one, went to another rank."""
         changes = np.zeros(len(step), dtype=np.bool_)
-        dst = step.dst
         for rows, channel in pattern.channel_turns:
-            last = self._last_peer_of(channel)
-            changes[rows] = (last != NO_PEER) & (last != dst[rows])
-            self._last_peer[channel] = dst[rows]
+            last_peer = self._last_peer.at_least(channel.stop if isinstance(channel, slice) else int(channel.max()) + 1)
+            changes[rows] = (last_peer[channel] != NO_PEER) & (last_peer[channel] != step.dst[rows])
+            last_peer[channel] = step.dst[rows]
         return changes
 
-    def _last_peer_of(self, channel: Index) -> Ints:
-        missing = (channel.stop if isinstance(channel, slice) else int(channel.max()) + 1) - len(self._last_peer)
-        if missing > 0:
-            self._last_peer = np.concatenate([self._last_peer, np.full(missing, NO_PEER)])
-        return self._last_peer[channel]
-
-    def send(self, index: int, step: Step, pattern: StepPattern, left_s: Seconds) -> None:  # noqa: ARG002
+    def send(self, step: Step, pattern: StepPattern, left_s: Seconds) -> None:  # noqa: ARG002
         np.maximum.at(self._sent, step.src * self._num_chunks + step.chunk, left_s)
 
     def free_s(self, step: Step, pattern: StepPattern) -> Seconds | float:  # noqa: ARG002
         free: Seconds = self._sent[step.dst * self._num_chunks + step.chunk]
         return free
 
-    def apply(
-        self,
-        index: int,  # noqa: ARG002
-        step: Step,
-        pattern: StepPattern,
-        free_s: Seconds,
-        cost: Cost,
-    ) -> tuple[Seconds, Seconds]:
-        place, receiver = step.dst * self._num_chunks + step.chunk, self._receivers(step, pattern)
+    def apply(self, step: Step, pattern: StepPattern, free_s: Seconds, cost: Cost) -> tuple[Seconds, Seconds]:
+        place, receiver = step.dst * self._num_chunks + step.chunk, pattern.receiver
         busy_until = self._busy_until.at_least(max(self._num_ranks, len(self._connections)))
         begin, end = np.empty(len(step)), np.empty(len(step))
         cost = np.broadcast_to(cost, len(step))
@@ -154,15 +151,6 @@ class PastOfChunks(Past):
         self._time_s = max(self._time_s, end.max(initial=0.0))
         return begin, end
 
-    def _receivers(self, step: Step, pattern: StepPattern) -> Ints:
-        """Of each transfer a number for its connection; in order, for its receiver."""
-        if self._in_order:
-            return step.dst
-        if pattern.connection is None:
-            sender = step.channel * self._num_ranks + step.src
-            pattern.connection = self._connections.of(sender * self._num_ranks + step.dst)
-        return pattern.connection
-
 
 class _History:
     """A time per rank that only grows, as it stood after each of the last `lookback` steps."""
@@ -172,11 +160,11 @@ class _History:
         self._kept: deque[Seconds] = deque(maxlen=lookback + 1)
         self._next_step = 0
 
-    def append(self, step: int, times: Seconds) -> None:
-        """Take note of the times as they are after step number `step`; they must not be changed any more."""
+    def append(self, times: Seconds) -> None:
+        """Take note of the times as they are after the next step; they must not be changed any more."""
         self.latest = times
         self._kept.append(times)
-        self._next_step = step + 1
+        self._next_step += 1
 
     def at(self, step: Ints, rank: Index) -> Seconds | float:
         """The time of each rank as it stood after each step; 0 where the step is NEVER."""

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Paths, Resources, Topology, connection_keys
+from ringsim.network import NONE, Floats, Paths, Resources, Topology, connection_ends, connection_keys
 from ringsim.schedule import NO_ROW, Dependencies, Rows
 from ringsim.simulation.engines.activities import Activities
 from ringsim.simulation.engines.waiting import Bools, Ints
@@ -42,8 +42,8 @@ class Ends(NamedTuple):
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
         """Those of the connections that have these keys."""
-        sender, dst = np.divmod(keys, num_ranks)
-        return cls(sender % num_ranks, dst, sender, sender // num_ranks)
+        src, dst, channel = connection_ends(keys, num_ranks)
+        return cls(src, dst, keys // num_ranks, channel)
 
     def of_workers(self, num_workers: int) -> "Ends":
         """The connections of so many workers, one after the other: each has its own, between the same ranks."""

@@ -28,13 +28,14 @@ Turns = Sequence[tuple[Index, Index]]  # rows, and what they use: nothing twice 
 class StepPattern:
     """Who sends to whom in a step, at what cost, and whose transfers must take turns: the same for many steps.
 
-    channel: of each transfer a number for its channel of its rank.
+    channel: of each transfer a number for its channel of its rank. receiver: likewise, for what applies it.
     by_chunk: if all paths and ranks are alike, what sending and adding each chunk takes (one number: any chunk).
     """
 
-    def __init__(self, step: Step, channel: Ints, topology: Topology, size: Cost) -> None:
+    def __init__(self, step: Step, channel: Ints, receiver: Ints, topology: Topology, size: Cost) -> None:
         self.columns = step.src, step.dst, step.channel  # kept, so that their ids stay theirs
         self.src, self.dst, self.channel = _index(step.src), _index(step.dst), _index(channel)
+        self.receiver = receiver
         self.dst_turns, self.channel_turns = _turns(step.dst), _turns(channel)
         paths, processors = topology.connection_paths(step.src, step.dst, step.channel), topology.processors
         paths.check()
@@ -43,7 +44,6 @@ class StepPattern:
         self.send_overhead_s = one_if_same(processors.send_overhead_s[step.src])
         self.receive_overhead_s = one_if_same(processors.receive_overhead_s[step.dst])
         self.reduce_bytes_per_s = one_if_same(processors.reduce_bytes_per_s[step.dst])
-        self.connection: Ints | None = None  # of each transfer a number, given where one is needed
         self.by_chunk: tuple[Cost, Cost] | None = None
         sending, adding = (self.send_overhead_s, self.bytes_per_s), (self.receive_overhead_s, self.reduce_bytes_per_s)
         if all(isinstance(cost, float) for cost in (*sending, *adding)):

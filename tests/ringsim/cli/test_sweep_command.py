@@ -15,6 +15,7 @@ from ringsim import Collective, Network
 from ringsim.analysis import Sweep
 from ringsim.analysis.sweep_plan import SweepPlan
 from ringsim.cli import main
+from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
 
 LIMIT_S = 240  # a hang is a failure
@@ -234,6 +235,6 @@ def test_nccl_s_algorithms_are_swept_where_the_network_describes_nccl(network: s
     command = ["sweep", "--ranks", "4", "--sizes", "4KiB", "--network", network, "--json"]
     swept = {cell["algorithm"] for cell in json.loads(CliRunner().invoke(main, command).stdout)["cells"]}
     assert {"ring", "two_shot"} < swept
-    assert ({"nccl_ring", "nccl_tree", "nvls"} <= swept) == ("nvls" in swept) == are_swept
+    assert (set(NCCL_ALGORITHMS) <= swept) == ("nvls" in swept) == are_swept
     named = json.loads(CliRunner().invoke(main, [*command, "--algorithm", "nvls"]).stdout)["cells"]
     assert [cell["algorithm"] for cell in named] == ["nvls"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from ringsim import Collective, Network, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.sharing import shares
 from tests.ringsim.strategies import schedules
@@ -90,7 +90,7 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
     """Every algorithm: the operations and what they require are all there is to know."""
     schedule = build(collective, algorithm, num_ranks)
     if shares(schedule, NETWORK.topology(num_ranks)):
-        two_channels_share_a_link = ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls")  # there one has it first
+        two_channels_share_a_link = ("double_binary_tree", *NCCL_ALGORITHMS)  # there one has it first
         assert num_ranks <= 3 or algorithm in two_channels_share_a_link
     else:
         assert_agrees(schedule, 12_345)

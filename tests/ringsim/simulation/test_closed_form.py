@@ -12,12 +12,12 @@ from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, 
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.simulation.closed_form import closed_form_of
 from tests.ringsim.strategies import build_key, networks
 
 Key = tuple[Collective, str]
-WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls")]
+WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", *NCCL_ALGORITHMS)]
 FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] in ("halving_doubling", "recursive_doubling")]
 FOR_POWERS_OF_TWO += [(Collective.ALL_REDUCE, "binomial_tree"), (Collective.REDUCE, "binomial_tree")]
 TWO_RINGS = ("bidirectional_ring", "multi_ring")

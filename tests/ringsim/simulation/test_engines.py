@@ -12,7 +12,7 @@ from ringsim import Cluster, Network, Schedule, Timeline, predict_time
 from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
@@ -66,7 +66,7 @@ def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num
     schedule, network = build(collective, name, num_ranks), Network(1e-5, 1e9, 4e9, 1e-6, 2e-6, private_links=True)
     topology = network.topology(num_ranks)
     if shares(schedule, topology):
-        two_between_the_same_ranks = ("double_binary_tree", "nccl_ring", "nccl_tree", "nvls")  # channels
+        two_between_the_same_ranks = ("double_binary_tree", *NCCL_ALGORITHMS)  # channels
         assert num_ranks == 2 or name in two_between_the_same_ranks
     else:
         assert_engines_agree(schedule, topology, 10**6 + 7)
