@@ -10,6 +10,9 @@ from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
 MAX_HOSTS = 250  # 10.0.0.1 to 10.0.0.250
 INTERFACE = "eth0"
 MASTER_PORT = 29500  # in a namespace of its own every port is free
+# How TCP sends on the hosts, whatever the machine's own settings. CUBIC is Linux's default. A connection that pauses for
+# some round trips would otherwise begin anew as slowly as a fresh one, which clusters for training switch off.
+TCP_SETTINGS = {"tcp_congestion_control": "cubic", "tcp_slow_start_after_idle": "0"}
 _NAMESPACE = re.compile(r"ringsim-(?P<pid>\d+)-\d+-(?:switch|host\d+)")
 
 
@@ -67,6 +70,9 @@ class TestbedPlan:
         yield _command("a loopback interface", f"ip -n {inside} link set lo up")
         yield _command("an address", f"ip -n {inside} addr add {address(host)}/24 dev {INTERFACE}")
         yield _command("an interface", f"ip -n {inside} link set {INTERFACE} up")
+        for setting, value in TCP_SETTINGS.items():
+            write = "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{setting}"
+            yield Command((*self._inside(host), *write), f"a host with {setting} {value}")
 
     def _inside(self, host: int) -> list[str]:
         return ["ip", "netns", "exec", self.namespace(host)]

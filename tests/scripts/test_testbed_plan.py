@@ -51,6 +51,8 @@ def test_the_commands_of_a_testbed() -> None:
     """Every interface is made in a namespace of the testbed; the rate is set at both ends of a link."""
     lines = [" ".join(command.arguments) for command in plan("ringsim-7-0", 2, None, {1: "1gbit"}).make()]
     shape = "rate 1000000000bit burst 131072 limit 6250000"
+    cubic = "sh -c echo cubic > /proc/sys/net/ipv4/tcp_congestion_control"
+    no_slow_start = "sh -c echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
     assert lines == [
         "ip netns add ringsim-7-0-switch",
         "ip -n ringsim-7-0-switch link add bridge0 type bridge",
@@ -61,12 +63,16 @@ def test_the_commands_of_a_testbed() -> None:
         "ip -n ringsim-7-0-host0 link set lo up",
         "ip -n ringsim-7-0-host0 addr add 10.0.0.1/24 dev eth0",
         "ip -n ringsim-7-0-host0 link set eth0 up",
+        f"ip netns exec ringsim-7-0-host0 {cubic}",
+        f"ip netns exec ringsim-7-0-host0 {no_slow_start}",
         "ip netns add ringsim-7-0-host1",
         "ip -n ringsim-7-0-switch link add port1 type veth peer name eth0 netns ringsim-7-0-host1",
         "ip -n ringsim-7-0-switch link set port1 master bridge0 up",
         "ip -n ringsim-7-0-host1 link set lo up",
         "ip -n ringsim-7-0-host1 addr add 10.0.0.2/24 dev eth0",
         "ip -n ringsim-7-0-host1 link set eth0 up",
+        f"ip netns exec ringsim-7-0-host1 {cubic}",
+        f"ip netns exec ringsim-7-0-host1 {no_slow_start}",
         f"tc -n ringsim-7-0-host1 qdisc add dev eth0 root tbf {shape}",
         f"tc -n ringsim-7-0-switch qdisc add dev port1 root tbf {shape}",
     ]
