@@ -10,7 +10,7 @@ from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
 MAX_HOSTS = 250  # 10.0.0.1 to 10.0.0.250
 INTERFACE = "eth0"
 MASTER_PORT = 29500  # in a namespace of its own every port is free
-# How TCP sends on the hosts, whatever the machine's own settings. CUBIC is Linux's default. A connection that pauses for
+# How TCP sends on the hosts, whatever the machine's settings. CUBIC is Linux's default. A connection that pauses for
 # some round trips would otherwise begin anew as slowly as a fresh one, which clusters for training switch off.
 TCP_SETTINGS = {"tcp_congestion_control": "cubic", "tcp_slow_start_after_idle": "0"}
 _NAMESPACE = re.compile(r"ringsim-(?P<pid>\d+)-\d+-(?:switch|host\d+)")
