@@ -27,6 +27,7 @@ from collectives.runtime import (
     execute,
     explain_failures,
     set_gloo_thread_policy,
+    use_transport,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ __all__ = [
     "reduce_scatter_tensor",
     "set_gloo_thread_policy",
     "use_network",
+    "use_transport",
 ]
 
 backend.register()

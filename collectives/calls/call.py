@@ -20,7 +20,6 @@ from collectives.runtime import (
     FailureRecords,
     Fingerprint,
     FingerprintCheck,
-    Source,
     Transport,
     Transports,
     Work,
@@ -102,7 +101,7 @@ class CollectiveCall:
         tensor: torch.Tensor,
         reduction: Reduction | None = None,
         wire: torch.dtype | None = None,
-        source: Source | None = None,
+        source: torch.Tensor | None = None,
     ) -> None:
         """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn."""
         collective, algorithm, _ = self.key
@@ -110,8 +109,17 @@ class CollectiveCall:
         if algorithm == AUTO:
             algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
-        combine = reduction.combine if reduction else torch.Tensor.add_
-        executor.run(tensor, reduce=combine, source=source, wire=wire, number=self.number)
+        if reduction is None:
+            executor.run(tensor, wire=wire, number=self.number)
+            return
+        executor.run(
+            tensor,
+            reduce=reduction.combine,
+            reduce_into=reduction.combine_into,
+            source=source,
+            wire=wire,
+            number=self.number,
+        )
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from collectives.calls.call import CollectiveCall, ReductionDtypes, reduction_dtypes
 from collectives.calls.reduction import Reduction, reduction_of
 from collectives.calls.tensor_checks import assign, check_list, check_share, check_tensor, check_writable, resolved
-from collectives.runtime import Source, Work, is_plain
+from collectives.runtime import Work, is_plain
 from ringsim.schedule import Collective
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
@@ -172,7 +172,7 @@ class _ReduceScatter:
         call = self.call
         state = call.buffer(self.output.numel() * call.num_ranks, self.dtypes.state, self.output)
         if call.num_ranks > 1 and self._can_be_read_in_place(inputs):
-            call.execute(state, self.reduction, source=Source(inputs[0], self.reduction.combine_into))
+            call.execute(state, self.reduction, source=inputs[0])
         else:
             for part, tensor in zip(state.tensor_split(len(inputs)), inputs, strict=True):
                 part.view(tensor.shape).copy_(resolved(tensor))

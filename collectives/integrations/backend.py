@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import coalesced, functions, rooted
-from collectives.runtime import Work, batch_policy_for_new_groups, close_queue
+from collectives.runtime import Work, batch_policy_for_new_groups, close_queue, use_transport
 
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
@@ -31,6 +31,7 @@ class BackendOptions:
 
     all_reduce, reduce_scatter, all_gather, broadcast, reduce: the algorithm of each collective.
     wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+    transport: as in `use_transport`; as the environment says if None.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
         >>> group = dist.new_group(backend="ring", pg_options=options)
@@ -47,6 +48,7 @@ class BackendOptions:
     reduce: str = "binomial_tree"
     wire: torch.dtype | None = None
     accumulate: torch.dtype | None = None
+    transport: str | None = None
 
     def reducing(self, algorithm: str, tensor: Tensor) -> dict[str, Any]:
         """The keywords of a collective that reduces `tensor`."""
@@ -76,6 +78,8 @@ class RingGroup(dist.ProcessGroup):
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         for device in DEVICES:
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
+        if self.options.transport is not None:
+            use_transport(self.options.transport, self)
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         return NAME

@@ -24,7 +24,9 @@ from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.object_gather import TEXT_BYTES, ObjectAllGather
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue
-from collectives.runtime.schedule_run import Event, ScheduleRun, Source
+from collectives.runtime.schedule_run import Event, ScheduleRun
+from collectives.runtime.sharing import Sharing, use_transport
+from collectives.runtime.sharing_offer import TRANSPORTS
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
 from collectives.runtime.work import Work
@@ -34,6 +36,7 @@ __all__ = [
     "GLOO_THREAD_POLICIES",
     "STAGED",
     "TEXT_BYTES",
+    "TRANSPORTS",
     "UNNUMBERED",
     "CallCheck",
     "CollectiveError",
@@ -48,7 +51,7 @@ __all__ = [
     "MismatchError",
     "ObjectAllGather",
     "ScheduleRun",
-    "Source",
+    "Sharing",
     "Tag",
     "Transport",
     "Transports",
@@ -69,4 +72,5 @@ __all__ = [
     "set_gloo_thread_policy",
     "span",
     "state_of",
+    "use_transport",
 ]

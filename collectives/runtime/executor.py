@@ -7,16 +7,16 @@ group (`BatchedScheduleRun`).
 """
 
 import weakref
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from collectives.runtime.batched_schedule_run import BatchedScheduleRun
 from collectives.runtime.buffers import reused_buffer
+from collectives.runtime.chunk_layout import ChunkLayout, ChunkLayouts, LayoutKey
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.instructions import (
@@ -27,10 +27,14 @@ from collectives.runtime.instructions import (
     num_staging_buffers,
     num_staging_buffers_in_a_step,
 )
-from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
-from collectives.runtime.schedule_run import Event, Reduce, ScheduleRun, Source
-from collectives.runtime.tags import Tag, numbered_tag
+from collectives.runtime.preposted import PrepostedReceives
+from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ReduceInto, ScheduleRun
+from collectives.runtime.shared_plan import SharedPlan, shared_plan
+from collectives.runtime.shared_schedule_run import SharedScheduleRun
+from collectives.runtime.sharing import Sharing
+from collectives.runtime.tags import Tag
 from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
+from collectives.shared_memory import LocalRanks
 from ringsim.schedule import Schedule, rank_program
 
 
@@ -81,22 +85,11 @@ class RunOptions(NamedTuple):
     """What `Executor.run` is given beside the tensor, as described there."""
 
     reduce: Reduce
-    source: Source | None
+    reduce_into: ReduceInto | None
+    source: torch.Tensor | None
     wire: torch.dtype | None
     log: list[Event] | None
     number: int
-
-
-class ChunkLayout(NamedTuple):
-    """How a tensor is cut.
-
-    lengths, tags: elements of each chunk, and the tag of its messages.
-    staging_length: elements that a staging buffer must have for what is not eager; 0 if all is.
-    """
-
-    lengths: list[int]
-    tags: list[int]
-    staging_length: int
 
 
 class Executor:
@@ -134,7 +127,9 @@ class Executor:
         self.tag = tag
         self._transports = state.part(Transports)
         self._communicator = state.part(CommunicatorStart)
-        self._layouts: dict[tuple[int, int, bool, int], ChunkLayout] = {}
+        self._sharing: tuple[LocalRanks | None, int | None] | None = None
+        self._shared_plan: SharedPlan | None = None
+        self._layouts = ChunkLayouts(schedule, self._preposted, tag)
         self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
 
     @cached_property
@@ -167,7 +162,8 @@ class Executor:
         tensor: torch.Tensor,
         *,
         reduce: Reduce = torch.Tensor.add_,
-        source: Source | None = None,
+        reduce_into: ReduceInto | None = None,
+        source: torch.Tensor | None = None,
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
         number: int = 0,
@@ -177,8 +173,10 @@ class Executor:
         tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. On CUDA the run
         belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
         reduce: called with a chunk and what arrived for it; must change the chunk in place.
+        reduce_into: called with an output, a chunk and what arrived for it; puts into the output what `reduce` makes of
+        the chunk, which stays as it is. It saves a copy where that is needed.
         source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
-        chunks mean anything that this rank has written. Not together with `wire`.
+        chunks mean anything that the collective leaves at this rank. Needs `reduce_into`; not together with `wire`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
@@ -191,7 +189,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, wire, log, number)
+        options = RunOptions(reduce, reduce_into, source, wire, log, number)
         if transport is STAGED:
             self._run_staged(tensor, options)
         else:
@@ -200,44 +198,57 @@ class Executor:
     def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
         host = self._host[: tensor.numel()]
-        given = options.source.tensor if options.source else tensor
+        given = tensor if options.source is None else options.source
         host.copy_(given.detach().view(-1))  # it waits for the copy, both ways
         self._run(host, POSTED, options._replace(source=None))
         tensor.detach().view(-1).copy_(host)
 
     def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
-        reduce, source, wire, log, number = options
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
-        wire = wire or tensor.dtype
-        layout = self._layout(tensor.numel(), wire.itemsize, plan, number)
+        wire = options.wire or tensor.dtype
+        local, window_bytes = self._shared() if transport is POSTED else (None, None)
+        layout = self._layouts.of(
+            LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, window_bytes)
+        )
         targets = _cut(tensor, layout.lengths)
-        chunks = _cut(source.tensor, layout.lengths) if source else targets.copy()
+        chunks = targets.copy() if options.source is None else _cut(options.source, layout.lengths)
         wire_chunks = chunks
         if wire != tensor.dtype:
             self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
             wire_chunks = _cut(self._wire[: tensor.numel()], layout.lengths)
-            reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
-        staging_buffers: Sequence[torch.Tensor] = ()
-        if layout.staging_length:
-            length = plan.num_staging_buffers * layout.staging_length
-            self._staging = reused_buffer(self._staging, length, wire, tensor.device)
-            # Only so much of it: of what is kept the rest may be half a buffer.
-            staging_buffers = self._staging[:length].split(layout.staging_length)
-        reduce_into = source.reduce_into if source else None
-        plan.run(
-            self._part,
-            self.group,
-            self._preposted,
-            plan.instructions,
-            chunks,
-            targets,
-            wire_chunks,
-            staging_buffers,
-            layout.tags,
-            reduce,
-            reduce_into,
-            log,
-        ).run()
+            wide = self._widened(options.reduce, max(layout.lengths, default=0), tensor)
+            options = options._replace(reduce=wide)
+        tensors = ChunkTensors(chunks, targets, wire_chunks)
+        staging_buffers = self._staging_buffers(plan, layout.staging_length, wire, tensor.device)
+        new_run = plan.run if local is None else self._shared_run(local, layout, options)
+        for window in layout.windows:
+            new_run(
+                self._part,
+                self.group,
+                self._preposted,
+                plan.instructions,
+                *(tensors if window.cuts is None else tensors.cut(window.cuts)),
+                staging_buffers,
+                window.tags,
+                options.reduce,
+                options.reduce_into,
+                options.log,
+            ).run()
+
+    def _shared(self) -> tuple[LocalRanks | None, int | None]:
+        """The ranks that share memory with this one, and how much of each chunk may be in a window, if that matters."""
+        if self._sharing is None:
+            sharing = state_of(self.group).part(Sharing).of(self.group)
+            in_window = sharing.window_bytes(self.schedule)
+            self._sharing = (None, None) if in_window == 0 else (sharing.local, in_window)
+        return self._sharing
+
+    def _shared_run(self, local: LocalRanks, layout: ChunkLayout, options: RunOptions) -> Callable[..., ScheduleRun]:
+        if self._shared_plan is None:
+            self._shared_plan = shared_plan(self._part, self._posted.instructions, local)
+        plan = self._shared_plan
+        keeps = plan.is_last if options.source is None else plan.is_wanted
+        return partial(SharedScheduleRun, local=local, plan=plan, keeps=keeps, token=layout.token)
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
         """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
@@ -249,24 +260,15 @@ class Executor:
 
         return widened
 
-    def _layout(self, num_elements: int, bytes_each: int, plan: ExecutionPlan, number: int) -> ChunkLayout:
-        """How to cut so many elements; worked out once, as a program calls with the same few sizes again and again."""
-        eager = plan.run is ScheduleRun  # only Gloo lets receives stay posted between calls
-        key = num_elements, bytes_each, eager, number
-        if key not in self._layouts:
-            lengths = np.diff(self.schedule.bounds(num_elements)).tolist()
-            tags = self._tags([length * bytes_each for length in lengths], eager, number)
-            staged = [max(length, 1) for length, tag in zip(lengths, tags, strict=True) if not is_eager(tag)]
-            staging_length = max(staged, default=0) if plan.num_staging_buffers else 0
-            self._layouts[key] = ChunkLayout(lengths, tags, staging_length)
-        return self._layouts[key]
-
-    def _tags(self, sizes_bytes: list[int], eager: bool, number: int) -> list[int]:
-        """The tags of the messages of chunks of those sizes."""
-        own = numbered_tag(self.tag, number)
-        tags = [eager_tag(own, size) for size in sizes_bytes]
-        # What has no number shares its buffers with all else that has none, so that these are not counted.
-        return tags if eager and (number == 0 or self._preposted.reserve(set(tags))) else [own] * len(tags)
+    def _staging_buffers(
+        self, plan: ExecutionPlan, length_each: int, dtype: torch.dtype, device: torch.device
+    ) -> Sequence[torch.Tensor]:
+        if not (length_each and plan.num_staging_buffers):
+            return ()
+        length = plan.num_staging_buffers * length_each
+        self._staging = reused_buffer(self._staging, length, dtype, device)
+        # Only so much of it: of what is kept the rest may be half a buffer.
+        return list(self._staging[:length].split_with_sizes([length_each] * plan.num_staging_buffers))
 
 
 def _refusal(tensor: torch.Tensor) -> str:

@@ -18,16 +18,7 @@ from ringsim.schedule import Collective, Receive, Send
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
-
-
-class Source(NamedTuple):
-    """A rank's contribution that is not to be changed.
-
-    reduce_into: called with an output, a chunk and what arrived for it; puts into the output what they are together.
-    """
-
-    tensor: torch.Tensor
-    reduce_into: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+ReduceInto = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 
 class Event(NamedTuple):
@@ -61,13 +52,34 @@ class PostedReceive(NamedTuple):
     eager: EagerBuffer | None = None
 
 
-@dataclass(slots=True)
-class ScheduleRun:
-    """One run on one rank: it executes the rank's instructions, one by one.
+class ChunkTensors(NamedTuple):
+    """The chunks of one run on one rank, or of one window of it.
 
     chunks: where each chunk is now: in the target, or, until it is first written, in the source.
     targets: where each chunk is in the end.
     wire_chunks: what is sent of each chunk: `chunks` itself, or, if they travel in another dtype, tensors of that.
+    """
+
+    chunks: list[torch.Tensor]
+    targets: list[torch.Tensor]
+    wire_chunks: list[torch.Tensor]
+
+    def cut(self, cuts: list[slice]) -> "ChunkTensors":
+        """Of each chunk those elements."""
+        chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
+        same = self.wire_chunks is self.chunks
+        return ChunkTensors(chunks, targets, chunks if same else _cut_each(self.wire_chunks, cuts))
+
+
+def _cut_each(chunks: list[torch.Tensor], cuts: list[slice]) -> list[torch.Tensor]:
+    return [chunk[cut] for chunk, cut in zip(chunks, cuts, strict=True)]
+
+
+@dataclass(slots=True)
+class ScheduleRun:
+    """One run on one rank: it executes the rank's instructions, one by one.
+
+    chunks, targets, wire_chunks: as `ChunkTensors` has them.
     staging_buffers: for what is too long to be eager and must not land in its chunk.
     tags: of each chunk's messages.
     """
@@ -82,7 +94,7 @@ class ScheduleRun:
     staging_buffers: Sequence[torch.Tensor]
     tags: list[int]
     reduce: Reduce
-    reduce_into: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object] | None
+    reduce_into: ReduceInto | None
     log: list[Event] | None
     receives: list[PostedReceive] = field(default_factory=list)
     sends: list[dist.Work] = field(default_factory=list)

@@ -26,6 +26,7 @@ class Tag(IntEnum):
     HOSTS = 0x55  # the names of the ranks' machines
     CLOCK = 0x57  # questions for rank 0's time, and the answers
     RECORDED_RUN = 0x58  # the chunks of a run that is recorded
+    SHARED_MEMORY = 0x5A  # where a rank's shared memory is
     CLOSED_CONNECTION = 0x59  # never sent: a receive with it fails if the connection to the peer is closed
 
 

@@ -1,0 +1,160 @@
+"""`Sharing`: which ranks of a group share memory.
+
+Ranks share memory if they run on one host, in one network namespace, as one user, on Linux and x86-64, and if there is
+memory for their segments. Others send to each other by torch.distributed. The ranks of a group find that out together,
+when the first of its schedules is executed.
+"""
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from weakref import finalize
+
+import torch.distributed as dist
+
+from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.shared_plan import window_bytes
+from collectives.runtime.sharing_offer import (
+    MAX_SETTINGS,
+    SLOT,
+    TRANSPORT,
+    TRANSPORTS,
+    Offer,
+    check_settings,
+    exchange,
+    this_host,
+    why_not,
+)
+from collectives.runtime.transport import CPU
+from collectives.shared_memory import LocalRanks, Meeting
+from ringsim.schedule import Schedule
+
+_LOG = logging.getLogger("collectives")
+DEFAULT_TRANSPORT = "gloo"
+DEFAULT_SLOT_BYTES = 2 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBy:
+    """Who shares memory in a group, as one of its ranks sees it.
+
+    local: the ranks that share it with this one; None if there are none.
+    slot_bytes: of every segment; 0 if no two ranks of the group share memory.
+    on_one_host: whether all of them do.
+    """
+
+    local: LocalRanks | None = None
+    slot_bytes: int = 0
+    on_one_host: bool = False
+
+    def window_bytes(self, schedule: Schedule) -> int | None:
+        """How much of each chunk may be in a window, the same on all ranks; None for no limit, 0 if nothing fits."""
+        return window_bytes(schedule, self.slot_bytes, self.on_one_host) if self.slot_bytes else None
+
+
+NOT_SHARED = SharedBy()
+
+
+class Sharing:
+    """That of one rank of a group, which the ranks begin together."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._transport = os.environ.get(TRANSPORT, DEFAULT_TRANSPORT)
+        self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
+
+    def use(self, transport: str) -> None:
+        """See `use_transport`."""
+        if transport not in TRANSPORTS:
+            raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
+        if self._shared not in (None, NOT_SHARED):
+            raise ValueError(f"transport {transport!r}: the group has one already; say it before the first collective")
+        self._transport = transport
+
+    def of(self, group: dist.ProcessGroup) -> SharedBy:
+        """Who shares memory. The first time all ranks must ask.
+
+        Raises ValueError, on all ranks, if their settings differ or cannot be, and CollectiveError if one says nothing
+        within the group's timeout.
+        """
+        if self._shared is None:
+            self._shared = _find_out(group, self._transport)
+            if self._shared.local is not None:
+                finalize(group, self._shared.local.close)
+        return self._shared
+
+
+def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
+    """Let the chunks of all collectives of `group` travel so; to be called on every rank, before the first of them.
+
+    transport: "auto": between ranks of a host that can share memory through that, between others by the sends and
+    receives of torch.distributed. "gloo": all by those. "shm": all through shared memory; where some ranks cannot, the
+    first collective raises ValueError on all. Without a call the environment variable COLLECTIVES_TRANSPORT says it,
+    and if that is not set it is "gloo".
+    group: the default group if None.
+
+    Raises ValueError for another transport, if there is no such group, and if it has begun already.
+
+        >>> group = dist.new_group()
+        >>> collectives.use_transport("auto", group)
+        >>> tensor = torch.ones(3)
+        >>> collectives.all_reduce(tensor, group=group)
+        >>> tensor
+        tensor([2., 2., 2.])
+    """
+    state_of(resolve(group)).part(Sharing).use(transport)
+
+
+def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
+    slot_text = os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES))
+    reason, meeting = why_not(transport, slot_text), None
+    if not reason:
+        try:
+            meeting = Meeting(group.rank(), int(slot_text))
+        except OSError as error:
+            reason = f"there is no memory to share: {error}"
+    settings = f"transport {transport}, {SLOT} {slot_text}"[:MAX_SETTINGS]
+    own = Offer(this_host(), meeting.name if meeting else "", settings)
+    offers = [Offer(**json.loads(text)) for text in exchange(group, json.dumps(asdict(own)))]
+    local = None
+    if meeting is not None:
+        with meeting:
+            try:
+                local = _met(meeting, group, own, offers)
+            except OSError as error:
+                reason = str(error)
+    check_settings(offers, transport, slot_text)
+    can_share = any(offer.name for offer in offers)
+    shared = _agreed(group, own, local, reason, int(slot_text)) if can_share else NOT_SHARED
+    if transport == "shm" and not shared.on_one_host:
+        raise ValueError(f"transport 'shm': not all ranks share memory{reason and f' ({reason})'}; use 'auto'")
+    return shared
+
+
+def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequence[Offer]) -> LocalRanks | None:
+    names = {
+        rank: offer.name
+        for rank, offer in enumerate(offers)
+        if rank != group.rank() and offer.host == own.host and offer.host and offer.name
+    }
+    if not names:
+        return None
+    segments, sockets = meeting.meet(names)
+    timeout_s = group._get_backend(CPU).options._timeout.total_seconds()
+    return LocalRanks(group.rank(), segments, sockets, timeout_s)
+
+
+def _agreed(group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int) -> SharedBy:
+    """All of a host share, or none: who could not reach one other rank does not know whether the others could."""
+    answers = exchange(group, json.dumps({"host": own.host, "shares": local is not None, "failed": bool(reason)}))
+    ranks = [json.loads(answer) for answer in answers]
+    failed = {rank["host"] for rank in ranks if rank["failed"]}
+    if local is not None and own.host in failed:
+        local.close()
+        local, reason = None, "a rank of this host cannot share memory"
+    if reason:
+        _LOG.debug("rank %d sends everything by torch.distributed: %s", group.rank(), reason)
+    sharing = Counter(rank["host"] for rank in ranks if rank["shares"] and rank["host"] not in failed)
+    return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values())

@@ -1,0 +1,89 @@
+"""`Offer`: what a rank tells the others before they share memory: where it runs, and how it is to be found there."""
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from collectives.runtime.errors import CollectiveError
+from collectives.runtime.tags import Tag
+
+TRANSPORT, SLOT = "COLLECTIVES_TRANSPORT", "COLLECTIVES_SHM_SLOT_BYTES"  # in the environment
+TRANSPORTS = ("auto", "gloo", "shm")
+MIN_SLOT_BYTES = 4096
+MAX_SETTINGS = 120  # characters that ranks are told of each other's settings
+_TEXT_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a rank tells all others before they meet.
+
+    host: the same for processes that can reach each other's sockets. name: of its socket; empty if it cannot share.
+    settings: how it is to be done, the same on all ranks.
+    """
+
+    host: str
+    name: str
+    settings: str
+
+
+def why_not(transport: str, slot_text: str) -> str:
+    """Why this process shall not, or cannot, share memory; empty if it can."""
+    if transport not in ("auto", "shm"):
+        return f"the transport is {transport}"
+    if not (slot_text.isdecimal() and int(slot_text) >= MIN_SLOT_BYTES):
+        return f"{SLOT} is {slot_text}"
+    if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
+        return "only Linux has memfd_create"
+    if platform.machine() not in ("x86_64", "AMD64"):
+        # Others may let a reader see a stamp before what was written before it.
+        return f"{platform.machine()} does not keep the order of writes"
+    return ""
+
+
+def this_host() -> str:
+    """The same for processes that can reach each other's sockets; empty where that cannot be found out."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/net')} {os.getuid()}"
+    except OSError:
+        return ""
+
+
+def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> None:
+    """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
+    ranks: dict[str, list[int]] = {}
+    for rank, offer in enumerate(offers):
+        ranks.setdefault(offer.settings, []).append(rank)
+    if len(ranks) > 1:
+        parts = "; ".join(f"ranks {', '.join(map(str, same))}: {settings}" for settings, same in ranks.items())
+        raise ValueError(f"the ranks differ in how they send: {parts}; set the same on all")
+    if transport not in TRANSPORTS:
+        raise ValueError(f"{TRANSPORT}={transport}: must be one of {', '.join(TRANSPORTS)}")
+    if not (slot_text.isdecimal() and int(slot_text) >= MIN_SLOT_BYTES):
+        raise ValueError(f"{SLOT}={slot_text}: must be a number of bytes, at least {MIN_SLOT_BYTES}")
+
+
+def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
+    """The text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing."""
+    rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
+    texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8)
+    texts[rank] = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES)), dtype=torch.uint8)
+    peer = rank
+    try:
+        received = {peer: group.recv([texts[peer]], peer, Tag.SHARED_MEMORY) for peer in peers}
+        sent = {peer: group.send([texts[rank]], peer, Tag.SHARED_MEMORY) for peer in peers}
+        for works in (received, sent):
+            for peer, work in works.items():  # noqa: B007  the one that fails
+                work.wait()
+    except RuntimeError as error:
+        cause = str(error).strip().splitlines()[0]
+        message = f"rank {rank}: asking rank {peer} whether it shares memory failed: {cause}"
+        raise CollectiveError(message, peer=peer) from error
+    return [bytes(row).decode().rstrip() for row in texts.tolist()]

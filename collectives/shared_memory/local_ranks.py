@@ -1,0 +1,203 @@
+"""`LocalRanks`: the ranks of a group that share memory with this one, and how they wait for each other.
+
+A rank that publishes a chunk writes a record: where the chunk is, and then a stamp. A rank that waits for the chunk
+reads the stamp again and again, at first without a pause, then letting others have its core in between, and at last
+asleep until a byte on a socket wakes it. That order of writes and reads is what x86-64 keeps by itself.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from weakref import WeakSet
+
+import torch
+
+from collectives.shared_memory.segment import (
+    ASLEEP,
+    AWAKE,
+    CACHE_LINE,
+    FINISHED,
+    FOR_A_WINDOW,
+    FOR_RANK,
+    SLOTS,
+    Segment,
+    record_place,
+    slot_offset,
+)
+
+TOKEN_BITS = 31
+POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
+YIELD_S = 0.0002  # how long a rank that waits then lets others have its core, before it sleeps
+YIELDS_BETWEEN_LOOKS = 4  # at the clock
+# A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
+RECHECK_S = 0.02
+_OWNER_SHIFT = 40  # a location is the rank whose segment it is in, and the byte there
+_OPEN: "WeakSet[LocalRanks]" = WeakSet()
+
+
+def _close_all() -> None:
+    for local in list(_OPEN):
+        local.close()
+
+
+# A process that is forked, such as one that loads data, must not keep the connections of a rank that has died open.
+os.register_at_fork(after_in_child=_close_all)
+
+
+class LocalRanks:
+    """What one rank of a host has of the others.
+
+    segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
+
+    A window has a number, which all ranks count alike; `open_window` begins the next one.
+    """
+
+    def __init__(
+        self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
+    ) -> None:
+        self.rank = rank
+        self.window = 0
+        self._segments, self._sockets = dict(segments), dict(sockets)
+        self._words = {peer: segment.words for peer, segment in segments.items()}
+        self._own_words = self._words[rank]
+        self._others = [words for peer, words in self._words.items() if peer != rank]
+        self._timeout_s = timeout_s
+        self._gone: set[int] = set()
+        self._filled = 0
+        # A rank that polls keeps others from the core that they may need to publish what it polls for.
+        self._polls = range(POLLS if len(segments) <= len(os.sched_getaffinity(0)) else 1)
+        self._poll = select.poll()
+        self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
+        for connection in sockets.values():
+            connection.setblocking(False)
+            self._poll.register(connection, select.POLLIN)
+        _OPEN.add(self)
+
+    def __contains__(self, peer: int) -> bool:
+        return peer in self._words
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def slot_bytes(self) -> int:
+        """How many bytes a rank can publish in a window; the same on all ranks."""
+        return self._segments[self.rank].slot_bytes
+
+    def open_window(self) -> None:
+        """Begin the next window, once no rank reads any more what this one has published in its slot."""
+        self.window += 1
+        self._filled = slot_offset(self._segments[self.rank], self.window)
+        reused = self.window - SLOTS
+        for words in self._others:
+            if words[FINISHED] < reused:
+                self._wait_for_finished(reused)
+                return
+
+    def close_window(self) -> None:
+        """End the window: this rank has read all that it reads in it."""
+        self._own_words[FINISHED] = self.window
+        for peer, connection in self._sockets.items():
+            if self._words[peer][ASLEEP] == FOR_A_WINDOW:
+                _wake(connection)
+
+    def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
+        """A place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
+        offset = self._filled
+        self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
+        return self.rank << _OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)
+
+    def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+        """(length,): what is published at that location."""
+        owner = location >> _OWNER_SHIFT
+        return self._segments[owner].view(location - (owner << _OWNER_SHIFT), length, dtype)
+
+    def publish(self, peer: int, index: int, location: int, token: int) -> None:
+        """Say to `peer`, by this rank's record `index` of the window, where it finds a chunk.
+
+        token: less than 2**TOKEN_BITS; what the chunk belongs to.
+        """
+        words, place = self._own_words, record_place(self.window, index)
+        words[place] = location
+        words[place + 1] = self.window << TOKEN_BITS | token
+        if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
+            _wake(self._sockets[peer])
+
+    def wait_for(self, peer: int, index: int, token: int) -> int:
+        """The location in the record `index` of `peer`, once it is published.
+
+        Raises RuntimeError if `peer` has ended or failed, publishes what belongs to something else, or is later than
+        the group's timeout.
+        """
+        words, place = self._words[peer], record_place(self.window, index)
+        stamp = self.window << TOKEN_BITS | token
+        for _ in self._polls:
+            if words[place + 1] == stamp:
+                return words[place]
+
+        def is_published() -> bool:
+            found = words[place + 1]
+            if found >> TOKEN_BITS == self.window and found != stamp:
+                raise RuntimeError(f"rank {peer} is in another collective than this rank")
+            return found == stamp
+
+        self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
+        return words[place]
+
+    def close(self) -> None:
+        """Close the connections: ranks that wait for this one are told so."""
+        for connection in self._sockets.values():
+            connection.close()
+
+    def _wait_for_finished(self, window: int) -> None:
+        def late() -> list[int]:
+            # A rank that has ended reads nothing any more. Whoever waits for what it should have published finds out.
+            return [peer for peer in self._sockets if self._words[peer][FINISHED] < window and peer not in self._gone]
+
+        try:
+            self._wait(lambda: not late(), FOR_A_WINDOW, lambda: False)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: ranks {', '.join(map(str, late()))} have yet to read") from None
+
+    def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        while time.monotonic() < began + YIELD_S:
+            for _ in range(YIELDS_BETWEEN_LOOKS):
+                os.sched_yield()
+                if is_ready():
+                    return
+        self._own_words[ASLEEP] = asleep
+        try:
+            while not is_ready():
+                self._sleep()
+                if is_hopeless() and not is_ready():
+                    raise RuntimeError("the connection is closed")
+                if time.monotonic() > began + self._timeout_s:
+                    raise RuntimeError(f"timed out after {self._timeout_s:g} s")
+        finally:
+            self._own_words[ASLEEP] = AWAKE
+
+    def _sleep(self) -> None:
+        """Until another rank wakes this one, ends, or RECHECK_S has passed."""
+        for fd, _ in self._poll.poll(RECHECK_S * 1e3):
+            peer = self._peer_of_fd[fd]
+            with suppress(BlockingIOError):
+                if not _received(self._sockets[peer]):
+                    self._gone.add(peer)
+                    self._poll.unregister(fd)
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionError:
+        return b""
+
+
+def _wake(connection: socket.socket) -> None:
+    # One that cannot take more has enough to wake up by; one that is closed is found out by who waits for it.
+    with suppress(BlockingIOError, OSError):
+        connection.send(b"w", socket.MSG_NOSIGNAL)

@@ -1,0 +1,82 @@
+"""`Segment`: the shared memory of one rank, which that rank writes and the other ranks of its host read.
+
+It is a file that exists in memory alone (memfd_create), so that nothing of it is left when its last process ends, and
+the size of /dev/shm, which is small in a container, does not matter. It holds, from its beginning,
+
+    words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
+    slots    two areas for chunks, used in turn
+
+A run of a schedule, or of a part of it that fits a slot, is a *window*. A rank writes to the slot of a window only
+when all ranks have finished the window before the last, so that nobody still reads what was there.
+"""
+
+import fcntl
+import mmap
+import os
+
+import torch
+
+CACHE_LINE = 64
+SLOTS = 2
+MAX_RECORDS = 2**14  # that a window may have of one rank; what is not used takes no memory
+WORDS_PER_RECORD = 2
+# Places of words, in units of 8 bytes; each is alone in its cache line.
+FINISHED = 0  # the number of the last window that the rank has finished
+ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_WINDOW, or FOR_RANK plus a rank
+RECORDS = 2 * CACHE_LINE // 8
+AWAKE, FOR_A_WINDOW, FOR_RANK = 0, 1, 2
+
+WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a rank cannot take away what another one has mapped
+
+
+class Segment:
+    """The memory behind a file descriptor, which may be closed afterwards.
+
+    words: (WORDS_BYTES / 8,) of 64-bit integers.
+    slot_bytes: the length of a slot.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
+        self.slot_bytes = (len(self._memory) - WORDS_BYTES) // SLOTS
+        self.words = memoryview(self._memory)[:WORDS_BYTES].cast("q")
+        self._views: dict[torch.dtype, torch.Tensor] = {}
+
+    def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+        """(length,): the elements from the byte `offset` on, which is a multiple of a cache line."""
+        whole = self._views.get(dtype)
+        if whole is None:
+            whole = self._views[dtype] = torch.frombuffer(self._memory, dtype=dtype)
+        start = offset // dtype.itemsize
+        return whole[start : start + length]
+
+
+def new_segment_file(slot_bytes: int) -> int:
+    """A file descriptor of a new segment, all zero, which is closed when another program is started.
+
+    slot_bytes: is rounded up to whole pages.
+
+    Raises OSError where there is no such memory.
+    """
+    slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, WORDS_BYTES + SLOTS * slot_bytes)
+        # Now, so that there is an error here, rather than a signal when it is first written to.
+        os.posix_fallocate(fd, WORDS_BYTES, SLOTS * slot_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def record_place(window: int, index: int) -> int:
+    """Where the words of the record `index` of a window stand: its location, and then its stamp."""
+    return RECORDS + (window % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
+
+
+def slot_offset(segment: Segment, window: int) -> int:
+    """The byte at which the slot of a window begins."""
+    return WORDS_BYTES + window % SLOTS * segment.slot_bytes
