@@ -19,11 +19,13 @@ from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
 from collectives.runtime import (
     GLOO_THREAD_POLICIES,
+    TRANSPORTS,
     CollectiveError,
     GlooThreadPolicy,
     naming_failures,
     resolve,
     set_gloo_thread_policy,
+    use_transport,
 )
 from ringsim.console import (
     FILE,
@@ -140,6 +142,11 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--record-size", "record_bytes", type=SIZE, help="The recorded tensor has so many bytes; otherwise the most."
 )
+@click.option(
+    "--transport",
+    type=Choice(list(TRANSPORTS)),
+    help="Our chunks travel so: auto is through shared memory within a host; without it COLLECTIVES_TRANSPORT says it.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="The data are drawn from this seed.")
 @click.option(
     "--gloo-thread-policy",
@@ -167,6 +174,7 @@ def main(
     end: int,
     factor: int,
     in_place: bool | None,
+    transport: str | None,
     gloo_thread_policy: GlooThreadPolicy,
     timeout_s: float,
     check: bool,
@@ -196,7 +204,7 @@ def main(
     if check:
         return
     formatted = partial(format_nccl_tests, plan=plan) if form == NCCL_TESTS else partial(format_table, wide=wide)
-    measurements = _run(plan, num_ranks, gloo_thread_policy, timeout_s)
+    measurements = _run(plan, num_ranks, gloo_thread_policy, timeout_s, transport)
     if measurements is not None:
         print_result(formatted(measurements), measurements.as_dict(), as_json, output)
         _write(measurements, output)
@@ -210,7 +218,9 @@ def _check_nccl_tests(plan: BenchmarkPlan) -> None:
         raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
 
 
-def _run(plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float) -> Measurements | None:
+def _run(
+    plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float, transport: str | None
+) -> Measurements | None:
     """What was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
@@ -219,6 +229,8 @@ def _run(plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
         group = resolve(None)
         set_gloo_thread_policy(policy)
+        if transport is not None:
+            use_transport(transport)
         with progress:
             measurements = run_plan(plan, group, timeout_s, progress)
     except CollectiveError as error:

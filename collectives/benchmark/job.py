@@ -14,6 +14,7 @@ from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
 from collectives.probes import Blocks, places_of, probe, provenance
+from collectives.runtime import Sharing, state_of
 from ringsim.console import Progress
 from ringsim.measurements import CollectiveTimes, Measurements
 from ringsim.schedule import Collective
@@ -53,11 +54,12 @@ def run_plan(
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
+    transport = {"transport": state_of(group).part(Sharing).transport}
     if not plan.probes:
-        return Measurements(group.size(), provenance() | places_of(group).as_dict())
+        return Measurements(group.size(), provenance() | transport | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
     meet = partial(dist.barrier, group)  # before each block, as `measure` does before each turn
-    return probe(
+    probed = probe(
         group,
         min(largest, PROBED_BYTES),
         largest,
@@ -67,6 +69,7 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
         meet=meet,
         on_progress=partial(progress.advance_to, phase="probing"),
     )
+    return replace(probed, provenance=probed.provenance | transport)
 
 
 def _implementations(

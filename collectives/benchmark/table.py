@@ -102,7 +102,9 @@ def _origin(measurements: Measurements) -> Iterator[str]:
     where: dict[str, Any] = measurements.provenance
     yield f"{where.get('command', '')}"
     parts = [where.get("machine"), f"{where.get('cores')} cores", f"torch {where.get('torch')}"]
-    yield ", ".join(map(str, [*parts, f"OMP_NUM_THREADS={where.get('OMP_NUM_THREADS')}", where.get("date")]))
+    parts += [f"OMP_NUM_THREADS={where.get('OMP_NUM_THREADS')}", where.get("date")]
+    parts += [f"transport {where['transport']}"] if "transport" in where else []
+    yield ", ".join(map(str, parts))
 
 
 def _rows(times: Sequence[CollectiveTimes]) -> Iterator[str]:

@@ -59,10 +59,13 @@ NOT_SHARED = SharedBy()
 
 
 class Sharing:
-    """That of one rank of a group, which the ranks begin together."""
+    """That of one rank of a group, which the ranks begin together.
+
+    transport: how chunks are to travel, as `use_transport` has it.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._transport = os.environ.get(TRANSPORT, DEFAULT_TRANSPORT)
+        self.transport = os.environ.get(TRANSPORT, DEFAULT_TRANSPORT)
         self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
 
     def use(self, transport: str) -> None:
@@ -71,7 +74,7 @@ class Sharing:
             raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
         if self._shared not in (None, NOT_SHARED):
             raise ValueError(f"transport {transport!r}: the group has one already; say it before the first collective")
-        self._transport = transport
+        self.transport = transport
 
     def of(self, group: dist.ProcessGroup) -> SharedBy:
         """Who shares memory. The first time all ranks must ask.
@@ -80,7 +83,7 @@ class Sharing:
         within the group's timeout.
         """
         if self._shared is None:
-            self._shared = _find_out(group, self._transport)
+            self._shared = _find_out(group, self.transport)
             if self._shared.local is not None:
                 finalize(group, self._shared.local.close)
         return self._shared
