@@ -9,6 +9,7 @@ import torch.distributed as dist
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.case import BenchmarkCase
 from collectives.benchmark.implementation import Implementation, native, ours
+from collectives.benchmark.plain_ring import plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
@@ -78,4 +79,5 @@ def _implementations(
     """Who is timed in `case`, in the order of the table's rows."""
     algorithms = [ours(case, algorithm, group) for algorithm in plan.algorithms_for(case.collective)]
     sockets = [raw] if raw and case.collective is Collective.ALL_REDUCE else []
-    return [native(case, group), *algorithms, *sockets]
+    by_hand = plain_ring(case, group) if plan.plain_ring else None
+    return [native(case, group), *algorithms, *([by_hand] if by_hand else []), *sockets]

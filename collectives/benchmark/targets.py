@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.benchmark.table import ratio, rival_of
-from ringsim.measurements import RAW_SOCKETS, TORCH, CollectiveTimes, Measurements
+from ringsim.measurements import PLAIN_RING, RAW_SOCKETS, TORCH, CollectiveTimes, Measurements
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import format_size
@@ -66,7 +66,22 @@ TARGETS = (
         _QUICK_LARGE,
         rival=RAW_SOCKETS,
     ),
+    *(
+        Target(
+            f"{title}, 1 MiB to 64 MiB, against a ring of isend and irecv, both by Gloo",
+            collective,
+            ("--collective", name, "--out-of-place", "--plain-ring", "--transport", "gloo", *LARGE),
+            _QUICK_LARGE,
+            rival=PLAIN_RING,
+        )
+        for title, name, collective in (
+            ("reduce_scatter_tensor float32", "reduce_scatter_tensor", Collective.REDUCE_SCATTER),
+            ("all_gather_into_tensor float32", "all_gather_into_tensor", Collective.ALL_GATHER),
+            ("all_reduce float32", "all_reduce", Collective.ALL_REDUCE),
+        )
+    ),
 )
+_RIVALS = {TORCH: "torch.distributed", RAW_SOCKETS: "raw sockets", PLAIN_RING: "a plain ring"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +102,7 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
     head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
     blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
     for target, files in results:
-        theirs = "raw sockets" if target.rival == RAW_SOCKETS else "torch.distributed"
-        blocks += ["", f"# {target.title}: ours over {theirs}", head, *_rows(ratios_of(target, files))]
+        blocks += ["", f"# {target.title}: ours over {_RIVALS[target.rival]}", head, *_rows(ratios_of(target, files))]
     return "\n".join(blocks)
 
 
@@ -96,7 +110,7 @@ def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
     """Those of each cell, and of its best algorithm where there are several."""
     ratios: list[Ratio] = []
     for times in (file.collectives for file in files):
-        ours = [timed for timed in times if timed.algorithm not in (TORCH, RAW_SOCKETS)]
+        ours = [timed for timed in times if timed.algorithm not in _RIVALS]
         for cell in dict.fromkeys(timed.cell for timed in ours):
             of_cell = list(_ratios([timed for timed in ours if timed.cell == cell], times, target.rival))
             best = min(of_cell, key=lambda one: one.value)

@@ -57,6 +57,15 @@ def test_bits_have_exact_data(ranks: RankPool, op: str) -> None:
     assert [times.wrong for times in first] == [0] * 8
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_a_plain_ring_takes_part(ranks: RankPool, num_ranks: int) -> None:
+    """In the three collectives that it knows, in and out of place, with nothing wrong."""
+    (first, *_) = ranks.run(planned, replace(SMALL, plain_ring=True), num_ranks=num_ranks)
+    plain = [times for times in first if times.algorithm == "plain_ring"]
+    assert {times.collective.value for times in plain} == {"all_reduce", "reduce_scatter", "all_gather"}
+    assert [times.wrong for times in plain] == [0] * 12
+
+
 def broken(group: dist.ProcessGroup, case: BenchmarkCase, fault: str) -> list[CollectiveTimes]:
     """The times of torch's collective and of a fake that spoils its result, on rank 1 only."""
     right = native(case, group)
