@@ -28,12 +28,12 @@ def fork_process(target: Callable[..., object], *arguments: Any) -> Any:
 
     When it returns or exits, the process ends at once: what an interpreter does at its end is left out.
     """
-    return _start(multiprocessing.get_context("forkserver"), target, *arguments)
+    return _start(multiprocessing.get_context("forkserver"), target, *arguments, daemon=False)
 
 
-def _start(context: Any, target: Callable[..., object], *arguments: Any) -> Any:
+def _start(context: Any, target: Callable[..., object], *arguments: Any, daemon: bool) -> Any:
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=target, args=arguments, daemon=True)
+    process = context.Process(target=target, args=arguments, daemon=daemon)
     # A process with one thread, without those of a library for linear algebra, can be forked safely.
     with mock.patch.dict(os.environ, ONE_THREAD):
         process.start()
@@ -80,7 +80,7 @@ class RankPool:
 
     def _start_rank(self, rank: int, *arguments: Any) -> None:
         ours, theirs = self._context.Pipe()
-        self.processes.append(_start(self._context, _serve, rank, *arguments, theirs))
+        self.processes.append(_start(self._context, _serve, rank, *arguments, theirs, daemon=True))
         theirs.close()
         self._pipes.append(ours)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.fuzz.launcher import NOWHERE, Launcher
 from tests.processes import below
 from tests.ranks import RankPool
-from tests.trainers.cli.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
 from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import resume_command

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fuzz.launcher import Launcher
-from tests.trainers.cli.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main
 from trainers.strategy_names import STRATEGY_NAMES

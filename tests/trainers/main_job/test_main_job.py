@@ -131,9 +131,13 @@ def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[in
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     processes = [fork_process(as_rank, rank, num_ranks, port, arguments, folder) for rank in range(num_ranks)]
-    for process in processes:
-        process.join(TIMEOUT_S)
-        process.kill()
+    try:
+        for process in processes:
+            process.join(TIMEOUT_S)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
     return [(process.exitcode, (folder / f"stderr{rank}").read_text()) for rank, process in enumerate(processes)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.fuzz.launcher import Launcher
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
 
