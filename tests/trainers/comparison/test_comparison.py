@@ -1,15 +1,15 @@
 """One process beside several."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from click.testing import CliRunner
 
-from tests.fuzz.launcher import Launcher
 from tests.ranks import RankPool
-from tests.trainers.commands import launch
 from trainers.cli.group import main
 from trainers.comparison.gradient_check import largest_difference
 from trainers.comparison.runs import compare, format_comparison, run_of_log
@@ -49,10 +49,12 @@ def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
     assert min(ranks.run(gradient_difference, "none", num_ranks=2)) > 0.1
 
 
-def test_the_command(launcher: Launcher, tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path) -> None:
     """It trains alone and together, prints a table, and leaves figures and a picture."""
-    options = ["--task", "mlp", "--strategy", "ring", "--ranks", "2", "--steps", "20", "-o", str(tmp_path)]
-    done = launch(launcher, "compare", *options)
+    arguments = ["compare", "--task", "mlp", "--strategy", "ring", "--ranks", "2", "--steps", "20", "-o", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers", *arguments], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:3]] == ["one process", "ring"]
     alone, ring = json.loads((tmp_path / "comparison.json").read_text())["runs"]
