@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 RANKS ?= 4
 SECONDS ?= 600
 SEED ?=
-# Many tests wait for something, so two at a time take half as long, also on two cores.
+# Many tests wait for something, so two at a time take half as long, also on two cores. Without the last option those
+# files would be left for the end that have the fewest tests, and some of these take longest.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,17 @@ from tests.ranks import RankPool
 # No deadline for an example: how long one takes says more of what else the machine is doing than of the code.
 settings.register_profile("ours", deadline=None)
 settings.load_profile("ours")
+
+
+QUICK = Path(__file__).parent / "ringsim"  # thousands of tests, in files that hardly wait for anything
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let files that take long begin first, so that at the end no worker waits long for the others.
+
+    `make test` gives each worker of pytest-xdist one file after the other, in this order.
+    """
+    items.sort(key=lambda item: item.path.is_relative_to(QUICK))
 
 
 @pytest.fixture(scope="session", autouse=True)

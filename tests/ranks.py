@@ -1,18 +1,43 @@
-"""`RankPool`: real ranks in processes of their own, started once (importing torch takes seconds) and reused."""
+"""`RankPool`: real ranks in processes of their own, which are given many cases.
+
+To import torch takes each process seconds. So one process imports it, and ranks are forked from that one.
+"""
 
 import contextlib
 import datetime
 import itertools
 import multiprocessing
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 START_TIMEOUT_S = 120.0
+# What ranks import: torch and ourselves, what torch imports late for an optimizer, and what modules of tests import.
+PRELOADED = ["torch._dynamo", "torch.distributed", "collectives", "trainers.loop.trainer", "pytest", "hypothesis"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as torchrun does with several ranks on a host
+
+
+def fork_process(target: Callable[..., object], *arguments: Any) -> Any:
+    """`target(*arguments)`, begun in a process of its own that has imported torch already.
+
+    When it returns or exits, the process ends at once: what an interpreter does at its end is left out.
+    """
+    return _start(multiprocessing.get_context("forkserver"), target, *arguments, daemon=False)
+
+
+def _start(context: Any, target: Callable[..., object], *arguments: Any, daemon: bool) -> Any:
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=target, args=arguments, daemon=daemon)
+    # A process with one thread, without those of a library for linear algebra, can be forked safely.
+    with mock.patch.dict(os.environ, ONE_THREAD):
+        process.start()
+    return process
 
 
 class RankError(AssertionError):
@@ -24,15 +49,22 @@ class RankPool:
 
     peer_timeout_s: the group's timeout, after which a rank gives up waiting for another.
     backends: the group's, and others for which `group_on` shall have groups.
+    start_method: of multiprocessing; with "spawn" each rank imports torch itself, in the environment of this moment.
     """
 
     def __init__(
-        self, num_ranks: int, directory: Path, peer_timeout_s: float = 60.0, backends: tuple[str, ...] = ("gloo",)
+        self,
+        num_ranks: int,
+        directory: Path,
+        peer_timeout_s: float = 60.0,
+        backends: tuple[str, ...] = ("gloo",),
+        start_method: str = "forkserver",
     ) -> None:
         self.num_ranks = num_ranks
-        self._directory = directory
+        self._directory = Path(tempfile.mkdtemp(dir=directory))  # its own: several pools may be given one directory
         self._peer_timeout_s = peer_timeout_s
         self._backends = backends
+        self._context: Any = multiprocessing.get_context(start_method)
         self._starts = 0
         self.processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -41,16 +73,16 @@ class RankPool:
         self._starts += 1
         rendezvous = str(self._directory / f"rendezvous{self._starts}")
         arguments = (self.num_ranks, rendezvous, self._peer_timeout_s, self._backends)
-        context = multiprocessing.get_context("spawn")
         for rank in range(self.num_ranks):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, *arguments, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes.append(process)
-            self._pipes.append(ours)
+            self._start_rank(rank, *arguments)
         self._collect(range(self.num_ranks), START_TIMEOUT_S)
         return self
+
+    def _start_rank(self, rank: int, *arguments: Any) -> None:
+        ours, theirs = self._context.Pipe()
+        self.processes.append(_start(self._context, _serve, rank, *arguments, theirs, daemon=True))
+        theirs.close()
+        self._pipes.append(ours)
 
     def __exit__(self, *_: object) -> None:
         for pipe in self._pipes:
@@ -131,7 +163,6 @@ def _serve(
     rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, backends: tuple[str, ...], orders: Connection
 ) -> None:
     """What a rank's process does: join the groups, then one case after the other."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun does with several ranks on a host
     import torch
     import torch.distributed as dist
 

@@ -3,6 +3,7 @@
 To load it takes each of a launch's three processes seconds. All else is as when a user starts it: a session of its
 own, ranks of `trainers.launch.spawn`, and signals as they are by default. Run as `python -m tests.fuzz.launcher` it is
 the process that forks: for each line with arguments it starts a launch, tells its number, and at its end the exit code.
+The tests of the command use it as well.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PR_SET_PDEATHSIG = 1
+NOWHERE = Path(os.devnull)
 STRANGERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -34,10 +36,10 @@ class Launcher:
             stdout=subprocess.PIPE,
         )
 
-    def start(self, arguments: list[str], errors: Path) -> int:
-        """The number of the process, in a session of its own; `errors`: what it says on stderr."""
+    def start(self, arguments: list[str], errors: Path, output: Path = NOWHERE) -> int:
+        """The number of the process, in a session of its own; its stderr goes to `errors`, its stdout to `output`."""
         assert self._process.stdin is not None
-        self._process.stdin.write((json.dumps([arguments, str(errors)]) + "\n").encode())
+        self._process.stdin.write((json.dumps([arguments, str(errors), str(output)]) + "\n").encode())
         self._process.stdin.flush()
         return self._read()
 
@@ -73,7 +75,7 @@ def main() -> None:
 
     torch.multiprocessing.spawn = _fork_ranks
     for line in sys.stdin.buffer:
-        arguments, errors = json.loads(line)
+        arguments, errors, output = json.loads(line)
         begun, begin = os.pipe()
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
@@ -81,7 +83,7 @@ def main() -> None:
             os.setsid()
             os.close(begun)
             os.close(begin)
-            _launch(command, arguments, errors)
+            _launch(command, arguments, errors, output)
         os.close(begin)
         os.read(begun, 1)  # until it has a session of its own
         os.close(begun)
@@ -93,10 +95,10 @@ def _tell(number: int) -> None:
     os.write(1, f"{number}\n".encode())
 
 
-def _launch(command: Any, arguments: list[str], errors: str) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for source, target in ((null, 0), (null, 1), (os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)):
-        os.dup2(source, target)
+def _launch(command: Any, arguments: list[str], errors: str, output: str) -> None:
+    written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for target, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), (output, written), (errors, written)]):
+        os.dup2(os.open(path, flags), target)
     _forget_signals()
     code = 1
     try:
@@ -106,6 +108,7 @@ def _launch(command: Any, arguments: list[str], errors: str) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 

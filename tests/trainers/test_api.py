@@ -1,12 +1,14 @@
 """What `from trainers import ...` gives, and the examples in the docstrings of it."""
 
-import subprocess
+import doctest
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 import trainers
+from tests.ranks import fork_process
 
 WITH_EXAMPLES = ("DataParallel", "STRATEGIES", "Trainer", "spawn")
 
@@ -20,20 +22,25 @@ def test_what_is_public_is_there() -> None:
         _ = trainers.Sharding
 
 
+def run_examples(name: str, folder: Path) -> None:
+    """Exit with the number of examples that fail; what is said of them is in a file."""
+    os.chdir(folder)
+    os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 1)
+    thing = getattr(trainers, name)
+    document = thing if isinstance(thing.__doc__, str) and not isinstance(thing, dict) else trainers.strategies
+    examples = doctest.DocTestParser().get_doctest(document.__doc__ or "", {}, name, None, 0)
+    assert examples.examples
+    runner = doctest.DocTestRunner()
+    runner.run(examples)
+    sys.stdout.flush()
+    sys.exit(runner.summarize().failed)
+
+
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_do_what_they_show(name: str, tmp_path: Path) -> None:
     """Each in a process of its own, which has a process group of its own."""
-    code = f"""
-import doctest, sys, trainers
-thing = trainers.{name}
-document = thing if isinstance(thing.__doc__, str) and not isinstance(thing, dict) else trainers.strategies
-examples = doctest.DocTestParser().get_doctest(document.__doc__, {{}}, "{name}", None, 0)
-assert examples.examples
-runner = doctest.DocTestRunner()
-runner.run(examples)
-sys.exit(runner.summarize().failed)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = fork_process(run_examples, name, tmp_path)
+    process.join(120)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0, (tmp_path / "said").read_text()

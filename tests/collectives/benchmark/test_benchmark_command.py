@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from collectives.benchmark.command import main
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
 from tests.processes import below, kill_all, left_of
@@ -83,16 +85,6 @@ def test_polling_is_compared_with_and_without() -> None:
     assert all(float(row[-1].removesuffix(" |")) > 0 for row in rows)
 
 
-def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
-    """The file says so."""
-    output = tmp_path / "times.json"
-    code, _, errors = benchmark(
-        "-b", "1KiB", "-e", "1KiB", "-n", "1", "--gloo-thread-policy", "normal", "-o", str(output), ranks=2
-    )
-    assert code == 0, errors
-    assert Measurements.load(output).provenance["calm_polling"] is False
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -123,34 +115,47 @@ def test_polling_may_stay_as_it_is(tmp_path: Path) -> None:
         ("--timeout 0s", "Invalid value for '--timeout': 0.0 s: must be greater than 0 and at most 86400"),
     ],
 )
-def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
+def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, exit code 2."""
-    assert benchmark(*arguments.split(), ranks=None) == (2, "", f"benchmark: {message}\n")
+    monkeypatch.delenv("RANK", raising=False)
+    done = CliRunner().invoke(main, arguments.split())
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"benchmark: {message}\n")
 
 
-def test_what_is_asked_for_is_all_that_stdout_holds() -> None:
-    """One JSON object, or with -o - the same as the file."""
-    for options in (["--json"], ["-o", "-"]):
-        code, out, errors = benchmark("-b", "8K", "-e", "8K", "-n", "1", "--calls", "1", *options, ranks=2)
-        assert code == 0, errors
-        data = json.loads(out, parse_constant=pytest.fail)
-        assert {times["size_bytes"] for times in data["collectives"]} == {8192}
+def test_the_module_is_that_command() -> None:
+    """As a user starts it who has forgotten torchrun."""
+    code, out, errors = benchmark(ranks=None)
+    assert (code, out, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("benchmark: RANK is not set: start it with torchrun: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--collective reduce --algorithm torus", "algorithm 'torus': reduce has ring, "),
-        ("--dtype int32 --op avg", "--op avg: torch.distributed on Gloo has no average of int32"),
-    ],
-)
-def test_mistakes_under_torchrun_are_told_once(arguments: str, message: str) -> None:
-    """By one rank: what the collective does not have, and what torch's own, which it is timed beside, does not do."""
-    code, out, errors = benchmark(*arguments.split(), ranks=2)
+@pytest.mark.parametrize(("options", "calm"), [(["--json"], True), (["-o", "-", "--gloo-thread-policy=normal"], False)])
+def test_what_is_asked_for_is_all_that_stdout_holds(options: list[str], calm: bool) -> None:
+    """One JSON object, or with -o - the same as the file; it says whether polling was left as it is."""
+    code, out, errors = benchmark("-b", "8K", "-e", "8K", "-n", "1", "--calls", "1", *options, ranks=2)
+    assert code == 0, errors
+    data = json.loads(out, parse_constant=pytest.fail)
+    assert {times["size_bytes"] for times in data["collectives"]} == {8192}
+    assert data["provenance"]["calm_polling"] is calm
+
+
+def test_a_mistake_under_torchrun_is_told_once() -> None:
+    """By one rank: what the collective does not have."""
+    code, out, errors = benchmark("--collective", "reduce", "--algorithm", "torus", ranks=2)
     assert (code != 0, out) == (True, "")
-    assert errors.count(f"benchmark: {message}") == 1
+    assert errors.count("benchmark: algorithm 'torus': reduce has ring, ") == 1
     assert not [line for line in errors.splitlines() if line.startswith("rank ")]
     assert "ValueError" not in errors
+
+
+def test_what_torch_does_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its own collective is timed beside ours; before the ranks meet."""
+    torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, str(value))
+    done = CliRunner().invoke(main, ["--dtype", "int32", "--op", "avg"])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("benchmark: --op avg: torch.distributed on Gloo has no average of int32")
 
 
 def test_help_under_torchrun_is_printed_once() -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import collectives
 from collectives.runtime import CollectiveQueue, state_of
 from tests.collectives.runtime.test_executor import data
+from tests.fuzz.ranks import Leaving, Ranks
 from tests.ranks import RankPool
 
 
@@ -216,24 +217,18 @@ def test_what_a_work_says(trio: RankPool) -> None:
     assert trio.run(waiting, num_ranks=2) == [[False, False, None, False, *after], after]
 
 
-def ending(group_size: int, rank: int, rendezvous: str) -> None:
+def ending(folder: Path) -> Leaving:
     """A program that ends while its calls are under way."""
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=group_size)
     tensor = torch.ones(300_000)
     for _ in range(5):
         last = collectives.all_reduce(tensor, async_op=True)
-    last.get_future().then(lambda _: Path(f"{rendezvous}.{rank}").write_text(str(float(tensor[0]))))
+    last.get_future().then(lambda _: (folder / f"rank{dist.get_rank()}").write_text(str(float(tensor[0]))))
+    return Leaving(None, "return")
 
 
 def test_a_program_may_end_with_calls_under_way(tmp_path: Path) -> None:
     """They are done first; no rank hangs, none dies."""
-    context = torch.multiprocessing.get_context("spawn")
-    rendezvous = tmp_path / "rendezvous"
-    processes = [context.Process(target=ending, args=(2, rank, str(rendezvous))) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert [Path(f"{rendezvous}.{rank}").read_text() for rank in range(2)] == ["32.0", "32.0"]
+    with Ranks(2, 60.0) as ranks:
+        ranks.start(ending, tmp_path)
+        assert ranks.codes() == [0, 0], ranks.remains()
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["32.0", "32.0"]

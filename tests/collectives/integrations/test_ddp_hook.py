@@ -137,10 +137,10 @@ def overlapped(group: dist.ProcessGroup) -> list[bool]:
         return future
 
     module.register_comm_hook(HookState(group), noting)
-    module.module[0].bias.register_hook(lambda _: seen.append(reduced.wait(5)))
-    for step in range(2):
-        if step == 1:  # in the first, torch has yet to find out in which order gradients come
-            reduced.clear()
+    # In the first step torch has yet to find out in which order gradients come: there is nothing to wait for.
+    module.module[0].bias.register_hook(lambda _: seen.append(bool(seen) and reduced.wait(5)))
+    for _ in range(2):
+        reduced.clear()
         module(torch.randn(4, 7)).sum().backward()
     return seen
 

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from collectives import CollectiveError
 from collectives.calls.reduction import Reduction
 from collectives.runtime import failure_records
 from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
-from tests.ranks import RankPool, group_on
+from tests.ranks import RankPool, fork_process, group_on
 
 
 class FakeGroup:
@@ -296,12 +297,9 @@ def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> Non
 
 def test_the_rank_that_serves_the_store_stays_until_all_have_read() -> None:
     """Rank 0 loses its neighbour, and leaves, and takes the store with it, only after the others know."""
-    context = torch.multiprocessing.get_context("spawn")
-    messages = context.Queue()
+    messages = multiprocessing.get_context("forkserver").Queue()
     port = free_port()
-    processes = [context.Process(target=served_by_rank_0, args=(rank, port, 1, messages)) for rank in range(4)]
-    for process in processes:
-        process.start()
+    processes = [fork_process(served_by_rank_0, rank, port, 1, messages) for rank in range(4)]
     try:
         told = dict(messages.get(timeout=120) for _ in range(3))
     finally:

@@ -1,6 +1,5 @@
 """A peer that dies or stalls: an error on every other rank, in time, that says who waits for whom."""
 
-import datetime
 import os
 import random
 import re
@@ -21,6 +20,7 @@ from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.schedule.program import rank_program
 from tests.collectives.travel import travelling
+from tests.fuzz.ranks import Answer, Leaving, Ranks
 from tests.ranks import RankPool
 
 PEER_TIMEOUT_S = 3.0
@@ -38,12 +38,12 @@ def test_the_others_are_told(tmp_path: Path, how: signal.Signals) -> None:
     with RankPool(3, tmp_path, PEER_TIMEOUT_S) as pool:
         pool.start(reduce_for_ever)
         time.sleep(0.5)  # not to wait for a result: to let the collectives get going before the fault
-        victim = pool.processes[1].pid
-        os.kill(victim, how)
+        victim = pool.processes[1]
+        os.kill(victim.pid, how)
         try:
             answers = pool.answers([0, 2], timeout_s=4 * PEER_TIMEOUT_S)
         finally:
-            os.kill(victim, signal.SIGKILL)
+            victim.kill()
     assert sorted(answers) == [0, 2], "a rank hangs"
     for rank, (good, text) in answers.items():
         assert not good
@@ -189,31 +189,21 @@ def test_killed_in_a_batched_run(tmp_path: Path, fuse: int) -> None:
         assert num_transfers == len(program.sends) + len(program.receives)
 
 
-def leaving(rank: int, rendezvous: str, destroy: bool) -> None:
+def leaving(destroy: bool) -> Leaving:
     """A program that ends with exit code 3 after an error, as rank 1 of three dies."""
-    timeout = datetime.timedelta(seconds=10)  # of meeting, too, which takes a while on a busy machine
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=3, timeout=timeout)
     collectives.all_reduce(torch.ones(1))
-    if rank == 1:
+    if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     works = [collectives.all_reduce(torch.ones(500_000), async_op=True) for _ in range(3)]
-    try:
+    with pytest.raises(CollectiveError):
         works[0].wait()
-    except CollectiveError:
-        if destroy:
-            dist.destroy_process_group()
-        sys.exit(3)
+    return Leaving(None, "destroy" if destroy else "sys.exit", 3)
 
 
 @pytest.mark.parametrize("destroy", [False, True])
-def test_a_survivor_can_end(tmp_path: Path, destroy: bool) -> None:
+def test_a_survivor_can_end(destroy: bool) -> None:
     """With sys.exit, whether or not it destroys its groups before, and with calls still in the queue."""
-    context = torch.multiprocessing.get_context("spawn")
-    rendezvous = str(tmp_path / "rendezvous")
-    processes = [context.Process(target=leaving, args=(rank, rendezvous, destroy)) for rank in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        process.kill()
-    assert [process.exitcode for process in processes] == [3, -signal.SIGKILL, 3]
+    with Ranks(3, 10.0) as ranks:
+        ranks.start(leaving, destroy)
+        assert ranks.answers([0, 2], 60) == dict.fromkeys([0, 2], Answer(True, None)), ranks.remains()
+        assert ranks.codes() == [3, -signal.SIGKILL, 3], ranks.remains()

@@ -13,7 +13,8 @@ import torch.distributed as dist
 import collectives
 from collectives import CollectiveError
 from collectives.runtime.preposted import EagerBuffer, PrepostedReceives
-from tests.ranks import RankPool, group_on
+from tests.fuzz.ranks import Answer, Leaving, Ranks, group_on
+from tests.ranks import RankPool
 
 
 def wait_until_gone(group: dist.ProcessGroup, peer: int) -> None:
@@ -73,16 +74,17 @@ def test_a_finished_collective_stays_finished(tmp_path: Path, call: Callable[...
     assert message.endswith("; the first rank to stop responding was rank 1")
 
 
-def left_at_once(group: dist.ProcessGroup, backend: str, calls: int) -> None:
-    """A few collectives, and gone."""
-    on = group_on(backend, group.size())
+def left_at_once(backend: str, calls: int) -> Leaving:
+    """A few collectives, and the end of the program."""
+    on = group_on(backend, timeout_s=20.0)
     for index in range(calls):
         tensor = torch.full((1000 + index,), 1.0)
         if backend == "ring":
             dist.all_reduce(tensor, group=on)
         else:
             collectives.all_reduce(tensor, group=on)
-        assert (tensor == group.size()).all()
+        assert (tensor == dist.get_world_size()).all()
+    return Leaving(calls, "return")
 
 
 SLOW = pytest.mark.slow  # three process groups are started for each
@@ -97,16 +99,14 @@ SLOW = pytest.mark.slow  # three process groups are started for each
         pytest.param(5, "gloo", marks=SLOW),
     ],
 )
-def test_programs_that_end_after_their_last_collective(tmp_path: Path, backend: str, calls: int) -> None:
-    """All ranks leave, each as soon as it is done: no one of them gets an error."""
+def test_programs_that_end_after_their_last_collective(backend: str, calls: int) -> None:
+    """All ranks leave, each as soon as it is done: no one of them gets an error, and all interpreters end well."""
     for _ in range(3):
-        pool = RankPool(3, tmp_path, peer_timeout_s=20.0, backends=("gloo", "ring"))
-        with pool:
-            pool.start(left_at_once, backend, calls)
-            for pipe in pool._pipes:
-                pipe.send((0, None, ()))  # what comes next; a rank that is closed down at the pipe's end leaves at once
-            answers = pool.answers([0, 1, 2], timeout_s=60)
-        assert answers == dict.fromkeys(range(3), (True, None))
+        with Ranks(3, 20.0) as ranks:
+            ranks.start(left_at_once, backend, calls)
+            answers = ranks.answers(range(3), 60)
+            assert answers == dict.fromkeys(range(3), Answer(True, calls)), ranks.remains()
+            assert ranks.codes() == [0, 0, 0], ranks.remains()
 
 
 def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:

@@ -40,7 +40,7 @@ def test_without_a_reduce_bandwidth_reducing_is_free() -> None:
     assert result["network"]["reduce_bytes_per_s"] is None
 
 
-@pytest.mark.parametrize("command", ["explain --json", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
+@pytest.mark.parametrize("command", ["explain --json --ranks 4", "sweep --algorithm ring --ranks 4 --sizes 1KiB"])
 def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line on stderr, for each network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")

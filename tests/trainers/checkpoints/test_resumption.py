@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.points import config, run
+from tests.trainers.points import Ran, config, run
 from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainers.checkpoints.output_lock import OutputLock
+from trainers.loop.config import TrainConfig
 
 GONE = object()
 PARAMS, STATE = ("optimizer_state", "param_groups", 0), ("optimizer_state", "state")
@@ -136,6 +139,12 @@ def test_other_optimizers_can_resume(ranks: RankPool, tmp_path: Path, optimizer:
     assert (resumed.error, resumed.fingerprint) == ("", whole.fingerprint)
 
 
+def run_without_patience(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
+    """A run that soon takes a directory for one that another run will go on to use."""
+    with mock.patch("trainers.checkpoints.manager.WAIT_S", 0.3):
+        return run(group, config)
+
+
 def test_a_directory_that_another_run_uses_is_refused_by_all(ranks: RankPool, tmp_path: Path) -> None:
     """In one line that says who has it, and nothing there is touched."""
     lock = OutputLock(tmp_path)
@@ -144,7 +153,7 @@ def test_a_directory_that_another_run_uses_is_refused_by_all(ranks: RankPool, tm
     refusal = lock.refusal()
     (tmp_path / ".checkpoint-4.pt.7.tmp").write_text("half a checkpoint, of the run that has it")
     try:
-        results = ranks.run(run, config(tmp_path), num_ranks=2)
+        results = ranks.run(run_without_patience, config(tmp_path), num_ranks=2)
     finally:
         lock.release()
     for each in results:

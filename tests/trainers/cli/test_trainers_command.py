@@ -3,56 +3,23 @@
 import json
 import os
 import pty
-import random
 import re
 import select
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.processes import below
-from tests.ranks import RankPool
-from tests.trainers.points import config, run
+from tests.fuzz.launcher import Launcher
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.group import main, resume_command
+from trainers.cli.group import main
 from trainers.strategy_names import STRATEGY_NAMES
-
-ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 240
-POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
-
-
-def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
-    """The command line, under torchrun if there are options for that."""
-    started_by = ["-m", "torch.distributed.run", "--standalone", *torchrun] if torchrun else []
-    return [sys.executable, *started_by, "-m", "trainers", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Ours, with this code and the tests' own to be imported, and without what a launcher of the tests may have set."""
-    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
-        "PYTHONPATH": str(ROOT)
-    }
-
-
-def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    return subprocess.run(
-        command(*arguments, torchrun=torchrun),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -150,182 +117,28 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
 
 
-@pytest.mark.parametrize("ranks", [["--ranks", "2"], []])
-def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, ranks: list[str]) -> None:
-    """With exit code 130, on ranks that were started here and in one process; and that command goes on."""
-    arguments = [*POINTS, *ranks, "--epochs", "100000", "--save-every", "5", "--output", str(tmp_path / "my run")]
-    with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        job.send_signal(signal.SIGINT)
-        _, errors = job.communicate(timeout=TIMEOUT_S)
-    resume = shlex.join(["python", "-m", "trainers", *arguments, "--resume"])
-    assert (job.returncode, errors) == (130, f"trainers: interrupted; resume with: {resume}\n")
-    again = start(*shlex.split(resume)[3:], "--steps", "1")
-    assert "1 asked for; give more --steps" in again.stderr
-
-
-@pytest.mark.parametrize(
-    ("variables", "start_of_command"),
-    [
-        ({}, "trainers --task 'my task:f'"),
-        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m trainers --task"),
-        (
-            {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
-            "torchrun --nnodes 2 --nproc-per-node 4 -m trainers --task",
-        ),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers --task"),
-    ],
-)
-def test_a_run_is_resumed_as_it_was_started(
-    variables: dict[str, str], start_of_command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under torchrun, by srun, or here; --resume stands there once."""
-    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
-    resume = resume_command(["--task", "my task:f", "--resume", "--steps", "9"])
-    assert resume.startswith(start_of_command)
-    assert resume.endswith(" --steps 9 --resume")
-    assert resume.count("--resume") == 1
-
-
-def test_the_result_as_json(tmp_path: Path) -> None:
+def test_the_result_as_json(launcher: Launcher, tmp_path: Path) -> None:
     """One object on stdout, the same as the file."""
-    done = start(*POINTS, "--output", str(tmp_path), "--json")
+    done = launch(launcher, *POINTS, "--output", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout, parse_constant=pytest.fail) == result_of(tmp_path)
 
 
-def test_a_loss_that_is_no_number_ends_the_command(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_command(launcher: Launcher, tmp_path: Path) -> None:
     """With one line and exit code 1."""
-    done = start(*POINTS, "--bad", "5", "--ranks", "2", "--output", str(tmp_path))
+    done = launch(launcher, *POINTS, "--bad", "5", "--ranks", "2", "--output", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("trainers: training step ")
     assert done.stderr.endswith(" is nan; a smaller --learning-rate may help, or --on-nan skip\n")
     assert done.stderr.count("\n") == 1
 
 
-def test_ranks_that_begin_apart_end_the_command(tmp_path: Path) -> None:
+def test_ranks_that_begin_apart_end_the_command(launcher: Launcher, tmp_path: Path) -> None:
     """With one line and exit code 2, though both ranks know of it."""
-    done = start(*POINTS, "--spread", "0.5", "--ranks", "2", "--output", str(tmp_path))
+    done = launch(launcher, *POINTS, "--spread", "0.5", "--ranks", "2", "--output", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("trainers: parameter middle.weight differs between rank 0 and rank 1, by up to 0.5; ")
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
-    """In one line, with exit code 2, naming the process that has it; which goes on."""
-    arguments = command(*POINTS, *f"--ranks 2 --epochs 100000 --output {tmp_path}".split())
-    with subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL) as first:
-        try:
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(read_log(tmp_path / "log.jsonl")) < 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            second = start(*POINTS, "--ranks", "2", "--resume", "--output", str(tmp_path))
-            holders = below(first.pid)
-            before = len(read_log(tmp_path / "log.jsonl"))
-            while len(read_log(tmp_path / "log.jsonl")) <= before:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        finally:
-            first.terminate()
-    assert (second.returncode, second.stdout) == (2, "")
-    said = re.fullmatch(
-        r"trainers: --output (.*): process (\d+) on host .* is using it: wait until .*\n", second.stderr
-    )
-    assert said is not None, second.stderr
-    assert said[1] == str(tmp_path)
-    assert int(said[2]) in holders
-
-
-def kill_when_logged(arguments: list[str], log: Path, num_lines: int, delay_s: float) -> None:
-    """Start the command, and kill all its processes some time after so many steps."""
-    with subprocess.Popen(arguments, start_new_session=True, env=environment(), stderr=subprocess.DEVNULL) as job:
-        deadline = time.monotonic() + TIMEOUT_S
-        while job.poll() is None and len(read_log(log)) < num_lines:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(delay_s)
-        os.killpg(job.pid, signal.SIGKILL)
-    while group_lives(job.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process of that group is left."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def result_of(output: Path) -> dict[str, Any]:
-    """What the run left."""
-    result: dict[str, Any] = json.loads((output / "result.json").read_text())
-    return result
-
-
-def check_killed(ranks: RankPool, tmp_path: Path, strategy: str, moments: list[tuple[int, float]], steps: int) -> None:
-    """Kill a run at each of the moments, start it again each time, and compare with a run that nobody disturbed.
-
-    moments: after how many steps and seconds.
-    """
-    long = {"save_every": 7, "epochs": 1000, "steps": steps, "strategy": strategy}
-    expected = ranks.run(run, config(tmp_path / "whole", **long), num_ranks=2)[0]
-    output = tmp_path / "killed"
-    arguments = command(
-        *POINTS, *f"--ranks 2 --epochs 1000 --steps {steps} --save-every 7 --resume".split(),
-        "--strategy", strategy, "--output", str(output),
-    )  # fmt: skip
-    for num_lines, delay_s in moments:
-        kill_when_logged(arguments, output / "log.jsonl", num_lines, delay_s)
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr
-    losses = [line["loss"] for line in read_log(output / "log.jsonl")]
-    assert len(losses) == steps
-    assert losses == expected.losses
-    assert result_of(output)["last_loss"] == expected.losses[-1]
-    assert sorted(path.suffix for path in output.iterdir()) == [".json", ".jsonl", ".pt", ".pt"]
-
-
-def test_a_killed_run_goes_on_bit_for_bit(ranks: RankPool, tmp_path: Path) -> None:
-    """All ranks killed at some moment in the middle; the curve is that of an uninterrupted run."""
-    check_killed(ranks, tmp_path, "ring", [(random.randrange(1, 90), random.random() / 50)], steps=120)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ring", "ddp", "zero1", "bucketed"])
-def test_a_run_that_is_killed_again_and_again(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
-    """Before the first step too, and while a checkpoint is written."""
-    moments = [(0, 2.0 * random.random()), *((number, random.random() / 20) for number in (1, 50, 90, 170, 250))]
-    check_killed(ranks, tmp_path, strategy, moments, steps=300)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ring", "ddp_on_ring"])
-def test_torchrun_starts_it_again(tmp_path: Path, strategy: str) -> None:
-    """When a rank is killed: the others end by themselves, all go on from the last checkpoint, to the same end."""
-    arguments = [*POINTS, "--epochs", "5", "--save-every", "3", "--resume", "--strategy", strategy, "--output"]
-    whole = start(*arguments, str(tmp_path / "whole"), "--ranks", "3")
-    assert whole.returncode == 0, whole.stderr
-    torchrun = ("--nproc-per-node", "3", "--max-restarts", "2")
-    died = start(*arguments, str(tmp_path / "died"), "--dies-at", "11", torchrun=torchrun)
-    assert died.returncode == 0, died.stderr
-    assert f"resumed from {tmp_path / 'died' / 'checkpoint-9.pt'}: 9 of 20 steps are done" in died.stderr
-    assert "rank 0: training step 11, strategy " in died.stderr
-    assert "Traceback" not in died.stderr
-    first, second = (read_log(tmp_path / name / "log.jsonl") for name in ("whole", "died"))
-    assert [line["loss"] for line in first] == [line["loss"] for line in second]
-    assert result_of(tmp_path / "whole")["fingerprint"] == result_of(tmp_path / "died")["fingerprint"]
 
 
 @pytest.mark.slow

@@ -12,34 +12,48 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 
+from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
+from tests.ranks import fork_process
 from trainers.checkpoints.checkpoint import load_checkpoint
-from trainers.cli.main_job import DEFAULT_STRATEGIES
+from trainers.cli.main_job import DEFAULT_STRATEGIES, main
 from trainers.main_job.report_table import format_report
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
-    "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 30 --learning-rate 0.01"
+    "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
 TIMEOUT_S = 240
+SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
+# The script, but for the length of the probes.
+PROBING_SHORTLY = f"""
+from collectives.probes import Blocks
+from trainers.cli.main_job import main
+from trainers.main_job import job
+job.BLOCKS = {SHORT}
+main(prog_name="train_ring.py")
+"""
 RESULT_NAMES = ["checkpoint.pt", "report.html", "report.json", "report.png"]
 
 
-def command(*arguments: str, ranks: int | None) -> list[str]:
+def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[str]:
     """The script's command line, under torchrun if `ranks` is given."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-    return [sys.executable, *torchrun, str(SCRIPT), *arguments]
+    return [sys.executable, *torchrun, str(script), *arguments]
 
 
-def start(*arguments: str, ranks: int | None) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
     """Run the script to its end."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    ours = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment = {**ours, "PYTHONPATH": str(SCRIPT.parents[1])}
     return subprocess.run(
-        command(*arguments, ranks=ranks),
+        command(*arguments, ranks=ranks, script=script),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -55,10 +69,10 @@ def children(pid: int) -> list[int]:
 
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
-    profile = tmp_path / "profile.json"
-    done = start(*SMALL.split(), "--output", str(tmp_path / "new" / "report"), "--profile", str(profile), ranks=2)
+    profile, script, folder = tmp_path / "profile.json", tmp_path / "short.py", tmp_path / "new" / "report"
+    script.write_text(PROBING_SHORTLY)
+    done = start(*SMALL.split(), "--output", str(folder), "--profile", str(profile), ranks=2, script=script)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "new" / "report"
     assert sorted(path.name for path in folder.iterdir()) == RESULT_NAMES
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
@@ -76,7 +90,7 @@ def test_two_ranks(tmp_path: Path) -> None:
             assert result["predicted_sync_s"] > 0
             assert result["error"] == pytest.approx(result["predicted_sync_s"] / result["measured_sync_s"] - 1)
         assert result["final_loss"] < math.log(256) - 1.5
-        assert len(result["losses"]) == 30
+        assert len(result["losses"]) == 20
     assert report["max_loss_difference"] < 1e-3
     assert format_report(report) in done.stdout
     said = " ".join(done.stdout.split())
@@ -88,7 +102,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     ]
     assert "training" not in done.stderr
     checkpoint = load_checkpoint(folder / "checkpoint.pt")
-    assert (checkpoint.step, checkpoint.config["strategy"]) == (30, "ring")
+    assert (checkpoint.step, checkpoint.config["strategy"]) == (20, "ring")
 
 
 @pytest.mark.slow
@@ -102,12 +116,39 @@ def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == RESULT_NAMES
 
 
+def as_rank(rank: int, num_ranks: int, port: int, arguments: list[str], folder: Path) -> None:
+    """What a rank does that torchrun has started, but for loading torch; its probes are short."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
+    os.dup2(os.open(folder / f"stderr{rank}", os.O_WRONLY | os.O_CREAT), 2)
+    with mock.patch("trainers.main_job.job.BLOCKS", SHORT):
+        main(arguments)
+
+
+def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
+    """By rank, the exit code and what was said."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [fork_process(as_rank, rank, num_ranks, port, arguments, folder) for rank in range(num_ranks)]
+    try:
+        for process in processes:
+            process.join(TIMEOUT_S)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return [(process.exitcode, (folder / f"stderr{rank}").read_text()) for rank, process in enumerate(processes)]
+
+
 def test_one_rank(tmp_path: Path) -> None:
     """There is nothing to synchronise: predicted as no time, and no error is given."""
-    options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3"]
-    done = start(*SMALL.split(), *options, "--output", str(tmp_path), ranks=1)
-    assert done.returncode == 0, done.stderr
-    for result in json.loads((tmp_path / "report.json").read_text())["strategies"]:
+    output = tmp_path / "report"
+    options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3", "--output", str(output)]
+    [(code, said)] = started(1, [*SMALL.split(), *options], tmp_path)
+    assert code == 0, said
+    assert sorted(path.name for path in output.iterdir()) == RESULT_NAMES
+    for result in json.loads((output / "report.json").read_text())["strategies"]:
         # What is left is packing and unpacking: nothing is sent.
         assert result["predicted_sync_s"] < result["step_s"]
         assert result["error"] is None
@@ -133,54 +174,68 @@ def test_one_rank(tmp_path: Path) -> None:
         ("--timeout 0", "Invalid value for '--timeout': 0.0: must be greater than 0 and at most 86400"),
     ],
 )
-def test_mistakes_are_found_without_torchrun(arguments: str, message: str) -> None:
+def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, exit code 2."""
-    done = start(*arguments.split(), ranks=None)
-    assert (done.returncode, done.stdout) == (2, "")
+    monkeypatch.delenv("RANK", raising=False)
+    done = CliRunner().invoke(main, arguments.split())
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"train_ring.py: {message}\n"
+
+
+def test_the_script_is_that_command() -> None:
+    """As a user starts it who has forgotten torchrun."""
+    done = start(ranks=None)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("train_ring.py: RANK is not set: start it with torchrun: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_mistake_under_torchrun_is_told_once(tmp_path: Path) -> None:
+    """By one rank, before torchrun's own account of the failure; nothing is written."""
+    done = start("--data", "/no/such/file", "--output", str(tmp_path), ranks=2)
+    assert done.returncode != 0
+    assert done.stderr.count("train_ring.py: --data /no/such/file: cannot be read: No such file or directory") == 1
+    assert 'Traceback (most recent call last):\n  File "' + str(SCRIPT) not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--data /no/such/file", "--data /no/such/file: cannot be read: No such file or directory"),
         ("--output /proc/report", "--output /proc/report: cannot be written: "),
+        ("--output made", "--output made: cannot be written: checkpoint.pt is a directory there\n"),
+        (
+            "--data short.txt",
+            "--data short.txt: has 9 tokens (bytes), but to train and to test on it with --sequence-length 64 needs at "
+            "least 129",
+        ),
     ],
 )
-def test_mistakes_under_torchrun_are_told_once(tmp_path: Path, arguments: str, message: str) -> None:
-    """By one rank, before torchrun's own account of the failure; nothing is written."""
-    done = start(*arguments.split(), *([] if "--output" in arguments else ["--output", str(tmp_path)]), ranks=2)
-    assert done.returncode != 0
-    assert done.stderr.count(f"train_ring.py: {message}") == 1
-    assert 'Traceback (most recent call last):\n  File "' + str(SCRIPT) not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_mistakes_are_known_before_training(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank finds them before it meets the others; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made" / "checkpoint.pt").mkdir(parents=True)
+    (tmp_path / "short.txt").write_text("too short")
+    torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, str(value))
+    done = CliRunner().invoke(main, arguments.split())
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"train_ring.py: {message}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "short.txt"]
 
 
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
-    done = start(*SMALL.split(), "--learning-rate", "1e30", "--output", str(tmp_path / "report"), ranks=2)
-    assert done.returncode != 0
-    assert ": training step " in done.stderr
-    assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in done.stderr
-    assert not (tmp_path / "report").exists()
-
-
-def test_results_that_cannot_be_written_are_known_before_training(tmp_path: Path) -> None:
-    """A directory in the place of the checkpoint, say."""
-    (tmp_path / "checkpoint.pt").mkdir()
-    done = start(*SMALL.split(), "--steps", "1000000", "--output", str(tmp_path), ranks=1)
-    assert f"--output {tmp_path}: cannot be written: checkpoint.pt is a directory there" in done.stderr
-
-
-def test_too_short_a_file_is_refused(tmp_path: Path) -> None:
-    """The message says how long it is and how long it must be."""
-    text = tmp_path / "short.txt"
-    text.write_text("too short")
-    done = start("--data", str(text), "--output", str(tmp_path / "report"), ranks=2)
-    assert (
-        f"--data {text}: has 9 tokens (bytes), but to train and to test on it with --sequence-length 64 needs at "
-        f"least 129" in done.stderr
-    )
+    options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]
+    ranks = started(2, [*SMALL.split(), *options], tmp_path)
+    assert [code for code, _ in ranks] == [1, 1]
+    said = "".join(errors for _, errors in ranks)
+    assert re.search(r"^train_ring.py: training step \d+, ", said, re.MULTILINE), said
+    assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in said
+    assert said.count("train_ring.py: ") == 1
     assert not (tmp_path / "report").exists()
 
 

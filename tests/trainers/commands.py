@@ -1,0 +1,60 @@
+"""Starting the command `trainers` in tests: as a user does, or by a process that has loaded torch already."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.launcher import Launcher
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 240
+POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
+
+
+def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
+    """The command line, under torchrun if there are options for that."""
+    started_by = ["-m", "torch.distributed.run", "--standalone", *torchrun] if torchrun else []
+    return [sys.executable, *started_by, "-m", "trainers", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Ours, with this code and the tests' own to be imported, and without what a launcher of the tests may have set."""
+    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
+        "PYTHONPATH": str(ROOT)
+    }
+
+
+def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        command(*arguments, torchrun=torchrun),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+
+
+def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same, but for loading torch: that takes each of a launch's processes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        errors, output = Path(folder, "stderr"), Path(folder, "stdout")
+        pid = launcher.start(list(arguments), errors, output)
+        code = launcher.wait(TIMEOUT_S)
+        if code is None:
+            os.killpg(pid, signal.SIGKILL)
+            launcher.wait(TIMEOUT_S)
+            raise AssertionError(f"still running after {TIMEOUT_S} s: {errors.read_text()}")
+        return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def result_of(output: Path) -> dict[str, Any]:
+    """What the run left."""
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return result
