@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
-from ringsim.simulation.engines.slots import Slots, connections_of, number_connections
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.simulation.engines.slots import Connections, Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
@@ -42,6 +42,7 @@ class EventRun:
 
     num_workers: of a queue, each with connections and a timer of its own; 0 if there is none. Rows belong to the first.
     on_progress: see `simulate`.
+    sent_on: for each row the number of its connection, and all connections; without it as the topology has them.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class EventRun:
         chunk_bytes: Ints,
         num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
+        sent_on: tuple[Rows, Connections] | None = None,
     ) -> None:
         self._on_progress = on_progress
         self._rows, self._topology = rows, topology
-        self._connection, ends = number_connections(rows, topology.num_ranks)
-        self._num_connections = len(ends.src)  # of each worker
-        self._connections = connections_of(ends.of_workers(max(num_workers, 1)), topology)
+        self._connection, self._connections = sent_on or _sent_on(rows, topology, num_workers)
+        self._num_connections = len(self._connections.src) // max(num_workers, 1)  # of each worker
         self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
@@ -82,6 +83,11 @@ class EventRun:
         self._tail = len(self._rows)
         self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
         self._settle()
+
+    @property
+    def time_s(self) -> float:
+        """When the last row has been applied; infinite if one never is."""
+        return float(self._applied_s[:-1].max(initial=0.0))
 
     def _run_clock(self) -> None:
         """From one moment at which work ends to the next, until there is none."""
@@ -236,6 +242,11 @@ class EventRun:
         waits[row] = left = waits[row] - 1
         waits[NO_ROW] = FOR_EVER
         self._later(then, row[left == 0])
+
+
+def _sent_on(rows: Dependencies, topology: Topology, num_workers: int) -> tuple[Rows, Connections]:
+    number, ends = number_connections(rows, topology.num_ranks)
+    return number, connections_of(ends.of_workers(max(num_workers, 1)), topology)
 
 
 def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
