@@ -72,6 +72,9 @@ class EventRun:
         )  # fmt: skip
         self._slots = Slots(self._connections, topology, num_timers=num_workers)
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
+        processors = topology.processors
+        self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
+        self._applying_is_free &= not processors.receive_overhead_s.any()
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
@@ -187,7 +190,11 @@ class EventRun:
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
         connection, amount = self._connection[row], self._bytes[self._rows.chunk[row]]
         shares = self._slots.shares[connection]
-        if np.count_nonzero(shares):
+        num_sharing = np.count_nonzero(shares)
+        if num_sharing == len(row):  # as mostly, and what follows takes several times as long
+            self._slots.begin_sending(connection, row, from_s, lead_s, amount)
+            return
+        if num_sharing:
             self._slots.begin_sending(connection[shares], row[shares], from_s[shares], lead_s[shares], amount[shares])
             row, connection = row[~shares], connection[~shares]
             from_s, lead_s, amount = from_s[~shares], lead_s[~shares], amount[~shares]
@@ -214,6 +221,8 @@ class EventRun:
 
     def _work_s(self, row: Ints) -> Floats:
         """What applying these takes on a core of its own."""
+        if self._applying_is_free:
+            return np.zeros(len(row))
         dst = self._rows.dst[row]
         reduce_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.reduce_bytes_per_s[dst]
         work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
@@ -229,6 +238,11 @@ class EventRun:
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
         """The clock has come to the end of the work in these slots."""
+        if not self._cores_are_scarce:  # then all work is sending
+            row = self._slots.rows_of(slot)
+            self._left_s[row] = ends_s
+            self._later(self._leave, row)
+            return
         row, sent, overhead, applied = self._slots.ended(slot)
         self._left_s[row[sent]] = ends_s[sent]
         self._later(self._leave, row[sent])
