@@ -14,6 +14,7 @@ from ringsim.simulation.in_switch import serving
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
+BYTES_COLOURED = 160  # likewise while classes of transfers are looked for
 
 
 def simulate(
@@ -75,9 +76,10 @@ def predict_time(
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)
-    _require_room(schedule)
     if may_have_classes(schedule, topology, sizes):
+        _require_room(schedule, BYTES_COLOURED)
         return time_classes(schedule, topology, sizes, on_progress, in_order=in_order)
+    _require_room(schedule)
     return run_events(schedule, topology, sizes, on_progress, in_order=in_order).time_s
 
 
@@ -88,5 +90,5 @@ def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
     return topology
 
 
-def _require_room(schedule: Schedule) -> None:
-    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * BYTES_RECORDED)
+def _require_room(schedule: Schedule, bytes_each: int = BYTES_RECORDED) -> None:
+    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * bytes_each)

@@ -92,7 +92,11 @@ class _Colouring:
         return [begin < end and int(latest[begin:end].max()) >= begin for begin, end in zip(first, last, strict=True)]
 
     def refine(self) -> None:
-        """Colour connections and resources by each other, all rows by these, and connections by their rows."""
+        """Colour connections and resources by each other, all rows by these, and connections by their rows.
+
+        Every new colour depends on the old one too. So the classes only become smaller, and if none does in a round,
+        they are those of an equitable partition.
+        """
         before = 0
         while (count := len(np.unique(self._of_connection))) != before:
             before = count
@@ -101,11 +105,7 @@ class _Colouring:
         own = self._own + self._of_connection[self._connection] * _FACTORS[2] + mixed(after)
         for first, last, waits in zip(self._step_bounds[:-1], self._step_bounds[1:], self._within_step, strict=True):
             self._colour_step(slice(first, last), own, waits)
-        total = (
-            np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
-            if len(own)
-            else self._of_row[:0]
-        )
+        total = np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
         self._of_connection = mixed(self._of_connection * _FACTORS[3] + total)
 
     def _share_colours(self) -> None:

@@ -59,6 +59,20 @@ def test_chunks_are_made_even() -> None:
     assert in_even_chunks(schedule, even, 4) == even
 
 
+@pytest.mark.parametrize("elements", [SMALL, MIDDLE, 7 * MIDDLE + 2])
+@pytest.mark.parametrize("preset", ["dgx-h100-cluster", "dgx-a100"])
+def test_even_chunks_change_little(preset: str, elements: int) -> None:
+    """The time, by 2 % at most; NCCL's rings, its trees and NVLS are among these."""
+    cluster = load_network(preset)
+    choice = choose(cluster, Collective.ALL_REDUCE, 16, 4 * elements)
+    assert choice is not None
+    cut, even = (
+        choice.start_s + predict_time(choice.schedule, choice.cluster, size_bytes, element_bytes=4)
+        for size_bytes in (4 * elements, in_even_chunks(choice.schedule, 4 * elements, 4))
+    )
+    assert even == pytest.approx(cut, rel=0.02)
+
+
 def test_an_algorithm_that_is_asked_for_is_taken() -> None:
     """On the network as it is."""
     backend = replace(NCCL, chooses=False, all_reduce="double_binary_tree")
