@@ -43,10 +43,12 @@ class LibraryChoice:
     cluster: Cluster
 
 
-def choose(cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int) -> LibraryChoice | None:
+def choose(
+    cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: int = MAX_TRANSFERS
+) -> LibraryChoice | None:
     """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
 
-    None where it is not known, see `why_unknown`, and where the schedule has more than MAX_TRANSFERS.
+    None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
     """
     if why_unknown(cluster, num_ranks):
         return None
@@ -56,7 +58,7 @@ def choose(cluster: Cluster, collective: Collective, num_ranks: int, size_bytes:
     algorithm, _, name = taken.partition(" ")
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
-    return None if schedule.num_transfers > MAX_TRANSFERS else over_protocol(schedule, cluster, protocol)
+    return None if schedule.num_transfers > max_transfers else over_protocol(schedule, cluster, protocol)
 
 
 def why_unknown(cluster: Cluster, num_ranks: int) -> str:

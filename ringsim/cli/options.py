@@ -132,13 +132,18 @@ def schedule_options(command: Command) -> Command:
 def load_simulated(name: str) -> Cluster:
     """Returns the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
-    if cluster.spec.protocols or cluster.spec.library != Library():
+    say_left_out(name, cluster)
+    return cluster
+
+
+def say_left_out(name: str, network: AnyNetwork) -> None:
+    """Says on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
+    if isinstance(network, Cluster) and (network.spec.protocols or network.spec.library != Library()):
         click.echo(
             f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
             "ringsim simulate uses them, and ringsim compare when it is given logs",
             err=True,
         )
-    return cluster
 
 
 def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:

@@ -20,6 +20,8 @@ class Backend:
     num_workers: how many collectives a rank works on at once.
     is_native: whether calls are those of torch.distributed, rather than those of `collectives`.
     in_order: whether a rank waits for one thing at a time, as `simulate` has it.
+    chooses: whether its library has several algorithms and protocols, and takes by size what is over first; all_reduce
+    is what stands for them on a network that does not describe the library.
     """
 
     num_workers: int
@@ -27,13 +29,14 @@ class Backend:
     broadcast: str
     is_native: bool = True
     in_order: bool = True
+    chooses: bool = False
 
 
 # Gloo works on two collectives at once and broadcasts along a binomial tree. A process group of NCCL has one stream,
 # and that of the backend "ring" one queue: one collective after another.
 BACKENDS = {
     "gloo": Backend(2, "gloo_ring", "binomial_tree"),
-    "nccl": Backend(1, "ring", "ring", in_order=False),
+    "nccl": Backend(1, "ring", "ring", in_order=False, chooses=True),
     "ring": Backend(1, "ring", "binomial_tree", is_native=False),
 }
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from ringsim.text_table import align_columns, wrap_text
+from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
 from ringsim.units import format_size, format_time, plural
 
 MAX_ROWS = 24  # of buckets; those in the middle are left out
 
+LIBRARY = "NCCL"  # the only one that is known to choose
 Row = Sequence[str]
 
 
@@ -17,7 +18,7 @@ def format_prediction(prediction: Prediction) -> str:
     if prediction.sweep:
         blocks.append(_sweep(prediction))
     if prediction.scaling:
-        blocks.append(_scaling(prediction.scaling))
+        blocks.append(_scaling(prediction))
     return "\n\n".join(blocks)
 
 
@@ -25,7 +26,8 @@ def _step(prediction: Prediction) -> str:
     step, config = prediction.step, prediction.step.config
     workers = plural(config.backend.num_workers, "worker")
     ranks = plural(step.num_ranks, "rank")
-    title = f"step of DDP, {ranks}, {config.backend.all_reduce}, {workers}, bucket_cap_mb {config.caps}"
+    algorithms = " and ".join(step.algorithms)
+    title = f"step of DDP, {ranks}, {algorithms}, {workers}, bucket_cap_mb {config.caps}"
     num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
     profile = prediction.profile
     size, buckets = format_size(profile.gradient_bytes), plural(num_buckets, "bucket")
@@ -39,15 +41,22 @@ def _step(prediction: Prediction) -> str:
         ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
-    return "\n".join([wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))])
+    lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]
+    if step.not_chosen:
+        lines.append(wrap_text(f"  not what {LIBRARY} would take: {step.not_chosen}", indent="  "))
+    return "\n".join(lines)
 
 
 def _buckets(step: PredictedStep) -> str:
+    names = ["bucket", "parameters", "size", "ready", "begins", "ends"]
     rows = list(_bucket_rows(step.buckets))
+    if any(bucket.protocol for bucket in step.buckets):
+        names.append("all_reduce")
+        rows = [[*row, bucket.reduced_by] for row, bucket in zip(rows, step.buckets, strict=True)]
     if len(rows) > MAX_ROWS:
         half = MAX_ROWS // 2
-        rows[half:-half] = [("...", "", "", "", "", "")]
-    return "\n".join(align_columns([("bucket", "parameters", "size", "ready", "begins", "ends"), *rows], "r"))
+        rows[half:-half] = [["...", *[""] * (len(names) - 1)]]
+    return "\n".join(align_columns([names, *rows], "rrrrrrl"[: len(names)]))
 
 
 def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
@@ -69,14 +78,21 @@ def _sweep(prediction: Prediction) -> str:
     return "\n".join([*align_columns(rows, "r"), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
 
 
-def _scaling(steps: Sequence[PredictedStep]) -> str:
-    rows: list[Row] = [("ranks", "exposed", "step", "efficiency", "speed-up")]
+def _scaling(prediction: Prediction) -> str:
+    steps = prediction.scaling
+    rows = [["ranks", "exposed", "step", "efficiency", "speed-up"]]
     for step in steps:
         speedup = f"{step.num_ranks * step.efficiency:.4g}"
         rows.append(
-            (str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup)
+            [str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup]
         )
-    return "\n".join(align_columns(rows, "r"))
+    if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
+        rows = [[*row, cell] for row, cell in zip(rows, ["all_reduce", *map(_algorithms, steps)], strict=True)]
+    return "\n".join(align_columns(rows, "rrrrrl"[: len(rows[0])], width=WIDTH))
+
+
+def _algorithms(step: PredictedStep) -> str:
+    return ", ".join(step.algorithms) + (f" ({step.not_chosen})" if step.not_chosen else "")
 
 
 def _time(time_s: float) -> str:

@@ -6,7 +6,7 @@ from ringsim.simulation.engines.sharing import shares
 from ringsim.simulation.in_switch import serving
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
-from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
+from ringsim.simulation.work_queue import QueuedCall, Span, has_steady_times, time_queue
 
 __all__ = [
     "OnProgress",
@@ -18,6 +18,7 @@ __all__ = [
     "closed_form_of",
     "closed_form_s",
     "costs_of",
+    "has_steady_times",
     "ignore_progress",
     "predict_time",
     "serving",

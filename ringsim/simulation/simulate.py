@@ -1,10 +1,12 @@
 """`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
-Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`.
+Two engines give the same times: `engines.by_step` where nothing is shared, and `engines.by_event`. `engines.by_class`
+is the latter with one transfer of those that must happen at the same times.
 """
 
 from ringsim.network import AnyNetwork, Topology, require_sound
 from ringsim.schedule import Schedule, require_memory
+from ringsim.simulation.engines.by_class import may_have_classes, time_classes
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
@@ -12,6 +14,7 @@ from ringsim.simulation.in_switch import serving
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
+BYTES_COLOURED = 160  # likewise while classes of transfers are looked for
 
 
 def simulate(
@@ -59,6 +62,8 @@ def predict_time(
 ) -> float:
     """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
 
+    Where many transfers share resources and all chunks have one size, sums may be rounded otherwise than there.
+
     in_order, on_progress: as of `simulate`.
 
     Infinite if a failure keeps it from finishing.
@@ -71,6 +76,9 @@ def predict_time(
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)
+    if may_have_classes(schedule, topology, sizes):
+        _require_room(schedule, BYTES_COLOURED)
+        return time_classes(schedule, topology, sizes, on_progress, in_order=in_order)
     _require_room(schedule)
     return run_events(schedule, topology, sizes, on_progress, in_order=in_order).time_s
 
@@ -82,5 +90,5 @@ def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
     return topology
 
 
-def _require_room(schedule: Schedule) -> None:
-    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * BYTES_RECORDED)
+def _require_room(schedule: Schedule, bytes_each: int = BYTES_RECORDED) -> None:
+    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * bytes_each)

@@ -20,6 +20,7 @@ class QueuedCall(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     call_s: what the call takes before its first message.
+    network: over which its messages go, in place of that of the queue; for one worker on a network of steady times.
     """
 
     schedule: Schedule
@@ -27,6 +28,7 @@ class QueuedCall(NamedTuple):
     element_bytes: int = 1
     ready_s: float = 0.0
     call_s: float = 0.0
+    network: AnyNetwork | None = None
 
 
 class Span(NamedTuple):
@@ -47,7 +49,7 @@ def time_queue(
     in_order: of each collective, as of `simulate`.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    or no worker.
+    no worker, or a network of its own for a call that may share the network with others.
     """
     if num_workers < 1:
         raise ValueError(f"num_workers {num_workers}: must be at least 1")
@@ -62,9 +64,13 @@ def time_queue(
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
-    topology = serving([call.schedule for call in calls], sound_topology(network, *num_ranks))
-    if num_workers == 1 and _is_the_same_at_all_times(topology):
+    topology = sound_topology(network, *num_ranks)
+    if num_workers == 1 and has_steady_times(topology):
         return _one_after_the_other(calls, ready_s, network, in_order)
+    for number, call in enumerate(calls):
+        if call.network is not None:
+            raise ValueError(f"calls[{number}]: network: all calls share one with several workers, jitter or failures")
+    topology = serving([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
@@ -77,7 +83,8 @@ def _queued(call: QueuedCall, ready_s: float) -> Queued:
     return Queued(call.schedule, sizes, ready_s, call.call_s)
 
 
-def _is_the_same_at_all_times(topology: Topology) -> bool:
+def has_steady_times(topology: Topology) -> bool:
+    """Whether a collective takes the same time whenever it begins: nothing is drawn at random, and nothing fails."""
     return topology.jitter is None and not np.isfinite(topology.resources.fails_at_s).any()
 
 
@@ -85,14 +92,18 @@ def _one_after_the_other(
     calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, in_order: bool
 ) -> list[Span]:
     """With one worker no two share anything: each takes what it takes alone."""
-    alone_s: dict[tuple[int, int, int, float], float] = {}
+    alone_s: dict[tuple[int, int, int, int, float], float] = {}
     spans = []
     free_s = -math.inf
     for call, ready in zip(calls, ready_s, strict=True):
-        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
+        key = id(call.schedule), id(call.network), call.size_bytes, call.element_bytes, call.call_s
         if key not in alone_s:
             messages_s = predict_time(
-                call.schedule, network, call.size_bytes, element_bytes=call.element_bytes, in_order=in_order
+                call.schedule,
+                call.network or network,
+                call.size_bytes,
+                element_bytes=call.element_bytes,
+                in_order=in_order,
             )
             alone_s[key] = call.call_s + messages_s
         begin_s = max(ready, free_s)

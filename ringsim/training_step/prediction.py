@@ -83,4 +83,4 @@ def _longer(step: PredictedStep, best: PredictedStep) -> str:
 
 
 def _without_buckets(step: PredictedStep) -> dict[str, Any]:
-    return {**step.as_dict(), "buckets": len(step.buckets)}
+    return {**step.as_dict(), "buckets": len(step.buckets), "algorithms": step.algorithms}

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend, all_reduce_by_size, call_overhead_s
+from ringsim.native import BACKENDS, Backend, call_overhead_s
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import QueuedCall, Span, predict_time, time_queue
+from ringsim.simulation import Span, predict_time, time_queue
+from ringsim.training_step.all_reduces import AllReduces, BucketCall
 from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
 from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
 
@@ -55,6 +56,7 @@ class BucketTimes:
     """One bucket, or the map of used parameters, its times in seconds from the start of the backward pass.
 
     parameters: their numbers; none for that map. size_bytes: that travel.
+    algorithm, protocol: by which they do; the protocol is None where the backend's library is not known to choose one.
     """
 
     parameters: tuple[int, ...]
@@ -62,6 +64,13 @@ class BucketTimes:
     ready_s: float
     begin_s: float
     end_s: float
+    algorithm: str
+    protocol: str | None
+
+    @property
+    def reduced_by(self) -> str:
+        """The algorithm, and the protocol if it is known."""
+        return self.algorithm if self.protocol is None else f"{self.algorithm} {self.protocol}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ class PredictedStep:
     copy_s: copying gradients into the buckets and back.
     exposed_s: during which the computing thread waits for communication after the backward pass.
     single_s: of one process that trains alone.
+    not_chosen: why the algorithm is not what the backend's library would take; "" if it is, or if it has one only.
     """
 
     num_ranks: int
@@ -83,6 +93,7 @@ class PredictedStep:
     exposed_s: float
     optimizer_s: float
     single_s: float
+    not_chosen: str = ""
 
     @property
     def step_s(self) -> float:
@@ -94,6 +105,11 @@ class PredictedStep:
     def efficiency(self) -> float:
         """Of one process alone, the part of its speed that each rank keeps; 1 where no time passes."""
         return self.single_s / self.step_s if self.step_s > 0 else 1.0
+
+    @property
+    def algorithms(self) -> list[str]:
+        """By which the buckets are reduced, with the protocol if it is known, in the order of the first buckets."""
+        return list(dict.fromkeys(bucket.reduced_by for bucket in self.buckets))
 
     @property
     def communication_s(self) -> float:
@@ -110,7 +126,7 @@ class PredictedStep:
         times = {name: getattr(self, name) for name in (*names, "communication_s", "step_s")}
         buckets = [finite_or_none(asdict(bucket)) for bucket in self.buckets]
         caps = {"first_cap_bytes": self.config.caps.first_bytes, "cap_bytes": self.config.caps.rest_bytes}
-        rest = {"efficiency": self.efficiency, "buckets": buckets}
+        rest = {"efficiency": self.efficiency, "not_chosen": self.not_chosen or None, "buckets": buckets}
         return {"num_ranks": self.num_ranks, **caps, **finite_or_none(times), **rest}
 
 
@@ -124,16 +140,19 @@ def predict_step(
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
-    calls = _calls(profile, buckets, ready_s, network, num_ranks, config)
-    spans = time_queue(calls, network, config.backend.num_workers, in_order=config.backend.in_order)
+    reductions = AllReduces(network, num_ranks, config.backend)
+    calls = _calls(profile, buckets, ready_s, config, reductions)
+    spans = time_queue(
+        [call for *_, call in calls], network, config.backend.num_workers, in_order=config.backend.in_order
+    )
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
     return PredictedStep(
         num_ranks=num_ranks,
         config=config,
         buckets=tuple(
-            BucketTimes(name, call.size_bytes, call.ready_s, *span)
-            for name, call, span in zip(names, calls, spans, strict=True)
+            BucketTimes(name, size_bytes, call.ready_s, *span, call.schedule.algorithm, protocol)
+            for name, (size_bytes, protocol, call), span in zip(names, calls, spans, strict=True)
         ),
         broadcast_s=_broadcast_s(profile, network, num_ranks, config),
         forward_s=profile.forward_s,
@@ -142,6 +161,7 @@ def predict_step(
         exposed_s=_waiting_s(backward_end_s, spans, back_s),
         optimizer_s=profile.optimizer_s,
         single_s=profile.step_s,
+        not_chosen=reductions.why_not,
     )
 
 
@@ -216,20 +236,17 @@ def _calls(
     profile: StepProfile,
     buckets: Sequence[Sequence[int]],
     ready_s: Sequence[float],
-    network: AnyNetwork,
-    num_ranks: int,
     config: DdpConfig,
-) -> list[QueuedCall]:
-    schedule_of = all_reduce_by_size(config.backend.all_reduce, num_ranks)
-    call_s = call_overhead_s(network, config.backend.is_native)
+    reductions: AllReduces,
+) -> list[BucketCall]:
     calls = []
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(QueuedCall(schedule_of(size_bytes), size_bytes, element_bytes, at_s, call_s))
+        calls.append(reductions.call(size_bytes, element_bytes, at_s))
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
-        calls.append(QueuedCall(schedule_of(size_bytes), size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1], call_s))
+        calls.append(reductions.call(size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1]))
     return calls
 
 

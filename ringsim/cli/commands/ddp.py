@@ -1,13 +1,14 @@
 """`ringsim ddp`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import network_options, ranks_option, refuse_without, style_option
+from ringsim.cli.options import network_options, ranks_option, refuse_without, say_left_out, style_option
 from ringsim.console import (
     FILE,
     PICTURE,
@@ -23,7 +24,7 @@ from ringsim.console import (
     say_wrote,
 )
 from ringsim.native import BACKENDS
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, Cluster, load_network
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_prediction
 from ringsim.schedule import Collective
@@ -101,7 +102,7 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
     type=NUMBERS_OF_RANKS,
     help="The efficiency is shown on so many ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
 )
-@network_options
+@partial(network_options, load=load_network)
 @json_option
 @click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
 @style_option
@@ -120,7 +121,10 @@ def ddp(
     """Predicts how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
-    prediction = _predict(profile, network, ranks, _config(**settings), caps or [], scaling or [])
+    config = _config(**settings)
+    if isinstance(network, Cluster) and not config.backend.chooses:
+        say_left_out(network.name, network)
+    prediction = _predict(profile, network, ranks, config, caps or [], scaling or [])
     print_result(format_prediction(prediction), prediction.as_dict(), as_json)
     if output:
         from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
@@ -151,7 +155,9 @@ def _config(
     copy_bandwidth: float | None,
 ) -> DdpConfig:
     chosen = BACKENDS[backend]
-    chosen = replace(chosen, all_reduce=algorithm or chosen.all_reduce, num_workers=workers or chosen.num_workers)
+    chosen = replace(chosen, num_workers=workers or chosen.num_workers)
+    if algorithm:
+        chosen = replace(chosen, all_reduce=algorithm, chooses=False)
     return DdpConfig(
         backend=chosen,
         phase=Phase(phase),

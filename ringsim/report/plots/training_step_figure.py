@@ -52,9 +52,8 @@ def draw_prediction(prediction: Prediction) -> Figure:
 
 def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
     step, config = prediction.step, prediction.step.config
-    name = (
-        f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {config.backend.all_reduce}"
-    )
+    algorithms = " and ".join(dict.fromkeys(bucket.algorithm for bucket in step.buckets))
+    name = f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {algorithms}"
     facts = [
         *named_network(prediction.network),
         f"{format_size(prediction.profile.gradient_bytes)} of gradients",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
-from ringsim.simulation.engines.slots import Slots, connections_of, number_connections
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.simulation.engines.slots import Connections, Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
@@ -42,6 +42,7 @@ class EventRun:
 
     num_workers: of a queue, each with connections and a timer of its own; 0 if there is none. Rows belong to the first.
     on_progress: see `simulate`.
+    sent_on: for each row the number of its connection, and all connections; without it as the topology has them.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class EventRun:
         chunk_bytes: Ints,
         num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
+        sent_on: tuple[Rows, Connections] | None = None,
     ) -> None:
         self._on_progress = on_progress
         self._rows, self._topology = rows, topology
-        self._connection, ends = number_connections(rows, topology.num_ranks)
-        self._num_connections = len(ends.src)  # of each worker
-        self._connections = connections_of(ends.of_workers(max(num_workers, 1)), topology)
+        self._connection, self._connections = sent_on or _sent_on(rows, topology, num_workers)
+        self._num_connections = len(self._connections.src) // max(num_workers, 1)  # of each worker
         self._starters = Followers(rows.data_dependency)  # these first, since sorting needs room
         self._leaving = Leaving(rows)
         self._left_s, self._applied_s = unknown(len(rows)), unknown(len(rows))
@@ -71,6 +72,9 @@ class EventRun:
         )  # fmt: skip
         self._slots = Slots(self._connections, topology, num_timers=num_workers)
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
+        processors = topology.processors
+        self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
+        self._applying_is_free &= not processors.receive_overhead_s.any()
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
@@ -82,6 +86,11 @@ class EventRun:
         self._tail = len(self._rows)
         self._later(self._start, np.concatenate([np.empty(0, dtype=np.int64), *self._held]))
         self._settle()
+
+    @property
+    def time_s(self) -> float:
+        """When the last row has been applied; infinite if one never is."""
+        return float(self._applied_s[:-1].max(initial=0.0))
 
     def _run_clock(self) -> None:
         """From one moment at which work ends to the next, until there is none."""
@@ -181,7 +190,11 @@ class EventRun:
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
         connection, amount = self._connection[row], self._bytes[self._rows.chunk[row]]
         shares = self._slots.shares[connection]
-        if np.count_nonzero(shares):
+        num_sharing = np.count_nonzero(shares)
+        if num_sharing == len(row):  # as mostly, and what follows takes several times as long
+            self._slots.begin_sending(connection, row, from_s, lead_s, amount)
+            return
+        if num_sharing:
             self._slots.begin_sending(connection[shares], row[shares], from_s[shares], lead_s[shares], amount[shares])
             row, connection = row[~shares], connection[~shares]
             from_s, lead_s, amount = from_s[~shares], lead_s[~shares], amount[~shares]
@@ -208,6 +221,8 @@ class EventRun:
 
     def _work_s(self, row: Ints) -> Floats:
         """What applying these takes on a core of its own."""
+        if self._applying_is_free:
+            return np.zeros(len(row))
         dst = self._rows.dst[row]
         reduce_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.reduce_bytes_per_s[dst]
         work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
@@ -223,6 +238,11 @@ class EventRun:
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
         """The clock has come to the end of the work in these slots."""
+        if not self._cores_are_scarce:  # then all work is sending
+            row = self._slots.rows_of(slot)
+            self._left_s[row] = ends_s
+            self._later(self._leave, row)
+            return
         row, sent, overhead, applied = self._slots.ended(slot)
         self._left_s[row[sent]] = ends_s[sent]
         self._later(self._leave, row[sent])
@@ -236,6 +256,11 @@ class EventRun:
         waits[row] = left = waits[row] - 1
         waits[NO_ROW] = FOR_EVER
         self._later(then, row[left == 0])
+
+
+def _sent_on(rows: Dependencies, topology: Topology, num_workers: int) -> tuple[Rows, Connections]:
+    number, ends = number_connections(rows, topology.num_ranks)
+    return number, connections_of(ends.of_workers(max(num_workers, 1)), topology)
 
 
 def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:

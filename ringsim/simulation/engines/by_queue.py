@@ -12,16 +12,9 @@ import numpy as np
 from ringsim.network import Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies
 from ringsim.simulation.engines.by_event import EventRun
-from ringsim.simulation.engines.waiting import Ints
+from ringsim.simulation.engines.waiting import ROWS_BEFORE, Ints
 
 IDLE = -1  # in place of a collective: a worker has none
-
-
-# The columns of `Dependencies` that name a row before, and so change with the row that a collective begins with.
-ROWS_BEFORE = (
-    "data_dependency", "before_on_channel", "before_on_connection", "before_in_chunk", "sent_before",
-    "buffer_dependency",
-)  # fmt: skip
 
 
 class Queued(NamedTuple):

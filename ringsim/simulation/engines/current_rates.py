@@ -10,6 +10,7 @@ from ringsim.simulation.engines.local_rates import LocalRates
 from ringsim.simulation.engines.shared_work import SharedWork
 from ringsim.simulation.engines.users import float_view
 
+MAX_HOPS = 4  # from one shared resource to the next; then computing more rates takes less time than looking further
 NewRates = dict[int, float] | tuple[Ints, Floats]  # by slot; or slots, and the rate of each
 
 
@@ -96,14 +97,18 @@ class CurrentRates:
         yield slot, rate
 
     def _concerned(self) -> Ints:
-        """The active slots whose rates may change: those that share, directly or not, what has other users now."""
+        """The active slots whose rates may change: those that share, directly or not, what has other users now.
+
+        All that are active where these are not found soon: the others get the rates that they have.
+        """
         active = np.flatnonzero(self._work.active)
         used = self._work.resource[:, active]
         num_concerned = -1
-        while True:
+        for _ in range(MAX_HOPS):
             concerned = self._changed[used].any(axis=0)
             if concerned.sum() == num_concerned:
                 return active[concerned]
             num_concerned = int(concerned.sum())
             self._changed[used[:, concerned]] = True
             self._changed[-1] = False  # to be without limit connects nobody
+        return active

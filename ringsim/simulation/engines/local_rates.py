@@ -58,7 +58,10 @@ class LocalRates:
     def exchange(self, left: list[int], joined: list[int], alone_rate: "memoryview[float]") -> Exchange:
         """Work has ended in the slots `left`, and begun in those that have `joined`."""
         used_by = self._users.used_by
-        again = {slot: self._rate[slot] for slot in set(left).intersection(joined) if used_by[slot]}
+        same = set(left).intersection(joined) if left and joined else left[:0]
+        again = {slot: self._rate[slot] for slot in same if used_by[slot]}
+        if len(again) == len(left) == len(joined):
+            return Exchange(again, {}, set())
         gone, new = [slot for slot in left if slot not in again], [slot for slot in joined if slot not in again]
         for slot in gone:
             self._leave(slot)
@@ -89,6 +92,8 @@ class LocalRates:
 
         After it has been tried in vain, it is not tried again for a while.
         """
+        if not changed:
+            return {}
         if self._pause or len(changed) > FEW_RESOURCES:
             self._pause = max(self._pause - 1, 0)
             return None

@@ -170,6 +170,11 @@ class Slots:
         self._row[slot] = row
         self.activities.begin(slot, from_s, lead_s, amount)
 
+    def rows_of(self, slot: Ints) -> Ints:
+        """The rows whose work is in these slots, or was there last."""
+        rows: Ints = self._row[slot]
+        return rows
+
     def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
         """The rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
         kind = slot // max(self._num_connections, 1)

@@ -22,6 +22,7 @@ class Users(dict[int, list[User]]):
         super().__init__()
         self.used_by = _UsedBy(work.resource, unlimited=len(work.capacity) - 1)
         self._work, self._num_slots = work, len(work.most)
+        self._entries = _Entries(work)
         self._by_resource: tuple[Ints, Ints] | None = None
 
     def __missing__(self, number: int) -> list[User]:
@@ -42,15 +43,32 @@ class Users(dict[int, list[User]]):
 
     def join(self, slot: int) -> None:
         """Add a slot in which work has begun; `work` says already that it is active."""
-        for column, number in enumerate(self._work.resource[:, slot].tolist()):
+        for number, user in self._entries[slot]:
             if number in self:
-                insort(self[number], (column * self._num_slots + slot, slot, float(self._work.use[column, slot])))
+                insort(self[number], user)
 
     def leave(self, slot: int) -> None:
         """Take out a slot whose work is done."""
-        for number in self.used_by[slot]:
+        for number, user in self._entries[slot]:
             if number in self:
-                self[number] = [user for user in self[number] if user[1] != slot]
+                self[number].remove(user)
+
+
+class _Entries(dict[int, tuple[tuple[int, User], ...]]):
+    """By slot: the resources that its work uses, and what `Users` has there of it."""
+
+    def __init__(self, work: SharedWork) -> None:
+        super().__init__()
+        self._work, self._num_slots, self._unlimited = work, len(work.most), len(work.capacity) - 1
+
+    def __missing__(self, slot: int) -> tuple[tuple[int, User], ...]:
+        numbers, uses = self._work.resource[:, slot].tolist(), self._work.use[:, slot].tolist()
+        self[slot] = entries = tuple(
+            (number, (column * self._num_slots + slot, slot, use))
+            for column, (number, use) in enumerate(zip(numbers, uses, strict=True))
+            if number != self._unlimited
+        )
+        return entries
 
 
 class _UsedBy(dict[int, tuple[int, ...]]):

@@ -9,7 +9,12 @@ from ringsim.schedule import NO_ROW, Dependencies, Rows, stable_order
 Ints = npt.NDArray[np.signedinteger]  # row numbers take 32 bits, indices of arrays 64
 Bools = npt.NDArray[np.bool_]
 
-
+# The columns of `Dependencies` that name a row before.
+ROWS_BEFORE = (
+    "data_dependency", "before_on_channel", "before_on_connection", "before_in_chunk", "sent_before",
+    "buffer_dependency",
+)  # fmt: skip
+FOLLOWED_ONCE = ROWS_BEFORE[1:5]  # at most one row names a row in such a column
 FOR_EVER = 100  # more things to wait for than any row has
 
 

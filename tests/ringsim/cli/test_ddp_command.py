@@ -200,6 +200,21 @@ def test_an_algorithm_that_there_is_not() -> None:
     assert refused("--layers", model, "--algorithm", "rings").startswith("algorithm 'rings': all_reduce has ring, gloo")
 
 
+def test_nccl_takes_what_its_formula_says() -> None:
+    """By size, which the output shows; a network that says nothing of NCCL gets a ring, and that is said."""
+    options = ("--layers", str(DOCS / "models" / "transformer.toml"), "--backend", "nccl", "--ranks", "16")
+    text = run(*options, "--network", "dgx-h100-cluster", "--scaling", "12")
+    assert text.startswith("step of DDP, 16 ranks, nvls Simple, 1 worker, ")
+    assert "ends  all_reduce\n" in text
+    assert "12 ranks do not fill" in " ".join(text.split())
+    step = json.loads(run(*options, "--network", "dgx-h100-cluster", "--json"))["step"]
+    assert {(bucket["algorithm"], bucket["protocol"]) for bucket in step["buckets"]} == {("nvls", "Simple")}
+    assert step["not_chosen"] is None
+    text = run(*options, "--network", "ib-100g")
+    assert "  not what NCCL would take: ib-100g: it says nothing of a library\n" in text
+    assert "all_reduce" not in text
+
+
 def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:
     """As JSON; torch's own caps are among them."""
     (tmp_path / "my.toml").write_text(LAYERS)

@@ -88,8 +88,15 @@ def test_kept_rates_are_those_of_all_that_is_at_work(
             assert dict(zip(slot.tolist(), expected.tolist(), strict=True)) == now
 
 
-def test_far_neighbours_feel_a_change() -> None:
-    """A line of links: when the work on the first ends, every second flow speeds up, and the others slow down."""
+@pytest.mark.parametrize("few_slots", [local_rates.FEW_SLOTS, WHOLLY_IN_ARRAYS["FEW_SLOTS"]])
+@pytest.mark.parametrize("max_hops", [1, current_rates.MAX_HOPS, 100])
+def test_far_neighbours_feel_a_change(few_slots: int, max_hops: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of links: when the work on the first ends, every second flow speeds up, and the others slow down.
+
+    Also where what is connected is further away than it is looked for.
+    """
+    monkeypatch.setattr(local_rates, "FEW_SLOTS", few_slots)
+    monkeypatch.setattr(current_rates, "MAX_HOPS", max_hops)
     works = [Work({link: 1.0, link + 1: 1.0}, 1e30) for link in range(6)] + [Work({0: 1.0}, 1e30)]
     work = shared(works, [1.0, 2.5, 4.0, 6.0, 9.0, 12.0, 99.0])
     rates = CurrentRates(work.resource, work.use, work.most, work.capacity)

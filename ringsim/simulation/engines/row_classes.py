@@ -1,0 +1,165 @@
+"""`find_classes`: which transfers of a schedule must happen at the same times, since nothing tells them apart.
+
+Colour refinement, as graph theory has it: two transfers keep one colour as long as they cost the same, wait for
+transfers of one colour, and share resources of one colour with transfers of the same colours. What is left in the end
+is an equitable partition. The rails of NCCL's rings, for example, are all alike, and so are their hosts.
+
+Colours are 64-bit hashes, so that a step is coloured in a few NumPy operations.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.network import Floats, Topology
+from ringsim.schedule import Dependencies, Rows
+from ringsim.simulation.engines.slots import Connections
+from ringsim.simulation.engines.waiting import FOLLOWED_ONCE, ROWS_BEFORE, Ints, following
+
+MIN_ALIKE = 2  # of a class on average, so that it pays to go by classes
+Colours = npt.NDArray[np.uint64]
+_FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uint64) | np.uint64(1)
+
+
+class Partition(NamedTuple):
+    """Of things with these colours: the first of each class, in order of first things, and the class of each thing."""
+
+    first: Ints
+    number: Ints
+
+    @classmethod
+    def of(cls, colours: Colours) -> "Partition":
+        _, first, number = np.unique(colours, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return cls(first[order], rank[number])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """The classes of rows, connections and resources, each with its own numbers."""
+
+    rows: Partition
+    connections: Partition
+    resources: Partition
+
+
+def find_classes(
+    rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
+) -> Classes | None:
+    """The classes of all rows; None if connections are alike by less than MIN_ALIKE on average.
+
+    connection: (num_rows,). chunk_bytes: (num_chunks,).
+    """
+    colouring = _Colouring(rows, connection, connections, topology, chunk_bytes)
+    before: tuple[int, ...] = ()
+    while (count := colouring.num_colours()) != before:
+        if MIN_ALIKE * count[0] > len(connections.src):
+            return None
+        before = count
+        colouring.refine()
+    return colouring.classes()
+
+
+class _Colouring:
+    """The colours so far of rows, connections and resources."""
+
+    def __init__(
+        self, rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
+    ) -> None:
+        self._connection, self._connections = connection, connections
+        self._before = np.array([getattr(rows, name) for name in ROWS_BEFORE])
+        self._after = np.array([following(getattr(rows, name))[:-1] for name in FOLLOWED_ONCE])
+        self._step_bounds = np.searchsorted(rows.step, np.arange(int(rows.step.max(initial=-1)) + 2)).tolist()
+        self._within_step = self._steps_with_chains()
+        self._own = mixed(_bits(chunk_bytes[rows.chunk].astype(np.float64)) + rows.reduce * _FACTORS[0])
+        self._by_connection = np.argsort(connection, kind="stable")
+        self._first_of_connection = np.searchsorted(connection[self._by_connection], np.arange(len(connections.src)))
+        self._uses = connections.use > 0
+        self._use = _bits(connections.use)
+        self._resource = connections.resource
+        self._of_connection = _static(connections, topology)
+        self._of_resource = mixed(_bits(connections.resources.capacity))
+        self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
+
+    def _steps_with_chains(self) -> list[bool]:
+        """Of each step, whether some of its rows wait for others of it."""
+        first, last = self._step_bounds[:-1], self._step_bounds[1:]
+        latest = self._before.max(axis=0)
+        return [begin < end and int(latest[begin:end].max()) >= begin for begin, end in zip(first, last, strict=True)]
+
+    def refine(self) -> None:
+        """Colour connections and resources by each other, all rows by these, and connections by their rows.
+
+        Every new colour depends on the old one too. So the classes only become smaller, and if none does in a round,
+        they are those of an equitable partition.
+        """
+        before = 0
+        while (count := len(np.unique(self._of_connection))) != before:
+            before = count
+            self._share_colours()
+        after = sum(self._of_row[column] * factor for column, factor in zip(self._after, _FACTORS[12:], strict=False))
+        own = self._own + self._of_connection[self._connection] * _FACTORS[2] + mixed(after)
+        for first, last, waits in zip(self._step_bounds[:-1], self._step_bounds[1:], self._within_step, strict=True):
+            self._colour_step(slice(first, last), own, waits)
+        total = np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
+        self._of_connection = mixed(self._of_connection * _FACTORS[3] + total)
+
+    def _share_colours(self) -> None:
+        used = np.where(self._uses, mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
+        self._of_connection = mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
+        user = np.where(self._uses, mixed(self._of_connection + self._use), np.uint64(0))
+        users = np.zeros_like(self._of_resource)
+        np.add.at(users, self._resource, user)
+        self._of_resource = mixed(self._of_resource * _FACTORS[5] + users)
+
+    def _colour_step(self, rows: slice, own: Colours, waits: bool) -> None:
+        """Once where the rows wait for earlier steps alone; otherwise until this tells no more of them apart."""
+        weights = _FACTORS[6 : 6 + len(self._before), None]
+        num_colours = 0
+        while True:
+            waits_for = (self._of_row[self._before[:, rows]] * weights).sum(axis=0, dtype=np.uint64)
+            self._of_row[rows] = mixed(own[rows] + self._of_row[rows] * _FACTORS[0] + waits_for)
+            if not waits or (count := len(np.unique(self._of_row[rows]))) == num_colours:
+                return
+            num_colours = count
+
+    def num_colours(self) -> tuple[int, ...]:
+        """Of connections, of resources, and of rows."""
+        return tuple(len(np.unique(c)) for c in (self._of_connection, self._of_resource, self._of_row))
+
+    def classes(self) -> Classes:
+        return Classes(
+            Partition.of(self._of_row[:-1]), Partition.of(self._of_connection), Partition.of(self._of_resource)
+        )
+
+
+def _static(connections: Connections, topology: Topology) -> Colours:
+    """What tells connections apart before anything is sent on them: their latency and rate, and their ends' costs."""
+    processors, src, dst = topology.processors, connections.src, connections.dst
+    columns: list[Floats] = [
+        connections.latency_s,
+        connections.most,
+        processors.send_overhead_s[src],
+        processors.receive_overhead_s[dst],
+        processors.reduce_bytes_per_s[dst],
+    ]
+    total = np.zeros(len(src), dtype=np.uint64)
+    for column, factor in zip(columns, _FACTORS, strict=False):
+        total += mixed(_bits(column)) * factor
+    return mixed(total)
+
+
+def _bits(numbers: Floats) -> Colours:
+    bits: Colours = np.ascontiguousarray(numbers + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    return bits
+
+
+def mixed(colours: Colours) -> Colours:
+    """A hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return colours ^ (colours >> np.uint64(31))

@@ -1,0 +1,140 @@
+"""What all-reduces a bucket: what NCCL would take where the network describes it, else one algorithm for all sizes."""
+
+from dataclasses import replace
+
+import pytest
+
+from ringsim import Collective, Network, load_network, predict_time
+from ringsim.calibration import choose
+from ringsim.native import BACKENDS, Backend
+from ringsim.network import AnyNetwork, Jitter
+from ringsim.simulation import QueuedCall, time_queue
+from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.in_switch import serving
+from ringsim.training_step import all_reduces
+from ringsim.training_step.all_reduces import AllReduces, in_even_chunks
+from ringsim.training_step.buckets import BucketCaps
+from ringsim.training_step.profile import Parameter, StepProfile
+from ringsim.training_step.step import DdpConfig, PredictedStep, predict_step
+
+NCCL = BACKENDS["nccl"]
+CLUSTER = load_network("dgx-h100-cluster")
+EACH = BucketCaps(1, 1)  # a bucket for each parameter
+SMALL, MIDDLE, LARGE = 1001, 3_000_001, 40_000_003  # elements
+
+
+def step_of(elements: list[int], num_ranks: int, backend: Backend = NCCL) -> PredictedStep:
+    """The buckets are ready one long after the other, so that none waits for another."""
+    parameters = tuple(Parameter(f"p{i}", count, float(len(elements) - i)) for i, count in enumerate(elements))
+    return predict_step(
+        StepProfile(parameters, 1.0, float(len(elements)), 0.0), CLUSTER, num_ranks, DdpConfig(EACH, backend)
+    )
+
+
+def test_each_bucket_is_sent_as_nccl_would() -> None:
+    """By size; and takes what the event engine says of that schedule over that protocol, and the start of it."""
+    step = step_of([SMALL, MIDDLE, LARGE], 32)
+    assert step.not_chosen == ""
+    taken = {bucket.size_bytes: bucket for bucket in step.buckets}
+    assert set(taken) == {4 * SMALL, 4 * MIDDLE, 4 * LARGE}
+    assert step.algorithms == ["nvls Simple", "nccl_tree LL128", "nccl_tree LL"]
+    for size_bytes, bucket in taken.items():
+        choice = choose(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes)
+        assert choice is not None
+        assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
+        sizes = choice.schedule.chunk_bytes(in_even_chunks(choice.schedule, size_bytes, 4), 4)
+        topology = serving([choice.schedule], choice.cluster.topology(32))
+        messages_s = run_events(choice.schedule, topology, sizes).time_s
+        assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
+
+
+def test_chunks_are_made_even() -> None:
+    """By less than one element each."""
+    choice = choose(CLUSTER, Collective.ALL_REDUCE, 32, 4 * MIDDLE)
+    assert choice is not None
+    schedule = choice.schedule
+    even = in_even_chunks(schedule, 4 * MIDDLE, 4)
+    assert 0 < even - 4 * MIDDLE < 4 * schedule.num_chunks
+    assert len(set(schedule.chunk_bytes(even, 4).tolist())) == 1
+    assert in_even_chunks(schedule, even, 4) == even
+
+
+@pytest.mark.parametrize("elements", [SMALL, MIDDLE, 7 * MIDDLE + 2])
+@pytest.mark.parametrize("preset", ["dgx-h100-cluster", "dgx-a100"])
+def test_even_chunks_change_little(preset: str, elements: int) -> None:
+    """The time, by 2 % at most; NCCL's rings, its trees and NVLS are among these."""
+    cluster = load_network(preset)
+    choice = choose(cluster, Collective.ALL_REDUCE, 16, 4 * elements)
+    assert choice is not None
+    cut, even = (
+        choice.start_s + predict_time(choice.schedule, choice.cluster, size_bytes, element_bytes=4)
+        for size_bytes in (4 * elements, in_even_chunks(choice.schedule, 4 * elements, 4))
+    )
+    assert even == pytest.approx(cut, rel=0.02)
+
+
+def test_an_algorithm_that_is_asked_for_is_taken() -> None:
+    """On the network as it is."""
+    backend = replace(NCCL, chooses=False, all_reduce="double_binary_tree")
+    (bucket,) = step_of([SMALL], 16, backend).buckets
+    assert (bucket.algorithm, bucket.protocol) == ("double_binary_tree", None)
+
+
+@pytest.mark.parametrize(
+    ("network", "num_ranks", "changes", "why"),
+    [
+        (Network(1e-5, 1e9), 4, {}, "the network says nothing of a library"),
+        (load_network("ib-100g"), 4, {}, "ib-100g: it says nothing of a library"),
+        (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
+        (
+            CLUSTER,
+            16,
+            {"num_workers": 2},
+            "dgx-h100-cluster: several workers would be under way over one protocol only",
+        ),
+        (
+            replace(CLUSTER, spec=replace(CLUSTER.spec, jitter=Jitter(latency=0.1))),
+            16,
+            {},
+            "dgx-h100-cluster: its times are drawn at random, or some of it fails",
+        ),
+    ],
+)
+def test_where_it_is_not_known_a_ring_is_taken(
+    network: AnyNetwork, num_ranks: int, changes: dict[str, int], why: str
+) -> None:
+    """On the network as it is; and it is said why."""
+    reductions = AllReduces(network, num_ranks, replace(NCCL, **changes))
+    call = reductions.call(1000, 4, 0.0)
+    assert (call.protocol, call.call.schedule.algorithm, call.call.network) == (None, "ring", None)
+    assert reductions.why_not == why
+
+
+def test_too_many_transfers_are_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one size; the others are sent as NCCL would."""
+    monkeypatch.setattr(all_reduces, "MAX_TRANSFERS", 2000)
+    reductions = AllReduces(CLUSTER, 32, NCCL)
+    assert reductions.call(4 * SMALL, 4, 0.0).protocol == "LL"
+    assert reductions.why_not == ""
+    assert reductions.call(4 * LARGE, 4, 0.0).protocol is None
+    assert reductions.why_not == "dgx-h100-cluster: it has more than 2,000 transfers"
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_other_backends_do_not_choose(backend: str) -> None:
+    """And there is nothing to say of it."""
+    reductions = AllReduces(CLUSTER, 16, BACKENDS[backend])
+    assert reductions.call(1000, 4, 0.0).protocol is None
+    assert reductions.why_not == ""
+
+
+def test_a_call_with_a_network_of_its_own() -> None:
+    """Takes what it takes there; but not where it could share the network with another call."""
+    slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
+    schedule = AllReduces(slow, 2, BACKENDS["ring"]).call(8, 1, 0.0).call.schedule
+    calls = [QueuedCall(schedule, 8), QueuedCall(schedule, 8, network=fast)]
+    spans = time_queue(calls, slow, 1)
+    assert [span.end_s for span in spans] == [8.0, 12.0]
+    assert predict_time(schedule, fast, 8) == 4.0
+    with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
+        time_queue(calls, slow, 2)
