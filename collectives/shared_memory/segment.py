@@ -10,11 +10,14 @@ A run of a schedule, or of a part of it that fits a slot, is a *window*. A rank 
 when all ranks have finished the window before the last, so that nobody still reads what was there.
 """
 
-import fcntl
 import mmap
 import os
+from contextlib import suppress
 
 import torch
+
+with suppress(ImportError):  # Windows has none, and nobody asks for a segment there
+    import fcntl
 
 CACHE_LINE = 64
 SLOTS = 2
@@ -27,7 +30,6 @@ RECORDS = 2 * CACHE_LINE // 8
 AWAKE, FOR_A_WINDOW, FOR_RANK = 0, 1, 2
 
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a rank cannot take away what another one has mapped
 
 
 class Segment:
@@ -41,13 +43,16 @@ class Segment:
         self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self.slot_bytes = (len(self._memory) - WORDS_BYTES) // SLOTS
         self.words = memoryview(self._memory)[:WORDS_BYTES].cast("q")
-        self._views: dict[torch.dtype, torch.Tensor] = {}
+        with torch.inference_mode(False):  # else nobody could write there outside of that mode
+            self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+            self._views = {torch.uint8: self._bytes}
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): the elements from the byte `offset` on, which is a multiple of a cache line."""
         whole = self._views.get(dtype)
         if whole is None:
-            whole = self._views[dtype] = torch.frombuffer(self._memory, dtype=dtype)
+            with torch.inference_mode(False):
+                whole = self._views[dtype] = self._bytes.view(dtype)
         start = offset // dtype.itemsize
         return whole[start : start + length]
 
@@ -65,7 +70,8 @@ def new_segment_file(slot_bytes: int) -> int:
         os.ftruncate(fd, WORDS_BYTES + SLOTS * slot_bytes)
         # Now, so that there is an error here, rather than a signal when it is first written to.
         os.posix_fallocate(fd, WORDS_BYTES, SLOTS * slot_bytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        # A rank cannot take away what another one has mapped.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
         os.close(fd)
         raise
