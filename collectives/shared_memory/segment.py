@@ -33,19 +33,17 @@ WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
 class Segment:
-    """The memory behind a file descriptor, which may be closed afterwards.
+    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped.
 
     words: (WORDS_BYTES / 8,) of 64-bit integers.
     slot_bytes: the length of a slot.
     """
 
     def __init__(self, fd: int) -> None:
-        self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
-        self.slot_bytes = (len(self._memory) - WORDS_BYTES) // SLOTS
-        self.words = memoryview(self._memory)[:WORDS_BYTES].cast("q")
-        with torch.inference_mode(False):  # else nobody could write there outside of that mode
-            self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
-            self._views = {torch.uint8: self._bytes}
+        self._bytes = _mapped(fd)
+        self.slot_bytes = (len(self._bytes) - WORDS_BYTES) // SLOTS
+        self.words = self._bytes.numpy().data[:WORDS_BYTES].cast("q")
+        self._views = {torch.uint8: self._bytes}
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): the elements from the byte `offset` on, which is a multiple of a cache line."""
@@ -55,6 +53,17 @@ class Segment:
                 whole = self._views[dtype] = self._bytes.view(dtype)
         start = offset // dtype.itemsize
         return whole[start : start + length]
+
+
+def _mapped(fd: int) -> torch.Tensor:
+    """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
+    try:
+        with torch.inference_mode(False):  # else nobody could write there outside of that mode
+            # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
+            path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
+            return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
+    except RuntimeError as error:
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def new_segment_file(slot_bytes: int) -> int:
