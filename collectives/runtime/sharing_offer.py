@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError
+from collectives.runtime.failure_records import disagreement
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU
 
@@ -78,12 +79,8 @@ def this_host() -> str:
 
 def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> None:
     """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
-    ranks: dict[str, list[int]] = {}
-    for rank, offer in enumerate(offers):
-        ranks.setdefault(offer.settings, []).append(rank)
-    if len(ranks) > 1:
-        parts = "; ".join(f"ranks {', '.join(map(str, same))}: {settings}" for settings, same in ranks.items())
-        raise ValueError(f"the ranks differ in how they send: {parts}; set the same on all")
+    if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
+        raise ValueError(f"{different}; set the same on all")
     if transport not in TRANSPORTS:
         raise ValueError(f"{TRANSPORT}={_on_one_line(transport)}: must be one of {', '.join(TRANSPORTS)}")
     if not slot_bytes_of(slot_text):
