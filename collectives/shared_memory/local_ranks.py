@@ -73,7 +73,7 @@ class LocalRanks:
         self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
     ) -> None:
         self.rank = rank
-        self.window = 0
+        self.window = self._stamp = 0
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
@@ -111,6 +111,7 @@ class LocalRanks:
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
         self.window += 1
+        self._stamp = self.window % _WINDOWS << TOKEN_BITS  # of its records, but for the token
         self._filled = slot_offset(self._segments[self.rank], self.window)
         reused = self.window - SLOTS
         for words in self._others:
@@ -143,7 +144,7 @@ class LocalRanks:
         """
         words, place = self._own_words, record_place(self.window, index)
         words[place] = location
-        words[place + 1] = self._stamp(token)
+        words[place + 1] = self._stamp | token
         if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
@@ -154,7 +155,7 @@ class LocalRanks:
         the group's timeout.
         """
         words, place = self._words[peer], record_place(self.window, index)
-        stamp = self._stamp(token)
+        stamp = self._stamp | token
         for _ in self._polls:
             if words[place + 1] == stamp:
                 return words[place]
@@ -173,9 +174,6 @@ class LocalRanks:
         self._is_closed = True
         for connection in self._sockets.values():
             connection.close()
-
-    def _stamp(self, token: int) -> int:
-        return self.window % _WINDOWS << TOKEN_BITS | token
 
     def _wait_for_finished(self, window: int) -> None:
         def late() -> list[int]:
