@@ -16,7 +16,7 @@ from collectives import CollectiveError, Executor
 from ringsim import Collective
 from ringsim.registry import build
 from tests.collectives.runtime.test_faults import Fuse, assert_told, log_all_reduces, struck
-from tests.collectives.shared_groups import local_ranks
+from tests.collectives.shared_groups import PAIRS, local_ranks, on_hosts
 from tests.fuzz.ranks import Leaving, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
@@ -47,17 +47,26 @@ def killed(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) 
     return struck(shared_world(), victim, fuse, algorithm, length, async_op), time.monotonic()
 
 
-def strike(seed: int) -> None:
+def killed_among_hosts(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> tuple[Any, float]:
+    """The same with two ranks on a host."""
+    group = dist.group.WORLD
+    assert group is not None
+    collectives.use_transport("auto", group)
+    with on_hosts(group.rank(), PAIRS):
+        return struck(group, victim, fuse, algorithm, length, async_op), time.monotonic()
+
+
+def strike(seed: int, task: Callable[..., Any] = killed, num_ranks: int = 0, timeout_s: float = TIMEOUT_S) -> None:
     """Kill a random rank of a few at a random one of its transfers."""
     draw = random.Random(seed)
-    num_ranks = draw.randint(2, 4)
+    num_ranks = num_ranks or draw.randint(2, 4)
     algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
     survivors = [rank for rank in range(num_ranks) if rank != victim]
-    with Ranks(num_ranks, TIMEOUT_S) as ranks:
+    with Ranks(num_ranks, timeout_s) as ranks:
         began_s = time.monotonic()
-        ranks.start(killed, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
+        ranks.start(task, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
         reports = answers_of(ranks, survivors)
         assert ranks.codes(0)[victim] in (None, -signal.SIGKILL)
     for rank, (report, told_s) in reports.items():
@@ -76,6 +85,12 @@ def test_killed_at_any_transfer(seed: int) -> None:
 def test_killed_at_any_transfer_100_times(seed: int) -> None:
     """The same, more often."""
     strike(seed)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_among_several_hosts(seed: int) -> None:
+    """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
+    strike(seed, killed_among_hosts, num_ranks=4, timeout_s=5.0)
 
 
 def broadcast_for_ever(victim: int) -> str:
