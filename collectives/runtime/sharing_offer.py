@@ -105,6 +105,6 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
             work.wait()
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[0]
-        message = f"rank {rank}: before step 0: learning how to send to rank {peer} failed: {cause}"
+        message = f"rank {rank}: before step 0: learning about shared memory from rank {peer} failed: {cause}"
         raise CollectiveError(message, peer=peer) from error
     return [bytes(row).decode().rstrip() for row in texts.tolist()]
