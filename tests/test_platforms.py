@@ -1,7 +1,7 @@
 """What other systems lack is missed nowhere: the programs run with it taken away.
 
-macOS has no sched_getaffinity and no SCHED_BATCH. Windows has no SIGHUP, SIGKILL, SIGUSR1, signal masks, flock and
-fork, and cannot open a directory.
+macOS has no sched_getaffinity, no SCHED_BATCH, no files in memory and no seals. Windows has no SIGHUP, SIGKILL,
+SIGUSR1, signal masks, flock and fork, and cannot open a directory.
 """
 
 import os
@@ -26,6 +26,10 @@ def take(module, *names):
         if hasattr(module, name):
             delattr(module, name)
 take(os, "sched_getaffinity", "sched_getscheduler", "sched_setscheduler", "SCHED_BATCH", "SCHED_OTHER")
+take(os, "memfd_create", "MFD_CLOEXEC", "MFD_ALLOW_SEALING", "posix_fallocate")
+if SYSTEM == "macOS":
+    import fcntl
+    take(fcntl, "F_ADD_SEALS", "F_SEAL_SHRINK", "F_SEAL_GROW")
 if SYSTEM == "Windows":
     take(os, "register_at_fork", "fork", "O_DIRECTORY", "O_CLOEXEC", "pwrite", "sysconf", "set_blocking", "getloadavg")
     take(signal, "SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "pthread_sigmask")

@@ -49,7 +49,8 @@ def execute(
     """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
     tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank.
-    reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces.
+    reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
+    arrived it must leave as it is: that may be memory from which other ranks read, too.
     group: the default process group if None.
     log: gets an `Event` for every send and every receive.
 
@@ -172,7 +173,8 @@ class Executor:
 
         tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. On CUDA the run
         belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
-        reduce: called with a chunk and what arrived for it; must change the chunk in place.
+        reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave what arrived as
+        it is.
         reduce_into: called with an output, a chunk and what arrived for it; puts into the output what `reduce` makes of
         the chunk, which stays as it is. It saves a copy where that is needed.
         source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those

@@ -158,7 +158,7 @@ class FailureRecords:
             time.sleep(POLL_S)
 
 
-def disagreement(calls: Sequence[tuple[int, str]]) -> str:
+def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
     """Which ranks were doing what, if not all did the same. calls: of each rank, what it was doing, in words."""
     ranks: dict[str, list[int]] = {}
     for rank, call in calls:
@@ -166,7 +166,7 @@ def disagreement(calls: Sequence[tuple[int, str]]) -> str:
     if len(ranks) < 2:
         return ""
     parts = [f"{'rank' if len(same) == 1 else 'ranks'} {_list(same)}: {call}" for call, same in ranks.items()]
-    return f"the ranks do not agree on what to do: {'; '.join(parts)}"
+    return f"the ranks do not agree on {about}: {'; '.join(parts)}"
 
 
 def _list(ranks: Sequence[int]) -> str:

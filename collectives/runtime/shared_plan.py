@@ -82,4 +82,6 @@ def _most_sent_and_published(schedule: Schedule, on_one_host: bool) -> tuple[int
                 published[src].add((chunk, version))
             if on_one_host and not reduce:
                 copied.add((dst, chunk, index))
+            else:  # of several that write a chunk in one step the last one counts
+                copied.discard((dst, chunk, index))
     return max(sent.values(), default=0), max(map(len, published), default=0)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import torch
 
 from collectives.runtime.errors import CollectiveError
+from collectives.runtime.flight_record import flight_record_of
 from collectives.runtime.schedule_run import PostedReceive, ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan
 from collectives.runtime.work import Work
-from collectives.shared_memory import LocalRanks
+from collectives.shared_memory import LateRankError, LocalRanks
 
 _AWAITED = PostedReceive(torch.empty(0))  # what is not posted anywhere
 _LEFT = Work.over([])  # what is published needs no further waiting
@@ -51,7 +52,10 @@ class SharedScheduleRun(ScheduleRun):
         try:
             self.local.open_window()
         except RuntimeError as error:
-            raise CollectiveError(f"rank {self.group.rank()}: {self.part.schedule}: {error}") from error
+            record = flight_record_of(self.part.program, (), self.part.peers)
+            peer = error.peer if isinstance(error, LateRankError) else None
+            before = f"rank {self.group.rank()}: {self.part.schedule}: before step 0: "
+            raise CollectiveError(f"{before}{error} ({record})", record, peer) from error
 
     def _post_recv(self, index: int) -> None:
         if self.plan.records[index] < 0:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from weakref import finalize
 
@@ -18,18 +19,19 @@ import torch.distributed as dist
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.shared_plan import window_bytes
 from collectives.runtime.sharing_offer import (
-    MAX_SETTINGS,
     SLOT,
     TRANSPORT,
     TRANSPORTS,
     Offer,
     check_settings,
     exchange,
+    settings_of,
+    slot_bytes_of,
     this_host,
     why_not,
 )
 from collectives.runtime.transport import CPU
-from collectives.shared_memory import LocalRanks, Meeting
+from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.schedule import Schedule
 
 _LOG = logging.getLogger("collectives")
@@ -66,13 +68,14 @@ class Sharing:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.transport = os.environ.get(TRANSPORT, DEFAULT_TRANSPORT)
-        self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
+        self._is_alone = group.size() == 1
+        self._shared: SharedBy | None = NOT_SHARED if self._is_alone else None
 
     def use(self, transport: str) -> None:
         """See `use_transport`."""
         if transport not in TRANSPORTS:
             raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
-        if self._shared not in (None, NOT_SHARED):
+        if self._shared is not None and not self._is_alone:
             raise ValueError(f"transport {transport!r}: the group has one already; say it before the first collective")
         self.transport = transport
 
@@ -112,28 +115,45 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
 
 def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     slot_text = os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES))
-    reason, meeting = why_not(transport, slot_text), None
-    if not reason:
-        try:
-            meeting = Meeting(group.rank(), int(slot_text))
-        except OSError as error:
-            reason = f"there is no memory to share: {error}"
-    settings = f"transport {transport}, {SLOT} {slot_text}"[:MAX_SETTINGS]
-    own = Offer(this_host(), meeting.name if meeting else "", settings)
-    offers = [Offer(**json.loads(text)) for text in exchange(group, json.dumps(asdict(own)))]
+    meeting, reason = _new_meeting(group, transport, slot_text)
+    own = Offer(this_host(), meeting.name if meeting else "", settings_of(transport, slot_text))
     local = None
-    if meeting is not None:
-        with meeting:
-            try:
-                local = _met(meeting, group, own, offers)
-            except OSError as error:
-                reason = str(error)
-    check_settings(offers, transport, slot_text)
-    can_share = any(offer.name for offer in offers)
-    shared = _agreed(group, own, local, reason, int(slot_text)) if can_share else NOT_SHARED
+    with meeting or nullcontext():
+        offers = [Offer(**json.loads(text)) for text in exchange(group, json.dumps(asdict(own)))]
+        check_settings(offers, transport, slot_text)
+        try:
+            local = _met(meeting, group, own, offers) if meeting else None
+        except OSError as error:
+            reason = str(error)
+    shared = NOT_SHARED
+    if any(offer.name for offer in offers):
+        shared, reason = _agreed(group, own, local, reason, slot_bytes_of(slot_text))
     if transport == "shm" and not shared.on_one_host:
-        raise ValueError(f"transport 'shm': not all ranks share memory{reason and f' ({reason})'}; use 'auto'")
+        if shared.local is not None:
+            shared.local.close()
+        raise ValueError(
+            f"transport 'shm': not all ranks share memory ({reason or 'they run on several hosts'}); use 'auto'"
+        )
+    if transport == "auto" and reason:
+        _LOG.debug("rank %d sends everything by torch.distributed: %s", group.rank(), reason)
     return shared
+
+
+def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tuple[Meeting | None, str]:
+    """That to which this rank invites the others; or None, and why not."""
+    reason = why_not(transport, slot_text)
+    if reason:
+        return None, reason
+    try:
+        # So that whoever waits in vain comes to `_agreed` while the others still wait there.
+        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, _timeout_s(group) / 2)), ""
+    except OSError as error:
+        return None, f"there is no memory to share: {error}"
+
+
+def _timeout_s(group: dist.ProcessGroup) -> float:
+    seconds: float = group._get_backend(CPU).options._timeout.total_seconds()
+    return seconds
 
 
 def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequence[Offer]) -> LocalRanks | None:
@@ -145,19 +165,22 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
     if not names:
         return None
     segments, sockets = meeting.meet(names)
-    timeout_s = group._get_backend(CPU).options._timeout.total_seconds()
-    return LocalRanks(group.rank(), segments, sockets, timeout_s)
+    return LocalRanks(group.rank(), segments, sockets, _timeout_s(group))
 
 
-def _agreed(group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int) -> SharedBy:
-    """All of a host share, or none: who could not reach one other rank does not know whether the others could."""
+def _agreed(
+    group: dist.ProcessGroup, own: Offer, local: LocalRanks | None, reason: str, slot_bytes: int
+) -> tuple[SharedBy, str]:
+    """All of a host share, or none: who could not reach one other rank does not know whether the others could.
+
+    Returns who shares, and why this rank does not if one of its host cannot.
+    """
     answers = exchange(group, json.dumps({"host": own.host, "shares": local is not None, "failed": bool(reason)}))
     ranks = [json.loads(answer) for answer in answers]
-    failed = {rank["host"] for rank in ranks if rank["failed"]}
-    if local is not None and own.host in failed:
-        local.close()
-        local, reason = None, "a rank of this host cannot share memory"
-    if reason:
-        _LOG.debug("rank %d sends everything by torch.distributed: %s", group.rank(), reason)
+    failed = {answer["host"]: rank for rank, answer in enumerate(ranks) if answer["failed"]}
+    if own.host in failed:
+        if local is not None:
+            local.close()
+        local, reason = None, reason or f"rank {failed[own.host]} of this host cannot"
     sharing = Counter(rank["host"] for rank in ranks if rank["shares"] and rank["host"] not in failed)
-    return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values())
+    return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values()), reason

@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError
+from collectives.runtime.failure_records import disagreement
 from collectives.runtime.tags import Tag
+from collectives.runtime.transport import CPU
 
 TRANSPORT, SLOT = "COLLECTIVES_TRANSPORT", "COLLECTIVES_SHM_SLOT_BYTES"  # in the environment
 TRANSPORTS = ("auto", "gloo", "shm")
-MIN_SLOT_BYTES = 4096
+MIN_SLOT_BYTES, MAX_SLOT_BYTES = 4096, 2**30  # all ranks of a host take twice as much at once
 MAX_SETTINGS = 120  # characters that ranks are told of each other's settings
 _TEXT_BYTES = 512
 
@@ -33,11 +35,30 @@ class Offer:
     settings: str
 
 
+def slot_bytes_of(slot_text: str) -> int:
+    """The number in the environment; 0 if it is none, or one that cannot be."""
+    if not (slot_text.isascii() and slot_text.isdecimal() and len(slot_text) <= len(str(MAX_SLOT_BYTES))):
+        return 0
+    slot_bytes = int(slot_text)
+    return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
+
+
+def settings_of(transport: str, slot_text: str) -> str:
+    """What must be the same on all ranks, on one line."""
+    return _on_one_line(f"transport {transport}, {SLOT} {slot_text}")
+
+
+def _on_one_line(text: str) -> str:
+    """Of what a user gave us as much as fits a message, in JSON, too."""
+    plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
+    return plain if len(plain) <= MAX_SETTINGS else f"{plain[: MAX_SETTINGS - 3]}..."
+
+
 def why_not(transport: str, slot_text: str) -> str:
     """Why this process shall not, or cannot, share memory; empty if it can."""
     if transport not in ("auto", "shm"):
         return f"the transport is {transport}"
-    if not (slot_text.isdecimal() and int(slot_text) >= MIN_SLOT_BYTES):
+    if not slot_bytes_of(slot_text):
         return f"{SLOT} is {slot_text}"
     if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
         return "only Linux has memfd_create"
@@ -51,39 +72,39 @@ def this_host() -> str:
     """The same for processes that can reach each other's sockets; empty where that cannot be found out."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/net')} {os.getuid()}"
+        return f"{boot} {os.readlink('/proc/self/ns/net')} {os.geteuid()}"
     except OSError:
         return ""
 
 
 def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> None:
     """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
-    ranks: dict[str, list[int]] = {}
-    for rank, offer in enumerate(offers):
-        ranks.setdefault(offer.settings, []).append(rank)
-    if len(ranks) > 1:
-        parts = "; ".join(f"ranks {', '.join(map(str, same))}: {settings}" for settings, same in ranks.items())
-        raise ValueError(f"the ranks differ in how they send: {parts}; set the same on all")
+    if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
+        raise ValueError(f"{different}; set the same on all")
     if transport not in TRANSPORTS:
-        raise ValueError(f"{TRANSPORT}={transport}: must be one of {', '.join(TRANSPORTS)}")
-    if not (slot_text.isdecimal() and int(slot_text) >= MIN_SLOT_BYTES):
-        raise ValueError(f"{SLOT}={slot_text}: must be a number of bytes, at least {MIN_SLOT_BYTES}")
+        raise ValueError(f"{TRANSPORT}={_on_one_line(transport)}: must be one of {', '.join(TRANSPORTS)}")
+    if not slot_bytes_of(slot_text):
+        raise ValueError(
+            f"{SLOT}={_on_one_line(slot_text)}: must be a number of bytes from {MIN_SLOT_BYTES} to {MAX_SLOT_BYTES}"
+        )
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
     """The text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing."""
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
-    texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8)
+    texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
     texts[rank] = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES)), dtype=torch.uint8)
     peer = rank
     try:
-        received = {peer: group.recv([texts[peer]], peer, Tag.SHARED_MEMORY) for peer in peers}
-        sent = {peer: group.send([texts[rank]], peer, Tag.SHARED_MEMORY) for peer in peers}
-        for works in (received, sent):
-            for peer, work in works.items():  # noqa: B007  the one that fails
-                work.wait()
+        works = []
+        for peer in peers:
+            works.append((peer, group.recv([texts[peer]], peer, Tag.SHARED_MEMORY)))
+        for peer in peers:
+            works.append((peer, group.send([texts[rank]], peer, Tag.SHARED_MEMORY)))
+        for peer, work in works:  # noqa: B007
+            work.wait()
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[0]
-        message = f"rank {rank}: asking rank {peer} whether it shares memory failed: {cause}"
+        message = f"rank {rank}: before step 0: learning about shared memory from rank {peer} failed: {cause}"
         raise CollectiveError(message, peer=peer) from error
     return [bytes(row).decode().rstrip() for row in texts.tolist()]

@@ -9,7 +9,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -29,6 +29,7 @@ from collectives.shared_memory.segment import (
 )
 
 TOKEN_BITS = 31
+_WINDOWS = 2**32  # how many windows a stamp tells apart; a program that runs for days comes to more
 POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
 YIELD_S = 0.0002  # how long a rank that waits then lets others have its core, before it sleeps
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
@@ -43,8 +44,21 @@ def _close_all() -> None:
         local.close()
 
 
-# A process that is forked, such as one that loads data, must not keep the connections of a rank that has died open.
-os.register_at_fork(after_in_child=_close_all)
+if hasattr(os, "register_at_fork"):
+    # A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
+    os.register_at_fork(after_in_child=_close_all)
+
+
+class LateRankError(RuntimeError):
+    """A rank has not read what another one has published.
+
+    peer: that rank, or the first of several.
+    """
+
+    def __init__(self, cause: str, late: Sequence[int]) -> None:
+        names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
+        super().__init__(f"{cause}: {names} yet to read what was sent before")
+        self.peer = late[0]
 
 
 class LocalRanks:
@@ -59,13 +73,14 @@ class LocalRanks:
         self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
     ) -> None:
         self.rank = rank
-        self.window = 0
+        self.window = self._stamp = 0
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
         self._others = [words for peer, words in self._words.items() if peer != rank]
         self._timeout_s = timeout_s
         self._gone: set[int] = set()
+        self._is_closed = False
         self._filled = 0
         # A rank that polls keeps others from the core that they may need to publish what it polls for.
         self._polls = range(POLLS if len(segments) <= len(os.sched_getaffinity(0)) else 1)
@@ -88,8 +103,15 @@ class LocalRanks:
         return self._segments[self.rank].slot_bytes
 
     def open_window(self) -> None:
-        """Begin the next window, once no rank reads any more what this one has published in its slot."""
+        """Begin the next window, once no rank reads any more what this one has published in its slot.
+
+        Raises LateRankError if a rank that has yet to read there has ended or failed, or is later than the group's
+        timeout, and RuntimeError if this rank itself has failed before.
+        """
+        if self._is_closed:
+            raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
         self.window += 1
+        self._stamp = self.window % _WINDOWS << TOKEN_BITS  # of its records, but for the token
         self._filled = slot_offset(self._segments[self.rank], self.window)
         reused = self.window - SLOTS
         for words in self._others:
@@ -122,7 +144,7 @@ class LocalRanks:
         """
         words, place = self._own_words, record_place(self.window, index)
         words[place] = location
-        words[place + 1] = self.window << TOKEN_BITS | token
+        words[place + 1] = self._stamp | token
         if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
@@ -133,14 +155,14 @@ class LocalRanks:
         the group's timeout.
         """
         words, place = self._words[peer], record_place(self.window, index)
-        stamp = self.window << TOKEN_BITS | token
+        stamp = self._stamp | token
         for _ in self._polls:
             if words[place + 1] == stamp:
                 return words[place]
 
         def is_published() -> bool:
             found = words[place + 1]
-            if found >> TOKEN_BITS == self.window and found != stamp:
+            if found >> TOKEN_BITS == stamp >> TOKEN_BITS and found != stamp:
                 raise RuntimeError(f"rank {peer} is in another collective than this rank")
             return found == stamp
 
@@ -149,18 +171,23 @@ class LocalRanks:
 
     def close(self) -> None:
         """Close the connections: ranks that wait for this one are told so."""
+        self._is_closed = True
         for connection in self._sockets.values():
             connection.close()
 
     def _wait_for_finished(self, window: int) -> None:
         def late() -> list[int]:
-            # A rank that has ended reads nothing any more. Whoever waits for what it should have published finds out.
-            return [peer for peer in self._sockets if self._words[peer][FINISHED] < window and peer not in self._gone]
+            return [peer for peer in self._sockets if self._words[peer][FINISHED] < window]
+
+        def late_and_gone() -> list[int]:
+            return [peer for peer in late() if peer in self._gone]
 
         try:
-            self._wait(lambda: not late(), FOR_A_WINDOW, lambda: False)
+            # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
+            self._wait(lambda: not late(), FOR_A_WINDOW, lambda: bool(late_and_gone()))
         except RuntimeError as error:
-            raise RuntimeError(f"{error}: ranks {', '.join(map(str, late()))} have yet to read") from None
+            if ranks := late_and_gone() or late():
+                raise LateRankError(str(error), ranks) from None
 
     def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
         began = time.monotonic()

@@ -8,12 +8,13 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from collectives.shared_memory.segment import Segment, new_segment_file
 
-TIMEOUT_S = 20.0  # the ranks come here together: whoever is later than that has a reason that lasts
+MEETING_TIMEOUT_S = 20.0  # the ranks come here together: whoever is later than that has a reason that lasts
 _RANK = struct.Struct("<q")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linux
 
@@ -21,11 +22,12 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linu
 class Meeting:
     """One rank's side, from the making of its segment on. Raises OSError where that is not possible.
 
+    timeout_s: how long the others may take to come.
     name: of the socket on which this rank awaits the others.
     """
 
-    def __init__(self, rank: int, slot_bytes: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, slot_bytes: int, timeout_s: float = MEETING_TIMEOUT_S) -> None:
+        self._rank, self._timeout_s = rank, timeout_s
         self._open = ExitStack()
         with ExitStack() as opening:
             self._fd = new_segment_file(slot_bytes)
@@ -34,7 +36,6 @@ class Meeting:
             self.name = f"collectives-{secrets.token_hex(16)}"
             self._listener.bind(f"\0{self.name}")
             self._listener.listen(4096)
-            self._listener.settimeout(TIMEOUT_S)
             self._open = opening.pop_all()
 
     def __enter__(self) -> "Meeting":
@@ -50,52 +51,70 @@ class Meeting:
 
         Raises OSError if one cannot be reached, does not come, or belongs to another user.
         """
-        with ExitStack() as opening:
-            connections: dict[int, socket.socket] = {}
-            for peer in sorted(names):
-                if peer < self._rank:  # the one with the higher rank connects, which needs nobody's answer
-                    connections[peer] = opening.enter_context(self._connect(names[peer]))
-            for _ in range(sum(peer > self._rank for peer in names)):
-                connection = opening.enter_context(self._accepted())
-                connections[_RANK.unpack(_read(connection, _RANK.size))[0]] = connection
-            for connection in connections.values():
-                socket.send_fds(connection, [b"s"], [self._fd])
-            segments = {self._rank: Segment(self._fd)}
-            for peer, connection in connections.items():
-                segments[peer] = _received_segment(connection)
-            if set(connections) != set(names):
-                raise OSError(f"ranks {sorted(connections)} came, not {sorted(names)}")
-            opening.pop_all()
-            return segments, connections
+        connected: set[int] = set()
+        try:
+            with ExitStack() as opening:
+                connections = {peer: opening.enter_context(self._connect(names[peer])) for peer in self._lower(names)}
+                connected |= set(connections)
+                for _ in range(len(names) - len(connections)):
+                    connection = opening.enter_context(self._accepted())
+                    connections[_RANK.unpack(_read(connection, _RANK.size))[0]] = connection
+                if set(connections) != set(names):
+                    raise OSError(f"ranks {sorted(connections)} came, not {sorted(names)}")
+                segments = self._exchanged(connections)
+                opening.pop_all()
+                return segments, connections
+        except OSError:
+            self._open.close()
+            self._turn_away([names[peer] for peer in self._lower(names) if peer not in connected])
+            raise
+
+    def _lower(self, names: Mapping[int, str]) -> list[int]:
+        """Those to which this rank connects, which needs nobody's answer; the others connect to this one."""
+        return sorted(peer for peer in names if peer < self._rank)
 
     def _connect(self, name: str) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(TIMEOUT_S)
+        with ExitStack() as opening:
+            connection = opening.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(self._timeout_s)
             connection.connect(f"\0{name}")
-            _check_user(connection)
+            if _user_of(connection) != os.geteuid():
+                raise PermissionError("the process at the other end belongs to another user")
             connection.sendall(_RANK.pack(self._rank))
-        except OSError:
-            connection.close()
-            raise
+            opening.pop_all()
         return connection
 
     def _accepted(self) -> socket.socket:
-        connection, _ = self._listener.accept()
-        connection.settimeout(TIMEOUT_S)
-        try:
-            _check_user(connection)
-        except OSError:
+        """The connection of the next process of this user; others can connect, too, and get nothing."""
+        end_s = time.monotonic() + self._timeout_s
+        while True:
+            self._listener.settimeout(max(end_s - time.monotonic(), 0.001))
+            connection, _ = self._listener.accept()
+            if _user_of(connection) == os.geteuid():
+                connection.settimeout(self._timeout_s)
+                return connection
             connection.close()
-            raise
-        return connection
+
+    def _exchanged(self, connections: Mapping[int, socket.socket]) -> dict[int, Segment]:
+        for connection in connections.values():
+            socket.send_fds(connection, [b"s"], [self._fd])
+        segments = {self._rank: Segment(self._fd)}
+        for peer, connection in connections.items():
+            segments[peer] = _received_segment(connection)
+        return segments
+
+    def _turn_away(self, names: list[str]) -> None:
+        """Connect to those who wait for this rank, and leave: they need not wait any longer."""
+        for name in names:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(self._timeout_s)
+                connection.connect(f"\0{name}")
 
 
-def _check_user(connection: socket.socket) -> None:
+def _user_of(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(credentials)
-    if user != os.getuid():
-        raise PermissionError(f"the process at the other end belongs to user {user}, not {os.getuid()}")
+    user: int = _CREDENTIALS.unpack(credentials)[1]
+    return user
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -106,9 +125,11 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _received_segment(connection: socket.socket) -> Segment:
-    data, fds, *_ = socket.recv_fds(connection, 1, 1)
-    if not data or not fds:
+    data, fds, *_ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not data:
         raise ConnectionError("the other end has closed the connection")
+    if not fds:
+        raise OSError("no file descriptor came: the limit on open files is reached")
     try:
         return Segment(fds[0])
     finally:

@@ -10,11 +10,14 @@ A run of a schedule, or of a part of it that fits a slot, is a *window*. A rank 
 when all ranks have finished the window before the last, so that nobody still reads what was there.
 """
 
-import fcntl
 import mmap
 import os
+from contextlib import suppress
 
 import torch
+
+with suppress(ImportError):  # Windows has none, and nobody asks for a segment there
+    import fcntl
 
 CACHE_LINE = 64
 SLOTS = 2
@@ -27,29 +30,40 @@ RECORDS = 2 * CACHE_LINE // 8
 AWAKE, FOR_A_WINDOW, FOR_RANK = 0, 1, 2
 
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a rank cannot take away what another one has mapped
 
 
 class Segment:
-    """The memory behind a file descriptor, which may be closed afterwards.
+    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped.
 
     words: (WORDS_BYTES / 8,) of 64-bit integers.
     slot_bytes: the length of a slot.
     """
 
     def __init__(self, fd: int) -> None:
-        self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
-        self.slot_bytes = (len(self._memory) - WORDS_BYTES) // SLOTS
-        self.words = memoryview(self._memory)[:WORDS_BYTES].cast("q")
-        self._views: dict[torch.dtype, torch.Tensor] = {}
+        self._bytes = _mapped(fd)
+        self.slot_bytes = (len(self._bytes) - WORDS_BYTES) // SLOTS
+        self.words = self._bytes.numpy().data[:WORDS_BYTES].cast("q")
+        self._views = {torch.uint8: self._bytes}
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): the elements from the byte `offset` on, which is a multiple of a cache line."""
         whole = self._views.get(dtype)
         if whole is None:
-            whole = self._views[dtype] = torch.frombuffer(self._memory, dtype=dtype)
+            with torch.inference_mode(False):
+                whole = self._views[dtype] = self._bytes.view(dtype)
         start = offset // dtype.itemsize
         return whole[start : start + length]
+
+
+def _mapped(fd: int) -> torch.Tensor:
+    """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
+    try:
+        with torch.inference_mode(False):  # else nobody could write there outside of that mode
+            # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
+            path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
+            return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
+    except RuntimeError as error:
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def new_segment_file(slot_bytes: int) -> int:
@@ -65,7 +79,8 @@ def new_segment_file(slot_bytes: int) -> int:
         os.ftruncate(fd, WORDS_BYTES + SLOTS * slot_bytes)
         # Now, so that there is an error here, rather than a signal when it is first written to.
         os.posix_fallocate(fd, WORDS_BYTES, SLOTS * slot_bytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        # A rank cannot take away what another one has mapped.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
         os.close(fd)
         raise

@@ -32,6 +32,32 @@ dist.all_reduce(held)
 sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {held.item():.0f}\\n")
 dist.destroy_process_group()
 """
+# Every algorithm over shared memory within a host, and over Gloo between them; a small slot makes several windows.
+SHARED = """
+import sys
+import torch, torch.distributed as dist
+import collectives
+from collectives.runtime import sharing, state_of
+from ringsim import Collective
+from ringsim.registry import ALGORITHMS
+dist.init_process_group("gloo")
+groups = {transport: dist.new_group() for transport in ("auto", "gloo")}
+for transport, group in groups.items():
+    collectives.use_transport(transport, group)
+differing = []
+for index, name in enumerate(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE):
+    for length in (1, 1031, 50_000 + index):
+        results = []
+        for group in groups.values():
+            generator = torch.Generator().manual_seed(1000 * index + dist.get_rank())
+            results.append(torch.randn(length, generator=generator))
+            collectives.all_reduce(results[-1], group=group, algorithm=name)
+        if not torch.equal(*results):
+            differing.append((name, length))
+local = state_of(groups["auto"]).part(sharing.Sharing).of(groups["auto"]).local
+sys.stdout.write(f"rank {dist.get_rank()}: {len(local)} share memory, {differing} differ\\n")
+dist.destroy_process_group()
+"""
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
 WAIT = """
 import os, pathlib, sys, time
@@ -144,6 +170,21 @@ def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path, capfd: pytest.C
     with Testbed(2, "1gbit") as bed:
         assert bed.run([str(tmp_path / "all_reduce.py")], ranks_per_host=2).exit_code == 0
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[] rank {rank}: 1111" for rank in range(4)]
+
+
+@needs_testbed
+@pytest.mark.slow
+def test_ranks_of_a_host_share_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those of several hosts do not; the sums are those of Gloo, to the bit."""
+    (tmp_path / "shared.py").write_text(SHARED)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("COLLECTIVES_SHM_SLOT_BYTES", "65536")
+    with Testbed(2, "1gbit") as bed:
+        assert bed.run([str(tmp_path / "shared.py")], ranks_per_host=2).exit_code == 0
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == [f"rank {rank}: 2 share memory, [] differ" for rank in range(4)]
 
 
 @needs_testbed

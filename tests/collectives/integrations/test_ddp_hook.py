@@ -83,9 +83,11 @@ def test_the_state_may_be_none(ring_ranks: RankPool) -> None:
 
 
 def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> int:
-    """How many bytes of gradients this rank hands to `send` in a training step."""
-    ring = group_on("ring", group.size())
-    module = wrapped(ring) if way == "backend" else wrapped(group, HookState(group, wire=wire))
+    """How many bytes of gradients this rank hands to `send` in a training step, in which all goes through Gloo."""
+    on_gloo = dist.new_group(backend="ring" if way == "backend" else "gloo")
+    collectives.use_transport("gloo", on_gloo)
+    module = wrapped(on_gloo) if way == "backend" else wrapped(on_gloo, HookState(on_gloo, wire=wire))
+    train(module, group.rank(), steps=2)  # what ranks, and DDP in its second step, send each other once is not counted
     sent = []
     send = vars(dist.ProcessGroup)["send"]  # as it lies there, to be put back
 

@@ -321,7 +321,7 @@ def test_who_never_calls_is_named_by_all_others(tmp_path: Path) -> None:
     with RankPool(4, tmp_path, peer_timeout_s=4.0) as pool:
         messages = pool.run(absent, num_ranks=4, timeout_s=20)
     for rank in (0, 2, 3):
-        assert f"rank {rank}: asking rank 1 whether it shares memory failed: " in messages[rank]
+        assert f"rank {rank}: before step 0: learning about shared memory from rank 1 failed: " in messages[rank]
 
 
 def unfinished(group: dist.ProcessGroup) -> str:

@@ -1,0 +1,268 @@
+"""Ranks that share memory and die, stall, fail or leave: the others are told at once, and who leaves harms nobody."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives import CollectiveError, Executor
+from ringsim import Collective
+from ringsim.registry import build
+from tests.collectives.runtime.test_faults import Fuse, assert_told, log_all_reduces, struck
+from tests.collectives.shared_groups import PAIRS, local_ranks, on_hosts
+from tests.fuzz.ranks import Leaving, Ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
+TIMEOUT_S = 60.0  # of a group in which nobody waits for it
+SOON_S = 20.0  # far from the group's timeout, also on a busy machine
+STARTS_S = 120.0
+
+
+def shared_world() -> dist.ProcessGroup:
+    """The group of all ranks, which share memory."""
+    group = dist.group.WORLD
+    assert group is not None
+    collectives.use_transport("shm", group)
+    return group
+
+
+def answers_of(ranks: Ranks, expected: list[int], limit_s: float = STARTS_S) -> dict[int, Any]:
+    """What the task returned on those ranks, all of which must answer."""
+    answers = ranks.answers(expected, limit_s)
+    assert sorted(answers) == expected, f"a rank hangs\n{ranks.remains()}"
+    for answer in answers.values():
+        assert answer.good, answer.value
+    return {rank: answer.value for rank, answer in answers.items()}
+
+
+def killed(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> tuple[Any, float]:
+    """What a rank reports when the victim dies at that event, and the time."""
+    return struck(shared_world(), victim, fuse, algorithm, length, async_op), time.monotonic()
+
+
+def killed_among_hosts(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> tuple[Any, float]:
+    """The same with two ranks on a host."""
+    group = dist.group.WORLD
+    assert group is not None
+    collectives.use_transport("auto", group)
+    with on_hosts(group.rank(), PAIRS):
+        return struck(group, victim, fuse, algorithm, length, async_op), time.monotonic()
+
+
+def strike(seed: int, task: Callable[..., Any] = killed, num_ranks: int = 0, timeout_s: float = TIMEOUT_S) -> None:
+    """Kill a random rank of a few at a random one of its transfers."""
+    draw = random.Random(seed)
+    num_ranks = num_ranks or draw.randint(2, 4)
+    algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
+    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
+    victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
+    survivors = [rank for rank in range(num_ranks) if rank != victim]
+    with Ranks(num_ranks, timeout_s) as ranks:
+        began_s = time.monotonic()
+        ranks.start(task, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
+        reports = answers_of(ranks, survivors)
+        assert ranks.codes(0)[victim] in (None, -signal.SIGKILL)
+    for rank, (report, told_s) in reports.items():
+        assert_told(schedule, rank, report, victim)
+        assert told_s - began_s < SOON_S
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_at_any_transfer(seed: int) -> None:
+    """Every survivor is told at once, and says where it was and how far it had got, and who was the first."""
+    strike(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5, 105))
+def test_killed_at_any_transfer_100_times(seed: int) -> None:
+    """The same, more often."""
+    strike(seed)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_among_several_hosts(seed: int) -> None:
+    """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
+    strike(seed, killed_among_hosts, num_ranks=4, timeout_s=5.0)
+
+
+def broadcast_for_ever(victim: int) -> str:
+    """Rank 0 waits for nobody."""
+    group = shared_world()
+    for turn in range(1000):
+        if (group.rank(), turn) == (victim, 7):
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            collectives.broadcast(torch.ones(100), 0, group=group, algorithm="direct")
+        except CollectiveError as error:
+            return f"{error.peer}: {error}"
+    return "nothing was raised"
+
+
+def test_the_root_of_a_broadcast_is_told() -> None:
+    """It receives nothing, but it finds out when its slot is not read any more."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        ranks.start(broadcast_for_ever, 2)
+        reports = answers_of(ranks, [0, 1])
+    assert reports[0].startswith(
+        "2: rank 0: broadcast direct over 3 ranks: before step 0: the connection is closed: rank 2 has yet to read"
+        " what was sent before (0 of 2 sends left, 0 of 0 receives applied)"
+    )
+    for report in reports.values():
+        assert report.endswith("; the first rank to stop responding was rank 2")
+
+
+def stalled(victim: int) -> tuple[str, float]:
+    """What a rank says when the victim stops, and how long the last call took."""
+    group = shared_world()
+    for turn in range(100):
+        if (group.rank(), turn) == (victim, 3):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        began_s = time.monotonic()
+        try:
+            collectives.all_reduce(torch.ones(1000), group=group)
+        except CollectiveError as error:
+            return str(error), time.monotonic() - began_s
+    return "nothing was raised", 0.0
+
+
+def test_one_that_stalls() -> None:
+    """The others raise after the group's timeout, and name it."""
+    with Ranks(3, timeout_s=4.0) as ranks:
+        ranks.start(stalled, 1)
+        reports = answers_of(ranks, [0, 2])
+    for message, took_s in reports.values():
+        assert ": step " in message
+        assert message.endswith("; the first rank to stop responding was rank 1")
+        assert took_s > 3.9
+    assert any("timed out after 4 s" in message for message, _ in reports.values())
+
+
+def failing(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """A user's `reduce`, with a fault."""
+    raise ZeroDivisionError(f"{len(chunk)} elements and {len(arrived)}")
+
+
+def failed_by_itself(victim: int) -> list[str]:
+    """What two runs of an executor say, in the first of which a rank's `reduce` raises."""
+    group = shared_world()
+    executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
+    executor.run(torch.ones(12))
+    errors = []
+    for reduce in (failing if group.rank() == victim else torch.Tensor.add_, torch.Tensor.add_):
+        try:
+            executor.run(torch.ones(12), reduce=reduce)
+        except (CollectiveError, ZeroDivisionError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    return errors
+
+
+def test_a_reduce_that_raises() -> None:
+    """The rank raises what its `reduce` did, the others that its connection is closed; no group is used on."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        began_s = time.monotonic()
+        ranks.start(failed_by_itself, 1)
+        reports = answers_of(ranks, [0, 1, 2])
+        assert time.monotonic() - began_s < SOON_S
+    assert reports[1][0] == "ZeroDivisionError: 4 elements and 4"
+    for rank in (0, 2):
+        assert f"CollectiveError: rank {rank}: all_reduce ring over 3 ranks: step " in reports[rank][0]
+        assert "failed: the connection is closed" in reports[rank][0]
+    for errors in reports.values():
+        assert errors[1].startswith("CollectiveError: ")
+        assert "an earlier failure has closed the connections to the other ranks of this host" in errors[1]
+
+
+def a_few_and_gone(calls: int, length: int, algorithm: str, how: str) -> Leaving:
+    """Some collectives, after which the rank leaves at once."""
+    group = shared_world()
+    right = True
+    for turn in range(calls):
+        tensor = torch.full((length,), float(turn))
+        collectives.all_reduce(tensor, group=group, algorithm=algorithm)
+        right &= bool((tensor == turn * group.size()).all())
+    assert len(local_ranks(group)) == group.size()
+    return Leaving(right, how)
+
+
+@pytest.mark.parametrize(("times", "how"), [(4, "os._exit"), (1, "return"), (1, "destroy")])
+def test_who_leaves_after_the_last_collective_harms_nobody(times: int, how: str) -> None:
+    """Whoever is last."""
+    for turn in range(times):
+        with Ranks(4, TIMEOUT_S) as ranks:
+            algorithm = ("ring", "binomial_tree", "direct")[turn % 3]
+            ranks.start(a_few_and_gone, 1 + turn % 3, (3, 3_000_000)[turn % 2], algorithm, how)
+            assert answers_of(ranks, [0, 1, 2, 3]) == dict.fromkeys(range(4), True)
+            assert ranks.codes() == [0] * 4
+
+
+@pytest.mark.slow
+def test_who_leaves_harms_nobody_many_times() -> None:
+    """The same, more often."""
+    test_who_leaves_after_the_last_collective_harms_nobody(200, "os._exit")
+
+
+def with_a_child(victim: int) -> tuple[str, float]:
+    """The victim has a child that outlives it."""
+    group = shared_world()
+    collectives.all_reduce(torch.ones(3), group=group)
+    if group.rank() == victim:
+        if os.fork() == 0:
+            time.sleep(SOON_S)
+            os._exit(0)
+        log_all_reduces(Fuse(5))
+    try:
+        while True:
+            collectives.all_reduce(torch.ones(3), group=group)
+    except CollectiveError as error:
+        return str(error), time.monotonic()
+
+
+def test_a_child_of_the_dead() -> None:
+    """Keeps none of its connections."""
+    with Ranks(2, TIMEOUT_S) as ranks:
+        began_s = time.monotonic()
+        ranks.start(with_a_child, 1)
+        message, told_s = answers_of(ranks, [0])[0]
+    assert told_s - began_s < SOON_S
+    assert message.endswith("; the first rank to stop responding was rank 1")
+
+
+def interrupted(call: Callable[[], object]) -> str:
+    """What a call raises."""
+    try:
+        call()
+    except (KeyboardInterrupt, CollectiveError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def interrupted_rank() -> str:
+    """Ctrl-C on rank 0 as it waits for rank 1, which comes later."""
+    group = shared_world()
+    collectives.all_reduce(torch.ones(3), group=group)
+    if group.rank() == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.alarm(1)
+    else:
+        time.sleep(2)  # not to wait for a result, but to be late
+    return interrupted(lambda: collectives.all_reduce(torch.ones(3), group=group))
+
+
+def test_an_interrupt_is_told_to_the_others() -> None:
+    """At once, and which rank it was."""
+    with Ranks(2, TIMEOUT_S) as ranks:
+        began_s = time.monotonic()
+        ranks.start(interrupted_rank)
+        reports = answers_of(ranks, [0, 1])
+        assert time.monotonic() - began_s < SOON_S
+    assert reports[0].startswith("KeyboardInterrupt")
+    assert reports[1].startswith("CollectiveError: rank 1: ")
+    assert "rank 0: KeyboardInterrupt" in reports[1]

@@ -1,0 +1,101 @@
+"""What sharing memory leaves behind, which is nothing: neither files, nor threads, nor memory."""
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from tests.collectives.shared_groups import PAIRS, local_ranks, sharing_group
+from tests.ranks import RankPool
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
+
+
+class Holdings(NamedTuple):
+    """What a process has open, runs, and has mapped, of what there is to lose."""
+
+    files: int
+    threads: int
+    maps: int
+
+    @classmethod
+    def now(cls) -> "Holdings":
+        """Those of this process."""
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
+        return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
+
+
+def shared_memory_files() -> set[str]:
+    """Files in memory that have names."""
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def called_often(_: dist.ProcessGroup, calls: int) -> tuple[Holdings, Holdings]:
+    """What this rank holds after a few calls, and after many."""
+    group = sharing_group(3, "auto")
+    early = Holdings.now()
+    if group is None:
+        return early, early
+    tensors = [torch.ones(length) for length in (1, 100, 5000)]
+    for turn in range(calls):
+        if turn == 20:
+            early = Holdings.now()
+        algorithm = ("ring", "direct")[turn % 2]
+        work = collectives.all_reduce(tensors[turn % 3], group=group, algorithm=algorithm, async_op=turn % 5 == 0)
+        if work is not None:
+            work.wait()
+        tensors[turn % 3].fill_(1)
+    assert early.maps >= 3
+    return early, Holdings.now()
+
+
+def judge(holdings: list[tuple[Holdings, Holdings]]) -> None:
+    """Nothing grows."""
+    for early, late in holdings:
+        assert late == early
+
+
+def test_calls_leave_nothing(ranks: RankPool) -> None:
+    """A few hundred of them."""
+    judge(ranks.run(called_often, 300))
+
+
+@pytest.mark.slow
+def test_many_calls_leave_nothing(ranks: RankPool) -> None:
+    """The same, for longer."""
+    judge(ranks.run(called_often, 10_000, timeout_s=280))
+
+
+def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]) -> tuple[Holdings, Holdings]:
+    """What this rank holds after a few groups, and after many."""
+    for turn in range(groups + 3):
+        if turn == 3:
+            early = Holdings.now()
+        group = sharing_group(4, "auto", hosts, 4096)
+        if group is not None:
+            local_ranks(group)
+            collectives.all_reduce(torch.ones(5000), group=group)
+            dist.destroy_process_group(group)
+            del group
+    return early, Holdings.now()
+
+
+@pytest.mark.parametrize("hosts", [(0,) * 5, PAIRS], ids=["one host", "several hosts"])
+def test_groups_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
+    """A few of them."""
+    before = shared_memory_files()
+    judge(ranks.run(made_and_destroyed, 5, hosts))
+    assert shared_memory_files() <= before
+
+
+@pytest.mark.slow
+def test_many_groups_leave_nothing(ranks: RankPool) -> None:
+    """The same, with more of them."""
+    judge(ranks.run(made_and_destroyed, 100, (0,) * 5, timeout_s=280))
