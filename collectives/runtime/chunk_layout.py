@@ -1,4 +1,4 @@
-"""`ChunkLayout`: how an executor cuts a tensor into chunks, and chunks into windows; and the tags of their messages."""
+"""`ChunkLayout`: how an executor cuts a tensor into chunks, and chunks into portions; and tags of their messages."""
 
 import zlib
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from collectives.shared_memory import TOKEN_BITS
 from ringsim.schedule import Schedule
 
 
-class Window(NamedTuple):
+class Portion(NamedTuple):
     """A part of every chunk, for which the whole schedule is executed before that of the next.
 
     cuts: which elements of each chunk belong to it; None if all do.
@@ -26,13 +26,13 @@ class ChunkLayout(NamedTuple):
     """How a tensor is cut.
 
     lengths: elements of each chunk.
-    windows: one, unless the chunks have to fit the slots of shared memory.
+    portions: one, unless the chunks have to fit the slots of shared memory.
     staging_length: elements that a staging buffer must have for what is not eager; 0 if all is.
     token: a number that stands for the schedule and the tensor, less than 2**TOKEN_BITS.
     """
 
     lengths: list[int]
-    windows: list[Window]
+    portions: list[Portion]
     staging_length: int
     token: int
 
@@ -43,14 +43,14 @@ class LayoutKey(NamedTuple):
     bytes_each: of an element as it travels.
     eager: whether receives may stay posted between calls, as only Gloo lets them.
     number: of the call's fingerprint.
-    window_bytes: that a window may have of each chunk; None for no limit.
+    portion_bytes: that a portion may have of each chunk; None for no limit.
     """
 
     num_elements: int
     bytes_each: int
     eager: bool
     number: int
-    window_bytes: int | None
+    portion_bytes: int | None
 
 
 class ChunkLayouts:
@@ -72,8 +72,8 @@ class ChunkLayouts:
 
     def _new(self, key: LayoutKey) -> ChunkLayout:
         lengths = np.diff(self._schedule.bounds(key.num_elements)).tolist()
-        cuts = _window_cuts(lengths, key)
-        parts = [[cut.stop - cut.start for cut in window] for window in cuts]
+        cuts = _portion_cuts(lengths, key)
+        parts = [[cut.stop - cut.start for cut in portion] for portion in cuts]
         tags = [self._tags([length * key.bytes_each for length in part], key) for part in parts]
         staged = [
             max(length, 1)
@@ -81,9 +81,9 @@ class ChunkLayouts:
             for length, tag in zip(part, own, strict=True)
             if not is_eager(tag)
         ]
-        windows = [Window(window if len(cuts) > 1 else None, own) for window, own in zip(cuts, tags, strict=True)]
+        portions = [Portion(portion if len(cuts) > 1 else None, own) for portion, own in zip(cuts, tags, strict=True)]
         token = zlib.crc32(f"{self._schedule} {self._tag} {key}".encode()) & (1 << TOKEN_BITS) - 1
-        return ChunkLayout(lengths, windows, max(staged, default=0), token)
+        return ChunkLayout(lengths, portions, max(staged, default=0), token)
 
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
         """The tags of the messages of chunks of those sizes."""
@@ -94,10 +94,10 @@ class ChunkLayouts:
         return tags if eager else [own] * len(tags)
 
 
-def _window_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
-    """As many windows as are needed for the longest chunk, and of each chunk an equal share in each."""
+def _portion_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
+    """As many portions as are needed for the longest chunk, and of each chunk an equal share in each."""
     longest_bytes = max(lengths, default=0) * key.bytes_each
-    number = 1 if key.window_bytes is None else max(1, -(-longest_bytes // key.window_bytes))
+    number = 1 if key.portion_bytes is None else max(1, -(-longest_bytes // key.portion_bytes))
     return [
         [slice(length * index // number, length * (index + 1) // number) for length in lengths]
         for index in range(number)

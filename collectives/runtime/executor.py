@@ -208,9 +208,9 @@ class Executor:
     def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = options.wire or tensor.dtype
-        local, window_bytes = self._shared() if transport is POSTED else (None, None)
+        local, portion_bytes = self._shared() if transport is POSTED else (None, None)
         layout = self._layouts.of(
-            LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, window_bytes)
+            LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, portion_bytes)
         )
         targets = _cut(tensor, layout.lengths)
         chunks = targets.copy() if options.source is None else _cut(options.source, layout.lengths)
@@ -223,26 +223,26 @@ class Executor:
         tensors = ChunkTensors(chunks, targets, wire_chunks)
         staging_buffers = self._staging_buffers(plan, layout.staging_length, wire, tensor.device)
         new_run = plan.run if local is None else self._shared_run(local, layout, options)
-        for window in layout.windows:
+        for portion in layout.portions:
             new_run(
                 self._part,
                 self.group,
                 self._preposted,
                 plan.instructions,
-                *(tensors if window.cuts is None else tensors.cut(window.cuts)),
+                *(tensors if portion.cuts is None else tensors.cut(portion.cuts)),
                 staging_buffers,
-                window.tags,
+                portion.tags,
                 options.reduce,
                 options.reduce_into,
                 options.log,
             ).run()
 
     def _shared(self) -> tuple[LocalRanks | None, int | None]:
-        """The ranks that share memory with this one, and how much of each chunk may be in a window, if that matters."""
+        """The ranks that share memory with this one, and how many bytes of each chunk may be in a portion."""
         if self._sharing is None:
             sharing = state_of(self.group).part(Sharing).of(self.group)
-            in_window = sharing.window_bytes(self.schedule)
-            self._sharing = (None, None) if in_window == 0 else (sharing.local, in_window)
+            in_portion = sharing.portion_bytes(self.schedule)
+            self._sharing = (None, None) if in_portion == 0 else (sharing.local, in_portion)
         return self._sharing
 
     def _shared_run(self, local: LocalRanks, layout: ChunkLayout, options: RunOptions) -> Callable[..., ScheduleRun]:

@@ -53,7 +53,7 @@ class PostedReceive(NamedTuple):
 
 
 class ChunkTensors(NamedTuple):
-    """The chunks of one run on one rank, or of one window of it.
+    """The chunks of one run on one rank, or of one portion of it.
 
     chunks: where each chunk is now: in the target, or, until it is first written, in the source.
     targets: where each chunk is in the end.

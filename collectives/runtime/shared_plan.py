@@ -56,8 +56,8 @@ def shared_plan(part: RankPart, instructions: Sequence[RankInstruction], local: 
     return SharedPlan(tuple(sent_on), tuple(is_last), is_wanted, tuple(records))
 
 
-def window_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
-    """How many bytes of each chunk may be in a window, so that what any rank publishes fits its segment.
+def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
+    """How many bytes of each chunk may be in a portion, so that what any rank publishes fits its segment.
 
     on_one_host: whether all ranks of the schedule share memory, so that a copy is never published anew.
 

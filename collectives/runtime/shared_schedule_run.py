@@ -3,7 +3,7 @@
 To send, a rank publishes where the chunk is: in its own segment, to which it copies it if it is not there yet, or, if
 it has only been passed on to this rank, where it was published first. The receiver adds it, or copies it, from there.
 What is to be sent on is added straight into the receiver's own segment. As each chunk that is published has a place of
-its own in the window, nothing is ever overwritten that somebody may still read (rule 4).
+its own in the portion, nothing is ever overwritten that somebody may still read (rule 4).
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _LEFT = Work.over([])  # what is published needs no further waiting
 
 @dataclass(slots=True)
 class SharedScheduleRun(ScheduleRun):
-    """A run, or a window of it. Messages to and from ranks of other hosts go as in `ScheduleRun`.
+    """A run, or a portion of it. Messages to and from ranks of other hosts go as in `ScheduleRun`.
 
     local: the ranks of this host. plan: of this rank. token: stands for the schedule and the tensor.
     keeps: of each receive, whether what is in its chunk then belongs into the target.
@@ -41,16 +41,16 @@ class SharedScheduleRun(ScheduleRun):
     def run(self) -> None:
         self.locations = [None] * len(self.chunks)
         try:
-            self._open_window()
+            self._open_portion()
             ScheduleRun.run(self)
-            self.local.close_window()
+            self.local.close_portion()
         except BaseException:
             self.local.close()  # whoever waits for this rank need not wait any longer
             raise
 
-    def _open_window(self) -> None:
+    def _open_portion(self) -> None:
         try:
-            self.local.open_window()
+            self.local.open_portion()
         except RuntimeError as error:
             record = flight_record_of(self.part.program, (), self.part.peers)
             peer = error.peer if isinstance(error, LateRankError) else None

@@ -17,7 +17,7 @@ from weakref import finalize
 import torch.distributed as dist
 
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.shared_plan import window_bytes
+from collectives.runtime.shared_plan import portion_bytes
 from collectives.runtime.sharing_offer import (
     SLOT,
     TRANSPORT,
@@ -52,9 +52,9 @@ class SharedBy:
     slot_bytes: int = 0
     on_one_host: bool = False
 
-    def window_bytes(self, schedule: Schedule) -> int | None:
-        """How much of each chunk may be in a window, the same on all ranks; None for no limit, 0 if nothing fits."""
-        return window_bytes(schedule, self.slot_bytes, self.on_one_host) if self.slot_bytes else None
+    def portion_bytes(self, schedule: Schedule) -> int | None:
+        """How much of each chunk may be in a portion, the same on all ranks; None for no limit, 0 if nothing fits."""
+        return portion_bytes(schedule, self.slot_bytes, self.on_one_host) if self.slot_bytes else None
 
 
 NOT_SHARED = SharedBy()

@@ -20,7 +20,7 @@ from collectives.shared_memory.segment import (
     AWAKE,
     CACHE_LINE,
     FINISHED,
-    FOR_A_WINDOW,
+    FOR_A_PORTION,
     FOR_RANK,
     SLOTS,
     Segment,
@@ -29,7 +29,7 @@ from collectives.shared_memory.segment import (
 )
 
 TOKEN_BITS = 31
-_WINDOWS = 2**32  # how many windows a stamp tells apart; a program that runs for days comes to more
+_PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
 YIELD_S = 0.0002  # how long a rank that waits then lets others have its core, before it sleeps
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
@@ -66,14 +66,14 @@ class LocalRanks:
 
     segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
 
-    A window has a number, which all ranks count alike; `open_window` begins the next one.
+    A portion has a number, which all ranks count alike; `open_portion` begins the next one.
     """
 
     def __init__(
         self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
     ) -> None:
         self.rank = rank
-        self.window = self._stamp = 0
+        self.portion = self._stamp = 0
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
@@ -99,31 +99,31 @@ class LocalRanks:
 
     @property
     def slot_bytes(self) -> int:
-        """How many bytes a rank can publish in a window; the same on all ranks."""
+        """How many bytes a rank can publish in a portion; the same on all ranks."""
         return self._segments[self.rank].slot_bytes
 
-    def open_window(self) -> None:
-        """Begin the next window, once no rank reads any more what this one has published in its slot.
+    def open_portion(self) -> None:
+        """Begin the next portion, once no rank reads any more what this one has published in its slot.
 
         Raises LateRankError if a rank that has yet to read there has ended or failed, or is later than the group's
         timeout, and RuntimeError if this rank itself has failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
-        self.window += 1
-        self._stamp = self.window % _WINDOWS << TOKEN_BITS  # of its records, but for the token
-        self._filled = slot_offset(self._segments[self.rank], self.window)
-        reused = self.window - SLOTS
+        self.portion += 1
+        self._stamp = self.portion % _PORTIONS << TOKEN_BITS  # of its records, but for the token
+        self._filled = slot_offset(self._segments[self.rank], self.portion)
+        reused = self.portion - SLOTS
         for words in self._others:
             if words[FINISHED] < reused:
                 self._wait_for_finished(reused)
                 return
 
-    def close_window(self) -> None:
-        """End the window: this rank has read all that it reads in it."""
-        self._own_words[FINISHED] = self.window
+    def close_portion(self) -> None:
+        """End the portion: this rank has read all that it reads in it."""
+        self._own_words[FINISHED] = self.portion
         for peer, connection in self._sockets.items():
-            if self._words[peer][ASLEEP] == FOR_A_WINDOW:
+            if self._words[peer][ASLEEP] == FOR_A_PORTION:
                 _wake(connection)
 
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
@@ -138,11 +138,11 @@ class LocalRanks:
         return self._segments[owner].view(location - (owner << _OWNER_SHIFT), length, dtype)
 
     def publish(self, peer: int, index: int, location: int, token: int) -> None:
-        """Say to `peer`, by this rank's record `index` of the window, where it finds a chunk.
+        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
 
         token: less than 2**TOKEN_BITS; what the chunk belongs to.
         """
-        words, place = self._own_words, record_place(self.window, index)
+        words, place = self._own_words, record_place(self.portion, index)
         words[place] = location
         words[place + 1] = self._stamp | token
         if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
@@ -154,7 +154,7 @@ class LocalRanks:
         Raises RuntimeError if `peer` has ended or failed, publishes what belongs to something else, or is later than
         the group's timeout.
         """
-        words, place = self._words[peer], record_place(self.window, index)
+        words, place = self._words[peer], record_place(self.portion, index)
         stamp = self._stamp | token
         for _ in self._polls:
             if words[place + 1] == stamp:
@@ -175,16 +175,16 @@ class LocalRanks:
         for connection in self._sockets.values():
             connection.close()
 
-    def _wait_for_finished(self, window: int) -> None:
+    def _wait_for_finished(self, portion: int) -> None:
         def late() -> list[int]:
-            return [peer for peer in self._sockets if self._words[peer][FINISHED] < window]
+            return [peer for peer in self._sockets if self._words[peer][FINISHED] < portion]
 
         def late_and_gone() -> list[int]:
             return [peer for peer in late() if peer in self._gone]
 
         try:
             # Not only for those that this rank receives from: the root of a broadcast waits for nobody else.
-            self._wait(lambda: not late(), FOR_A_WINDOW, lambda: bool(late_and_gone()))
+            self._wait(lambda: not late(), FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
                 raise LateRankError(str(error), ranks) from None

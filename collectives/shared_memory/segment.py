@@ -6,8 +6,8 @@ the size of /dev/shm, which is small in a container, does not matter. It holds, 
     words    64-bit integers: how far the rank is, whether it sleeps, and the records of what it has published
     slots    two areas for chunks, used in turn
 
-A run of a schedule, or of a part of it that fits a slot, is a *window*. A rank writes to the slot of a window only
-when all ranks have finished the window before the last, so that nobody still reads what was there.
+A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank writes to the slot of a portion only
+when all ranks have finished the portion before the last, so that nobody still reads what was there.
 """
 
 import mmap
@@ -21,13 +21,13 @@ with suppress(ImportError):  # Windows has none, and nobody asks for a segment t
 
 CACHE_LINE = 64
 SLOTS = 2
-MAX_RECORDS = 2**14  # that a window may have of one rank; what is not used takes no memory
+MAX_RECORDS = 2**14  # that a portion may have of one rank; what is not used takes no memory
 WORDS_PER_RECORD = 2
 # Places of words, in units of 8 bytes; each is alone in its cache line.
-FINISHED = 0  # the number of the last window that the rank has finished
-ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_WINDOW, or FOR_RANK plus a rank
+FINISHED = 0  # the number of the last portion that the rank has finished
+ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 RECORDS = 2 * CACHE_LINE // 8
-AWAKE, FOR_A_WINDOW, FOR_RANK = 0, 1, 2
+AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2
 
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
@@ -87,11 +87,11 @@ def new_segment_file(slot_bytes: int) -> int:
     return fd
 
 
-def record_place(window: int, index: int) -> int:
-    """Where the words of the record `index` of a window stand: its location, and then its stamp."""
-    return RECORDS + (window % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
+def record_place(portion: int, index: int) -> int:
+    """Where the words of the record `index` of a portion stand: its location, and then its stamp."""
+    return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
 
 
-def slot_offset(segment: Segment, window: int) -> int:
-    """The byte at which the slot of a window begins."""
-    return WORDS_BYTES + window % SLOTS * segment.slot_bytes
+def slot_offset(segment: Segment, portion: int) -> int:
+    """The byte at which the slot of a portion begins."""
+    return WORDS_BYTES + portion % SLOTS * segment.slot_bytes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import collectives
 from collectives import Executor, execute
-from collectives.runtime.shared_plan import window_bytes
+from collectives.runtime.shared_plan import portion_bytes
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
@@ -22,7 +22,7 @@ from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, kept_gr
 from tests.ranks import RankPool
 from tests.ringsim.strategies import schedules
 
-LENGTHS = (0, 1, 13, 1031)  # the last one takes several windows in a small slot
+LENGTHS = (0, 1, 13, 1031)  # the last one takes several portions in a small slot
 # dtype, operation, accumulate, wire
 KINDS = [
     (torch.float32, "SUM", None, None),
@@ -87,7 +87,7 @@ def check(ranks: RankPool, where: Ranks, cases: list[Case]) -> None:
 
 @pytest.mark.parametrize(("num_ranks", "hosts"), [(2, ONE_HOST), (3, PAIRS), (4, ONE_HOST), (5, PAIRS)])
 def test_every_algorithm(ranks: RankPool, num_ranks: int, hosts: tuple[int, ...]) -> None:
-    """Nothing, one element, few, and several windows; other roots than 0; sums in other dtypes, and rounded."""
+    """Nothing, one element, few, and several portions; other roots than 0; sums in other dtypes, and rounded."""
     check(ranks, (num_ranks, hosts, SMALL_SLOT), every_algorithm(num_ranks, all_of_them=False))
 
 
@@ -128,8 +128,8 @@ def test_random_schedules_conform(ranks: RankPool, hosts: tuple[int, ...], sched
 @ON_HOSTS
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedules(max_ranks=4, max_chunks=3, max_steps=6, channels_of_a_pair=2), st.sampled_from([1031, 3000]))
-def test_random_schedules_in_windows(ranks: RankPool, hosts: tuple[int, ...], schedule: Schedule, length: int) -> None:
-    """Each window executes all of the schedule on its part of every chunk."""
+def test_random_schedules_in_portions(ranks: RankPool, hosts: tuple[int, ...], schedule: Schedule, length: int) -> None:
+    """Each portion executes all of the schedule on its part of every chunk."""
     rows, shape = [list(step) for step in schedule.steps], (schedule.num_ranks, schedule.num_chunks)
     buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
     replay(schedule, buffers)
@@ -172,9 +172,9 @@ COPIED_AND_ADDED_TO = [
 
 
 def test_what_is_copied_and_added_to_in_one_step_is_new(ranks: RankPool) -> None:
-    """It needs a place in the slot, as a copy alone does not: else a window would run over the slot's end."""
+    """It needs a place in the slot, as a copy alone does not: else a portion would run over the slot's end."""
     schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "copied and added to", 4, 1, COPIED_AND_ADDED_TO)
-    assert window_bytes(schedule, SMALL_SLOT, on_one_host=True) == SMALL_SLOT // 2
+    assert portion_bytes(schedule, SMALL_SLOT, on_one_host=True) == SMALL_SLOT // 2
     length = SMALL_SLOT // 4
     buffers = [data(rank, length, torch.float32) for rank in range(4)]
     replay(schedule, buffers)

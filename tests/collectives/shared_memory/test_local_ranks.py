@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks, Segment
-from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_WINDOW, FOR_RANK, SLOTS, new_segment_file
+from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, new_segment_file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1
@@ -58,27 +58,27 @@ def receive(local: LocalRanks, peer: int, index: int, token: int = TOKEN) -> flo
     return local.view(local.wait_for(peer, index, token), 1, torch.float32).item()
 
 
-def open_windows(ranks: list[LocalRanks]) -> None:
+def open_portions(ranks: list[LocalRanks]) -> None:
     """On all of them."""
     for local in ranks:
-        local.open_window()
+        local.open_portion()
 
 
 def test_what_is_published_is_read() -> None:
-    """By each from each, by the number of the record, window after window."""
+    """By each from each, by the number of the record, portion after portion."""
     with local_ranks(3) as ranks:
-        for window in range(1, 8):
-            open_windows(ranks)
+        for portion in range(1, 8):
+            open_portions(ranks)
             for local in ranks:
                 for peer in range(3):
                     if peer != local.rank:
-                        send(local, peer, 5 * peer, 100 * window + 10 * local.rank + peer)
+                        send(local, peer, 5 * peer, 100 * portion + 10 * local.rank + peer)
             for local in ranks:
                 for peer in range(3):
                     if peer != local.rank:
-                        assert receive(local, peer, 5 * local.rank) == 100 * window + 10 * peer + local.rank
+                        assert receive(local, peer, 5 * local.rank) == 100 * portion + 10 * peer + local.rank
             for local in ranks:
-                local.close_window()
+                local.close_portion()
 
 
 @pytest.mark.parametrize("awaited", [1, 2])
@@ -86,7 +86,7 @@ def test_a_rank_wakes_up(awaited: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From its sleep, when what it waits for is published, and not only by looking again after a while."""
     monkeypatch.setattr("collectives.shared_memory.local_ranks.RECHECK_S", 50.0)
     with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
-        open_windows(ranks)
+        open_portions(ranks)
         value = thread.submit(receive, ranks[0], awaited, 0)
         until_asleep(ranks[0], FOR_RANK + awaited)
         send(ranks[3 - awaited], 0, 0, 1.0)  # what another one publishes does not wake it
@@ -100,7 +100,7 @@ def test_a_rank_wakes_up(awaited: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_is_missed_looks_again() -> None:
     """A rank that publishes may not see that another one is about to sleep."""
     with local_ranks(2) as ranks, ThreadPoolExecutor(1) as thread:
-        open_windows(ranks)
+        open_portions(ranks)
         value = thread.submit(receive, ranks[0], 1, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
         ranks[1]._words[0] = ranks[1]._own_words  # where it says that rank 0 is awake
@@ -111,7 +111,7 @@ def test_one_that_is_missed_looks_again() -> None:
 def test_too_late() -> None:
     """An error that names the time, as Gloo's do."""
     with local_ranks(2, timeout_s=0.1) as ranks:
-        open_windows(ranks)
+        open_portions(ranks)
         with pytest.raises(RuntimeError, match=r"^timed out after 0\.1 s$"):
             ranks[0].wait_for(1, 0, TOKEN)
         assert ranks[0]._own_words[ASLEEP] == AWAKE
@@ -120,7 +120,7 @@ def test_too_late() -> None:
 def test_another_collective() -> None:
     """What is published for something else is not taken."""
     with local_ranks(2) as ranks:
-        open_windows(ranks)
+        open_portions(ranks)
         send(ranks[1], 0, 0, 1.0, token=7)
         with pytest.raises(RuntimeError, match=r"^rank 1 is in another collective than this rank$"):
             ranks[0].wait_for(1, 0, 8)
@@ -128,15 +128,15 @@ def test_another_collective() -> None:
 
 
 def test_an_old_record_is_no_new_one() -> None:
-    """Of the window before the last, in the same place, with the same token."""
+    """Of the portion before the last, in the same place, with the same token."""
     with local_ranks(2, timeout_s=0.1) as ranks:
         for _ in range(SLOTS):
-            open_windows(ranks)
+            open_portions(ranks)
             send(ranks[1], 0, 0, 1.0)
             receive(ranks[0], 1, 0)
-            ranks[0].close_window()
-            ranks[1].close_window()
-        open_windows(ranks)
+            ranks[0].close_portion()
+            ranks[1].close_portion()
+        open_portions(ranks)
         with pytest.raises(RuntimeError, match="timed out"):
             ranks[0].wait_for(1, 0, TOKEN)
 
@@ -151,7 +151,7 @@ def closed_while(waiting: Future[float]) -> BaseException:
 def test_a_connection_that_is_closed() -> None:
     """Ends the wait for that rank, and for no other one; what it had published before is read."""
     with local_ranks(3) as ranks, ThreadPoolExecutor(2) as threads:
-        open_windows(ranks)
+        open_portions(ranks)
         for_the_dead = threads.submit(receive, ranks[0], 1, 1)
         for_the_living = threads.submit(receive, ranks[2], 0, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
@@ -165,83 +165,83 @@ def test_a_connection_that_is_closed() -> None:
         assert for_the_living.result(20) == 5.0
 
 
-def test_a_window_waits_for_the_one_before_the_last() -> None:
+def test_a_portion_waits_for_the_one_before_the_last() -> None:
     """On all ranks, and is woken by the last of them."""
     with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
         for _ in range(SLOTS):
-            ranks[0].open_window()
-            ranks[0].close_window()
-        third = thread.submit(ranks[0].open_window)
-        until_asleep(ranks[0], FOR_A_WINDOW)
-        ranks[1].open_window()
-        ranks[1].close_window()
+            ranks[0].open_portion()
+            ranks[0].close_portion()
+        third = thread.submit(ranks[0].open_portion)
+        until_asleep(ranks[0], FOR_A_PORTION)
+        ranks[1].open_portion()
+        ranks[1].close_portion()
         time.sleep(0.05)
         assert not third.done()
-        ranks[2].open_window()
-        ranks[2].close_window()
+        ranks[2].open_portion()
+        ranks[2].close_portion()
         assert third.result(20) is None
 
 
-def test_a_window_that_some_are_late_for() -> None:
+def test_a_portion_that_some_are_late_for() -> None:
     """The error names them."""
     with local_ranks(4, timeout_s=0.1) as ranks:
         for _ in range(SLOTS):
-            ranks[0].open_window()
-            ranks[0].close_window()
-        ranks[2].open_window()
-        ranks[2].close_window()
+            ranks[0].open_portion()
+            ranks[0].close_portion()
+        ranks[2].open_portion()
+        ranks[2].close_portion()
         with pytest.raises(LateRankError) as error:
-            ranks[0].open_window()
+            ranks[0].open_portion()
         assert str(error.value) == "timed out after 0.1 s: ranks 1, 3 have yet to read what was sent before"
         assert error.value.peer == 1
 
 
-def test_a_window_that_a_dead_rank_has_yet_to_read() -> None:
+def test_a_portion_that_a_dead_rank_has_yet_to_read() -> None:
     """Is never opened: it may be that no other wait would find out. If it has read everything, its end does no harm."""
     with local_ranks(3) as ranks:
-        open_windows(ranks)
+        open_portions(ranks)
         for local in ranks:
-            local.close_window()
+            local.close_portion()
         ranks[1].close()
         for _ in range(SLOTS):
-            ranks[0].open_window()
-            ranks[0].close_window()
-            ranks[2].open_window()
-            ranks[2].close_window()
+            ranks[0].open_portion()
+            ranks[0].close_portion()
+            ranks[2].open_portion()
+            ranks[2].close_portion()
         with pytest.raises(LateRankError) as error:
-            ranks[0].open_window()
+            ranks[0].open_portion()
         assert str(error.value) == "the connection is closed: rank 1 has yet to read what was sent before"
         assert error.value.peer == 1
 
 
-def test_one_that_has_failed_opens_no_window() -> None:
+def test_one_that_has_failed_opens_no_portion() -> None:
     """Its file descriptors may be others' by now."""
     with local_ranks(2) as ranks:
         ranks[0].close()
         with pytest.raises(RuntimeError, match="an earlier failure has closed the connections"):
-            ranks[0].open_window()
+            ranks[0].open_portion()
 
 
 @pytest.mark.parametrize("first", [2**31, 2**32 - 3, 2**40])
-def test_more_windows_than_a_stamp_counts(first: int) -> None:
+def test_more_portions_than_a_stamp_counts(first: int) -> None:
     """Nothing else happens after some days of small collectives."""
     with local_ranks(2) as ranks:
         for local in ranks:
-            local.window = first
+            local.portion = first
         for local in ranks:
             local._own_words[0] = first
         for turn in range(6):
-            open_windows(ranks)
+            open_portions(ranks)
             send(ranks[0], 1, 0, turn)
             assert receive(ranks[1], 0, 0) == turn
             for local in ranks:
-                local.close_window()
+                local.close_portion()
 
 
 def test_a_full_connection_wakes_as_well() -> None:
     """Nobody waits to write another byte there."""
     with local_ranks(2) as ranks:
-        open_windows(ranks)
+        open_portions(ranks)
         ranks[0]._own_words[ASLEEP] = FOR_RANK + 1
         done = threading.Event()
 
@@ -259,7 +259,7 @@ def test_a_full_connection_wakes_as_well() -> None:
 def test_a_child_does_not_keep_connections_open() -> None:
     """As a process that loads data would, for long after the rank is dead."""
     with local_ranks(2) as ranks:
-        open_windows(ranks)
+        open_portions(ranks)
         child = os.fork()
         if child == 0:
             time.sleep(60)

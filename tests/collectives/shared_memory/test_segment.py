@@ -39,8 +39,8 @@ def test_sizes(slot_bytes: int) -> None:
     assert segment.slot_bytes % mmap.PAGESIZE == 0
     assert segment.slot_bytes < slot_bytes + mmap.PAGESIZE
     assert len(segment.words) * 8 == WORDS_BYTES
-    for window in range(3):
-        assert slot_offset(segment, window) % CACHE_LINE == 0
+    for portion in range(3):
+        assert slot_offset(segment, portion) % CACHE_LINE == 0
 
 
 def test_a_new_one_is_all_zero() -> None:
@@ -52,10 +52,10 @@ def test_a_new_one_is_all_zero() -> None:
 def test_no_part_overlaps_another() -> None:
     """Whatever is written to the first and the last place of each part stays as it was when all are written."""
     segment, other = two_views(4096)
-    slot_ends = [slot_offset(segment, window) + at for window in range(SLOTS) for at in (0, segment.slot_bytes - 8)]
+    slot_ends = [slot_offset(segment, portion) + at for portion in range(SLOTS) for at in (0, segment.slot_bytes - 8)]
     records = [
-        record_place(window, index) + word
-        for window in range(SLOTS)
+        record_place(portion, index) + word
+        for portion in range(SLOTS)
         for index in (0, MAX_RECORDS - 1)
         for word in range(WORDS_PER_RECORD)
     ]
