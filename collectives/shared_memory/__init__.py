@@ -2,7 +2,7 @@
 
 from collectives.shared_memory.local_ranks import TOKEN_BITS, LateRankError, LocalRanks
 from collectives.shared_memory.meeting import MEETING_TIMEOUT_S, Meeting
-from collectives.shared_memory.segment import CACHE_LINE, MAX_RECORDS, Segment
+from collectives.shared_memory.segment import CACHE_LINE, MAX_RECORDS
 
 __all__ = [
     "CACHE_LINE",
@@ -12,5 +12,4 @@ __all__ = [
     "LateRankError",
     "LocalRanks",
     "Meeting",
-    "Segment",
 ]

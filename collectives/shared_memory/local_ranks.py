@@ -161,10 +161,10 @@ class LocalRanks:
                 return words[place]
 
         def is_published() -> bool:
-            found = words[place + 1]
-            if found >> TOKEN_BITS == stamp >> TOKEN_BITS and found != stamp:
+            published = words[place + 1]
+            if published >> TOKEN_BITS == stamp >> TOKEN_BITS and published != stamp:
                 raise RuntimeError(f"rank {peer} is in another collective than this rank")
-            return found == stamp
+            return published == stamp
 
         self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]

@@ -12,8 +12,8 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks, Segment
-from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, new_segment_file
+from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks
+from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, Segment, new_segment_file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1

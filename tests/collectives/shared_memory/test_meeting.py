@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 import torch
 
-from collectives.shared_memory import Meeting, Segment
-from collectives.shared_memory.segment import slot_offset
+from collectives.shared_memory import Meeting
+from collectives.shared_memory.segment import Segment, slot_offset
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 NOBODY = 65534
