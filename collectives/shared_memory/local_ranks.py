@@ -31,7 +31,8 @@ from collectives.shared_memory.segment import (
 TOKEN_BITS = 31
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
-YIELD_S = 0.0002  # how long a rank that waits then lets others have its core, before it sleeps
+# How long a rank that waits then lets others have its core, before it sleeps: where each rank has a core, and where not.
+YIELD_S, CROWDED_YIELD_S = 0.0002, 0.00002
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
 # A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
 RECHECK_S = 0.02
@@ -83,7 +84,9 @@ class LocalRanks:
         self._is_closed = False
         self._filled = 0
         # A rank that polls keeps others from the core that they may need to publish what it polls for.
-        self._polls = range(POLLS if len(segments) <= len(os.sched_getaffinity(0)) else 1)
+        is_crowded = len(segments) > len(os.sched_getaffinity(0))
+        self._polls = range(1 if is_crowded else POLLS)
+        self._yield_s = CROWDED_YIELD_S if is_crowded else YIELD_S
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
         for connection in sockets.values():
@@ -191,7 +194,7 @@ class LocalRanks:
 
     def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
         began = time.monotonic()
-        while time.monotonic() < began + YIELD_S:
+        while time.monotonic() < began + self._yield_s:
             for _ in range(YIELDS_BETWEEN_LOOKS):
                 os.sched_yield()
                 if is_ready():
