@@ -31,7 +31,7 @@ from collectives.shared_memory.segment import (
 TOKEN_BITS = 31
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
-# How long a rank that waits then lets others have its core, before it sleeps: where each rank has a core, and where not.
+# How long a rank that waits then lets others have its core, before it sleeps: where each has a core, and where not.
 YIELD_S, CROWDED_YIELD_S = 0.0002, 0.00002
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
 # A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
