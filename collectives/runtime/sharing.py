@@ -93,7 +93,7 @@ class Sharing:
 
 
 def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
-    """Let the chunks of all collectives of `group` travel so; to be called on every rank, before the first of them.
+    """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 
     transport: "auto": between ranks of a host that can share memory through that, between others by the sends and
     receives of torch.distributed. "gloo": all by those. "shm": all through shared memory; where some ranks cannot, the
