@@ -6,11 +6,13 @@ from collectives.runtime.transport import CPU
 
 
 def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
-    """(length,): new memory.
+    """(length,): new memory, which may be written to in any mode, whatever the mode is now.
 
     pinned: as a GPU copies from and to fastest; not heeded where there is no GPU.
     """
-    return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
+    # What is made in inference mode must not be written to outside of it, where it is used again.
+    with torch.inference_mode(mode=False):
+        return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
 
 
 def reused_buffer(

@@ -5,6 +5,7 @@ import zlib
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.buffers import new_buffer
 from collectives.runtime.executor import Executor
 from collectives.runtime.transport import home_of
 from ringsim.registry import build
@@ -22,7 +23,7 @@ class ObjectAllGather:
     def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
         self._rank = group.rank()
         self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
-        self._texts = torch.zeros(group.size(), TEXT_BYTES, dtype=torch.uint8)
+        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
         self._home = home_of(group)
 
     def gather(self, text: str) -> list[str]:

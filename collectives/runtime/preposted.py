@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _autograd as autograd
 
+from collectives.runtime.buffers import new_buffer
 from collectives.runtime.profiler_spans import profiling
 from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES
 
@@ -79,7 +80,7 @@ class PrepostedReceives:
         """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
-            memory = torch.empty(_buffer_bytes(tag), dtype=torch.uint8)
+            memory = new_buffer(_buffer_bytes(tag), torch.uint8)
             buffers.append(EagerBuffer(memory, _post(group, memory, peer, tag)))
         return buffers.popleft()
 
