@@ -39,7 +39,7 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
 
 
 def _ours(group: dist.ProcessGroup) -> Rounds:
-    executor = Executor(shift_schedule(group.size(), [range(group.size())], 1, 1, 1), group)
+    executor = Executor(shift_schedule(group.size(), [range(group.size())], 1, 1, 1), group, shares_memory=False)
     tensor = torch.zeros(SIZE_BYTES // 4)
 
     def rounds() -> None:

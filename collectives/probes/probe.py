@@ -70,7 +70,9 @@ def probe(
                 )
         with calls(group) as call_workloads:
             workloads += call_workloads
-            meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
+            meeting = Executor(
+                build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group, shares_memory=False
+            )
             meet = meet or partial(meeting.run, torch.zeros(1))
             rounds_in_turn: list[list[list[tuple[float, float]]]] = []
             for turn in range(blocks.turns):
@@ -130,7 +132,9 @@ def _bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequen
 
 def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
     """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
-    executor = Executor(schedule, group)
+    # Predictions know torch.distributed only. And ranks that have no part in a probe leave it out, which ranks
+    # that share memory must not.
+    executor = Executor(schedule, group, shares_memory=False)
     windows = cycle(_spread(memory, schedule.num_chunks * size))
     return lambda: executor.run(next(windows), reduce=_add_one)
 

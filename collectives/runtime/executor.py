@@ -103,6 +103,7 @@ class Executor:
 
     root: the rank of the group that does what the schedule says of rank 0; the others follow it in order.
     tag: of the messages; others than those of the collectives need another. Less than 256.
+    shares_memory: False for torch.distributed between all ranks, whatever the transport of the group.
 
     Raises ValueError if the schedule has another number of ranks than the group.
 
@@ -114,7 +115,15 @@ class Executor:
         [1.0, 2.0]
     """
 
-    def __init__(self, schedule: Schedule, group: dist.ProcessGroup, root: int = 0, tag: int = Tag.COLLECTIVE) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        group: dist.ProcessGroup,
+        root: int = 0,
+        tag: int = Tag.COLLECTIVE,
+        *,
+        shares_memory: bool = True,
+    ) -> None:
         if schedule.num_ranks != group.size():
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
@@ -128,7 +137,7 @@ class Executor:
         self.tag = tag
         self._transports = state.part(Transports)
         self._communicator = state.part(CommunicatorStart)
-        self._sharing: tuple[LocalRanks | None, int | None] | None = None
+        self._sharing: tuple[LocalRanks | None, int | None] | None = None if shares_memory else (None, None)
         self._shared_plan: SharedPlan | None = None
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
         self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)

@@ -1,12 +1,14 @@
 """Probing a real process group."""
 
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import IN_FLIGHT, probe
 from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, time_blocks
@@ -115,3 +117,21 @@ def test_a_failure_is_named() -> None:
         raise RuntimeError("Connection closed\nby peer")
     with pytest.raises(ValueError, match="^mine$"), naming_failures("rank 3"):
         raise ValueError("mine")
+
+
+def probed_with_shared_memory(group: dist.ProcessGroup) -> tuple[int, float]:
+    """How many probes there are, of pairs too, and a sum afterwards, by a collective through shared memory."""
+    collectives.use_transport("auto", group)
+    total = torch.ones(3)
+    collectives.all_reduce(total, group=group)
+    measurements = probe(group, 4096, 4096, blocks=SHORT, sizes=(64, 512), pairs=True)
+    collectives.all_reduce(total, group=group)
+    return len(measurements.probes), total[0].item()
+
+
+def test_ranks_that_share_memory_can_be_probed(tmp_path: Path) -> None:
+    """Though only two of four take part in a probe of a pair."""
+    with RankPool(4, tmp_path) as pool:
+        results = pool.run(probed_with_shared_memory, num_ranks=4)
+    assert results[0][0] > 0
+    assert [total for _, total in results] == [16.0] * 4
