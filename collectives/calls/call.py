@@ -109,17 +109,8 @@ class CollectiveCall:
         if algorithm == AUTO:
             algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
-        if reduction is None:
-            executor.run(tensor, wire=wire, number=self.number)
-            return
-        executor.run(
-            tensor,
-            reduce=reduction.combine,
-            reduce_into=reduction.combine_into,
-            source=source,
-            wire=wire,
-            number=self.number,
-        )
+        combine = reduction.combine if reduction else torch.Tensor.add_
+        executor.run(tensor, reduce=combine, source=source, wire=wire, number=self.number)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key

@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 from torch.distributed import ReduceOp
 
+from collectives.runtime import reduce_into
+
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 
 
@@ -52,14 +54,6 @@ class Reduction:
     combine: Combine
     averages: bool
 
-    def combine_into(self, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-        """Put into `output` what `combine` would make of `chunk`, which stays as it is."""
-        if self.combine is torch.Tensor.add_:
-            torch.add(chunk, arrived, out=output)  # at once: most of the time of a sum is reading and writing
-        else:
-            output.copy_(chunk)
-            self.combine(output, arrived)
-
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
         """What is left to do, in place, once all contributions are combined.
 
@@ -93,7 +87,7 @@ def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
     try:
         output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
         reduction.combine(chunk, arrived)
-        reduction.combine_into(output, chunk, arrived)
+        reduce_into(reduction.combine, output, chunk, arrived)
         reduction.finish(chunk, 2)
     except RuntimeError as error:  # NotImplementedError is one
         raise ValueError(

@@ -22,9 +22,10 @@ from collectives.runtime.gloo_threads import (
 )
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.object_gather import TEXT_BYTES, ObjectAllGather
+from collectives.runtime.place import machine_name, namespace_name
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue
-from collectives.runtime.schedule_run import Event, ScheduleRun
+from collectives.runtime.schedule_run import Event, ScheduleRun, reduce_into
 from collectives.runtime.sharing import Sharing, use_transport
 from collectives.runtime.sharing_offer import TRANSPORTS
 from collectives.runtime.tags import Tag
@@ -66,8 +67,11 @@ __all__ = [
     "have_gloo_threads_batch_policy",
     "home_of",
     "is_plain",
+    "machine_name",
     "name_first_to_fail",
+    "namespace_name",
     "naming_failures",
+    "reduce_into",
     "resolve",
     "set_gloo_thread_policy",
     "span",

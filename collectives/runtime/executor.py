@@ -28,7 +28,7 @@ from collectives.runtime.instructions import (
     num_staging_buffers_in_a_step,
 )
 from collectives.runtime.preposted import PrepostedReceives
-from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ReduceInto, ScheduleRun
+from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan, shared_plan
 from collectives.runtime.shared_schedule_run import SharedScheduleRun
 from collectives.runtime.sharing import Sharing
@@ -86,7 +86,6 @@ class RunOptions(NamedTuple):
     """What `Executor.run` is given beside the tensor, as described there."""
 
     reduce: Reduce
-    reduce_into: ReduceInto | None
     source: torch.Tensor | None
     wire: torch.dtype | None
     log: list[Event] | None
@@ -137,8 +136,7 @@ class Executor:
         self.tag = tag
         self._transports = state.part(Transports)
         self._communicator = state.part(CommunicatorStart)
-        self._sharing: tuple[LocalRanks | None, int | None] | None = None if shares_memory else (None, None)
-        self._shared_plan: SharedPlan | None = None
+        self._shares_memory = shares_memory
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
         self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
 
@@ -172,7 +170,6 @@ class Executor:
         tensor: torch.Tensor,
         *,
         reduce: Reduce = torch.Tensor.add_,
-        reduce_into: ReduceInto | None = None,
         source: torch.Tensor | None = None,
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
@@ -184,10 +181,8 @@ class Executor:
         belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
         reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave what arrived as
         it is.
-        reduce_into: called with an output, a chunk and what arrived for it; puts into the output what `reduce` makes of
-        the chunk, which stays as it is. It saves a copy where that is needed.
         source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
-        chunks mean anything that the collective leaves at this rank. Needs `reduce_into`; not together with `wire`.
+        chunks mean anything that the collective leaves at this rank. Not together with `wire`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
@@ -200,7 +195,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, reduce_into, source, wire, log, number)
+        options = RunOptions(reduce, source, wire, log, number)
         if transport is STAGED:
             self._run_staged(tensor, options)
         else:
@@ -217,19 +212,14 @@ class Executor:
     def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = options.wire or tensor.dtype
-        local, portion_bytes = self._shared() if transport is POSTED else (None, None)
+        local, portion_bytes = self._shared if transport is POSTED else (None, None)
         layout = self._layouts.of(
             LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, portion_bytes)
         )
-        targets = _cut(tensor, layout.lengths)
-        chunks = targets.copy() if options.source is None else _cut(options.source, layout.lengths)
-        wire_chunks = chunks
+        tensors = self._chunk_tensors(tensor, options.source, wire, layout.lengths)
+        reduce = options.reduce
         if wire != tensor.dtype:
-            self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
-            wire_chunks = _cut(self._wire[: tensor.numel()], layout.lengths)
-            wide = self._widened(options.reduce, max(layout.lengths, default=0), tensor)
-            options = options._replace(reduce=wide)
-        tensors = ChunkTensors(chunks, targets, wire_chunks)
+            reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
         staging_buffers = self._staging_buffers(plan, layout.staging_length, wire, tensor.device)
         new_run = plan.run if local is None else self._shared_run(local, layout, options)
         for portion in layout.portions:
@@ -241,22 +231,36 @@ class Executor:
                 *(tensors if portion.cuts is None else tensors.cut(portion.cuts)),
                 staging_buffers,
                 portion.tags,
-                options.reduce,
-                options.reduce_into,
+                reduce,
                 options.log,
             ).run()
 
+    def _chunk_tensors(
+        self, tensor: torch.Tensor, source: torch.Tensor | None, wire: torch.dtype, lengths: list[int]
+    ) -> ChunkTensors:
+        targets = _cut(tensor, lengths)
+        chunks = targets.copy() if source is None else _cut(source, lengths)
+        if wire == tensor.dtype:
+            return ChunkTensors(chunks, targets, chunks)
+        self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
+        return ChunkTensors(chunks, targets, _cut(self._wire[: tensor.numel()], lengths))
+
+    @cached_property
     def _shared(self) -> tuple[LocalRanks | None, int | None]:
         """The ranks that share memory with this one, and how many bytes of each chunk may be in a portion."""
-        if self._sharing is None:
-            sharing = state_of(self.group).part(Sharing).of(self.group)
-            in_portion = sharing.portion_bytes(self.schedule)
-            self._sharing = (None, None) if in_portion == 0 else (sharing.local, in_portion)
-        return self._sharing
+        if not self._shares_memory:
+            return None, None
+        sharing = state_of(self.group).part(Sharing).of(self.group)
+        portion_bytes = sharing.portion_bytes(self.schedule)
+        return (None, None) if portion_bytes == 0 else (sharing.local, portion_bytes)
+
+    @cached_property
+    def _shared_plan(self) -> SharedPlan:
+        local, _ = self._shared
+        assert local is not None
+        return shared_plan(self._part, self._posted.instructions, local)
 
     def _shared_run(self, local: LocalRanks, layout: ChunkLayout, options: RunOptions) -> Callable[..., ScheduleRun]:
-        if self._shared_plan is None:
-            self._shared_plan = shared_plan(self._part, self._posted.instructions, local)
         plan = self._shared_plan
         keeps = plan.is_last if options.source is None else plan.is_wanted
         return partial(SharedScheduleRun, local=local, plan=plan, keeps=keeps, token=layout.token)

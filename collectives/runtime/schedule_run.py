@@ -18,7 +18,17 @@ from ringsim.schedule import Collective, Receive, Send
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
-ReduceInto = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+
+def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Put into `output` what `reduce` makes of `chunk`, which stays as it is unless it is the output itself."""
+    if output is chunk:
+        reduce(chunk, arrived)
+    elif reduce is torch.Tensor.add_:
+        torch.add(chunk, arrived, out=output)  # at once: most of the time of a sum is reading and writing
+    else:
+        output.copy_(chunk)
+        reduce(output, arrived)
 
 
 class Event(NamedTuple):
@@ -94,7 +104,6 @@ class ScheduleRun:
     staging_buffers: Sequence[torch.Tensor]
     tags: list[int]
     reduce: Reduce
-    reduce_into: ReduceInto | None
     log: list[Event] | None
     receives: list[PostedReceive] = field(default_factory=list)
     sends: list[dist.Work] = field(default_factory=list)
@@ -150,10 +159,8 @@ class ScheduleRun:
     def _apply(self, index: int) -> None:
         receive, buffer = self.part.program.receives[index], self.receives[index].buffer
         chunk, target = self.chunks[receive.chunk], self.targets[receive.chunk]
-        if receive.reduce and self.reduce_into is not None and chunk is not target:
-            self.reduce_into(target, chunk, buffer)
-        elif receive.reduce:
-            self.reduce(target, buffer)
+        if receive.reduce:
+            reduce_into(self.reduce, target, chunk, buffer)
         elif buffer is not target:
             target.copy_(buffer)
         self.chunks[receive.chunk] = target

@@ -1,7 +1,7 @@
 """`SharedPlan`: what a rank must know, beside its instructions, to execute a schedule over shared memory."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
@@ -27,11 +27,19 @@ class SharedPlan:
 
 def shared_plan(part: RankPart, instructions: Sequence[RankInstruction], local: LocalRanks) -> SharedPlan:
     """That of the rank that carries out `part`, in the order of `instructions`."""
-    receives, rank = part.program.receives, part.peers.index(local.rank)
+    receives, schedule, rank = part.program.receives, part.schedule, part.peers.index(local.rank)
+    are_local = [peer in local for peer in part.peers]
+    sent_on, is_last = _uses_of_receives(part, instructions, are_local)
+    wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
+    is_wanted = (last and bool(wanted[receive.chunk]) for last, receive in zip(is_last, receives, strict=True))
+    return SharedPlan(tuple(sent_on), tuple(is_last), tuple(is_wanted), tuple(_records(part, rank, are_local)))
 
-    def is_local(peer: int) -> bool:
-        return part.peers[peer] in local
 
+def _uses_of_receives(
+    part: RankPart, instructions: Sequence[RankInstruction], are_local: Sequence[bool]
+) -> tuple[list[bool], list[bool]]:
+    """`sent_on` and `is_last` of a `SharedPlan`. are_local: of each rank of the schedule."""
+    receives = part.program.receives
     sent_on, is_last = [False] * len(receives), [True] * len(receives)
     writer: dict[int, int] = {}  # of each chunk: the receive that wrote it last, as the instructions go
     for opcode, index in instructions:
@@ -40,20 +48,20 @@ def shared_plan(part: RankPart, instructions: Sequence[RankInstruction], local: 
             if chunk in writer:
                 is_last[writer[chunk]] = False
             writer[chunk] = index
-        elif opcode is Opcode.SEND and part.sends[index].chunk in writer and is_local(part.sends[index].peer):
+        elif opcode is Opcode.SEND and part.sends[index].chunk in writer and are_local[part.sends[index].peer]:
             sent_on[writer[part.sends[index].chunk]] = True
+    return sent_on, is_last
+
+
+def _records(part: RankPart, rank: int, are_local: Sequence[bool]) -> Iterator[int]:
+    """`records` of a `SharedPlan`: each sender numbers its sends in the order in which it issues them."""
     numbers: dict[int, dict[tuple[int, int, int], int]] = {}
-    for peer in sorted({receive.peer for receive in receives if is_local(receive.peer)}):
-        sends = enumerate(rank_program(part.schedule, peer).sends)
-        numbers[peer] = {(send.step, send.chunk, send.peer): number for number, send in sends}
-    records = [
-        numbers[receive.peer][receive.step, receive.chunk, rank] if receive.peer in numbers else -1
-        for receive in receives
-    ]
-    schedule = part.schedule
-    wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
-    is_wanted = tuple(last and bool(wanted[receive.chunk]) for last, receive in zip(is_last, receives, strict=True))
-    return SharedPlan(tuple(sent_on), tuple(is_last), is_wanted, tuple(records))
+    for receive in part.program.receives:
+        sender = receive.peer
+        if are_local[sender] and sender not in numbers:
+            sends = enumerate(rank_program(part.schedule, sender).sends)
+            numbers[sender] = {(send.step, send.chunk, send.peer): number for number, send in sends}
+        yield numbers[sender][receive.step, receive.chunk, rank] if are_local[sender] else -1
 
 
 def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.flight_record import flight_record_of
-from collectives.runtime.schedule_run import PostedReceive, ScheduleRun
+from collectives.runtime.schedule_run import PostedReceive, ScheduleRun, reduce_into
 from collectives.runtime.shared_plan import SharedPlan
 from collectives.runtime.work import Work
 from collectives.shared_memory import LateRankError, LocalRanks
@@ -89,13 +89,7 @@ class SharedScheduleRun(ScheduleRun):
         output, location = target, None
         if self.plan.sent_on[index] and self.wire_chunks is self.chunks:
             location, output = self.local.allocate(len(target), target.dtype)
-        if output is chunk:
-            self.reduce(chunk, arrived)
-        elif self.reduce_into is not None:
-            self.reduce_into(output, chunk, arrived)
-        else:
-            output.copy_(chunk)
-            self.reduce(output, arrived)
+        reduce_into(self.reduce, output, chunk, arrived)
         self._write(index, number, output, location)
 
     def _take(self, index: int, number: int) -> None:

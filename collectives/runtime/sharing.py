@@ -128,15 +128,21 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     shared = NOT_SHARED
     if any(offer.name for offer in offers):
         shared, reason = _agreed(group, own, local, reason, slot_bytes_of(slot_text))
-    if transport == "shm" and not shared.on_one_host:
-        if shared.local is not None:
-            shared.local.close()
-        raise ValueError(
-            f"transport 'shm': not all ranks share memory ({reason or 'they run on several hosts'}); use 'auto'"
-        )
+    if transport == "shm":
+        _require_one_host(shared, reason)
     if transport == "auto" and reason:
         _LOG.debug("rank %d sends everything by torch.distributed: %s", group.rank(), reason)
     return shared
+
+
+def _require_one_host(shared: SharedBy, reason: str) -> None:
+    if shared.on_one_host:
+        return
+    if shared.local is not None:
+        shared.local.close()
+    raise ValueError(
+        f"transport 'shm': not all ranks share memory ({reason or 'they run on several hosts'}); use 'auto'"
+    )
 
 
 def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tuple[Meeting | None, str]:

@@ -5,15 +5,16 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.failure_records import disagreement
+from collectives.runtime.place import BOOT, NAMESPACE, machine_name, namespace_name
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU
+from ringsim.files import shortened
 
 TRANSPORT, SLOT = "COLLECTIVES_TRANSPORT", "COLLECTIVES_SHM_SLOT_BYTES"  # in the environment
 TRANSPORTS = ("auto", "gloo", "shm")
@@ -51,7 +52,7 @@ def settings_of(transport: str, slot_text: str) -> str:
 def _on_one_line(text: str) -> str:
     """Of what a user gave us as much as fits a message, in JSON, too."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
-    return plain if len(plain) <= MAX_SETTINGS else f"{plain[: MAX_SETTINGS - 3]}..."
+    return shortened(plain, MAX_SETTINGS)
 
 
 def why_not(transport: str, slot_text: str) -> str:
@@ -71,8 +72,8 @@ def why_not(transport: str, slot_text: str) -> str:
 def this_host() -> str:
     """The same for processes that can reach each other's sockets; empty where that cannot be found out."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/net')} {os.geteuid()}"
+        known = BOOT.exists() and NAMESPACE.exists()
+        return f"{machine_name()} {namespace_name()} {os.geteuid()}" if known else ""
     except OSError:
         return ""
 
@@ -90,7 +91,10 @@ def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> N
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """The text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing."""
+    """The text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
+
+    Not by `ObjectAllGather`, whose executor asks first who shares memory.
+    """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
     texts[rank] = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES)), dtype=torch.uint8)

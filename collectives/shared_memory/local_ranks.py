@@ -97,14 +97,6 @@ class LocalRanks:
     def __contains__(self, peer: int) -> bool:
         return peer in self._words
 
-    def __len__(self) -> int:
-        return len(self._words)
-
-    @property
-    def slot_bytes(self) -> int:
-        """How many bytes a rank can publish in a portion; the same on all ranks."""
-        return self._segments[self.rank].slot_bytes
-
     def open_portion(self) -> None:
         """Begin the next portion, once no rank reads any more what this one has published in its slot.
 

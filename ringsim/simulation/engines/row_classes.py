@@ -75,14 +75,14 @@ class _Colouring:
         self._after = np.array([following(getattr(rows, name))[:-1] for name in FOLLOWED_ONCE])
         self._step_bounds = np.searchsorted(rows.step, np.arange(int(rows.step.max(initial=-1)) + 2)).tolist()
         self._within_step = self._steps_with_chains()
-        self._own = mixed(_bits(chunk_bytes[rows.chunk].astype(np.float64)) + rows.reduce * _FACTORS[0])
+        self._own = _mixed(_bits(chunk_bytes[rows.chunk].astype(np.float64)) + rows.reduce * _FACTORS[0])
         self._by_connection = np.argsort(connection, kind="stable")
         self._first_of_connection = np.searchsorted(connection[self._by_connection], np.arange(len(connections.src)))
         self._uses = connections.use > 0
         self._use = _bits(connections.use)
         self._resource = connections.resource
         self._of_connection = _static(connections, topology)
-        self._of_resource = mixed(_bits(connections.resources.capacity))
+        self._of_resource = _mixed(_bits(connections.resources.capacity))
         self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
 
     def _steps_with_chains(self) -> list[bool]:
@@ -102,19 +102,19 @@ class _Colouring:
             before = count
             self._share_colours()
         after = sum(self._of_row[column] * factor for column, factor in zip(self._after, _FACTORS[12:], strict=False))
-        own = self._own + self._of_connection[self._connection] * _FACTORS[2] + mixed(after)
+        own = self._own + self._of_connection[self._connection] * _FACTORS[2] + _mixed(after)
         for first, last, waits in zip(self._step_bounds[:-1], self._step_bounds[1:], self._within_step, strict=True):
             self._colour_step(slice(first, last), own, waits)
         total = np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
-        self._of_connection = mixed(self._of_connection * _FACTORS[3] + total)
+        self._of_connection = _mixed(self._of_connection * _FACTORS[3] + total)
 
     def _share_colours(self) -> None:
-        used = np.where(self._uses, mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
-        self._of_connection = mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
-        user = np.where(self._uses, mixed(self._of_connection + self._use), np.uint64(0))
+        used = np.where(self._uses, _mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
+        self._of_connection = _mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
+        user = np.where(self._uses, _mixed(self._of_connection + self._use), np.uint64(0))
         users = np.zeros_like(self._of_resource)
         np.add.at(users, self._resource, user)
-        self._of_resource = mixed(self._of_resource * _FACTORS[5] + users)
+        self._of_resource = _mixed(self._of_resource * _FACTORS[5] + users)
 
     def _colour_step(self, rows: slice, own: Colours, waits: bool) -> None:
         """Once where the rows wait for earlier steps alone; otherwise until this tells no more of them apart."""
@@ -122,7 +122,7 @@ class _Colouring:
         num_colours = 0
         while True:
             waits_for = (self._of_row[self._before[:, rows]] * weights).sum(axis=0, dtype=np.uint64)
-            self._of_row[rows] = mixed(own[rows] + self._of_row[rows] * _FACTORS[0] + waits_for)
+            self._of_row[rows] = _mixed(own[rows] + self._of_row[rows] * _FACTORS[0] + waits_for)
             if not waits or (count := len(np.unique(self._of_row[rows]))) == num_colours:
                 return
             num_colours = count
@@ -149,8 +149,8 @@ def _static(connections: Connections, topology: Topology) -> Colours:
     ]
     total = np.zeros(len(src), dtype=np.uint64)
     for column, factor in zip(columns, _FACTORS, strict=False):
-        total += mixed(_bits(column)) * factor
-    return mixed(total)
+        total += _mixed(_bits(column)) * factor
+    return _mixed(total)
 
 
 def _bits(numbers: Floats) -> Colours:
@@ -158,7 +158,7 @@ def _bits(numbers: Floats) -> Colours:
     return bits
 
 
-def mixed(colours: Colours) -> Colours:
+def _mixed(colours: Colours) -> Colours:
     """A hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

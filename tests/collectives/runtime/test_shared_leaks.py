@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from tests.collectives.shared_groups import PAIRS, local_ranks, sharing_group
 from tests.ranks import RankPool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
+
+QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that
 
 
 class Holdings(NamedTuple):
@@ -31,6 +34,17 @@ class Holdings(NamedTuple):
         maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
         return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
 
+    @classmethod
+    def settled(cls) -> "Holdings":
+        """The same, once it has stopped changing: Gloo closes the connections of a destroyed group a little later."""
+        held, since = cls.now(), time.monotonic()
+        deadline = since + SETTLED_WITHIN_S
+        while time.monotonic() < min(since + QUIET_S, deadline):
+            time.sleep(QUIET_S / 10)
+            if (now := cls.now()) != held:
+                held, since = now, time.monotonic()
+        return held
+
 
 def shared_memory_files() -> set[str]:
     """Files in memory that have names."""
@@ -40,20 +54,20 @@ def shared_memory_files() -> set[str]:
 def called_often(_: dist.ProcessGroup, calls: int) -> tuple[Holdings, Holdings]:
     """What this rank holds after a few calls, and after many."""
     group = sharing_group(3, "auto")
-    early = Holdings.now()
+    early = Holdings.settled()
     if group is None:
         return early, early
     tensors = [torch.ones(length) for length in (1, 100, 5000)]
     for turn in range(calls):
         if turn == 20:
-            early = Holdings.now()
+            early = Holdings.settled()
         algorithm = ("ring", "direct")[turn % 2]
         work = collectives.all_reduce(tensors[turn % 3], group=group, algorithm=algorithm, async_op=turn % 5 == 0)
         if work is not None:
             work.wait()
         tensors[turn % 3].fill_(1)
     assert early.maps >= 3
-    return early, Holdings.now()
+    return early, Holdings.settled()
 
 
 def judge(holdings: list[tuple[Holdings, Holdings]]) -> None:
@@ -77,14 +91,14 @@ def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]
     """What this rank holds after a few groups, and after many."""
     for turn in range(groups + 3):
         if turn == 3:
-            early = Holdings.now()
+            early = Holdings.settled()
         group = sharing_group(4, "auto", hosts, 4096)
         if group is not None:
             local_ranks(group)
             collectives.all_reduce(torch.ones(5000), group=group)
             dist.destroy_process_group(group)
             del group
-    return early, Holdings.now()
+    return early, Holdings.settled()
 
 
 @pytest.mark.parametrize("hosts", [(0,) * 5, PAIRS], ids=["one host", "several hosts"])

@@ -64,6 +64,12 @@ def open_portions(ranks: list[LocalRanks]) -> None:
         local.open_portion()
 
 
+def pass_portion(local: LocalRanks) -> None:
+    """On one of them, which has nothing to send or read."""
+    local.open_portion()
+    local.close_portion()
+
+
 def test_what_is_published_is_read() -> None:
     """By each from each, by the number of the record, portion after portion."""
     with local_ranks(3) as ranks:
@@ -169,16 +175,13 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
     """On all ranks, and is woken by the last of them."""
     with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
         for _ in range(SLOTS):
-            ranks[0].open_portion()
-            ranks[0].close_portion()
+            pass_portion(ranks[0])
         third = thread.submit(ranks[0].open_portion)
         until_asleep(ranks[0], FOR_A_PORTION)
-        ranks[1].open_portion()
-        ranks[1].close_portion()
+        pass_portion(ranks[1])
         time.sleep(0.05)
         assert not third.done()
-        ranks[2].open_portion()
-        ranks[2].close_portion()
+        pass_portion(ranks[2])
         assert third.result(20) is None
 
 
@@ -186,10 +189,8 @@ def test_a_portion_that_some_are_late_for() -> None:
     """The error names them."""
     with local_ranks(4, timeout_s=0.1) as ranks:
         for _ in range(SLOTS):
-            ranks[0].open_portion()
-            ranks[0].close_portion()
-        ranks[2].open_portion()
-        ranks[2].close_portion()
+            pass_portion(ranks[0])
+        pass_portion(ranks[2])
         with pytest.raises(LateRankError) as error:
             ranks[0].open_portion()
         assert str(error.value) == "timed out after 0.1 s: ranks 1, 3 have yet to read what was sent before"
@@ -204,10 +205,8 @@ def test_a_portion_that_a_dead_rank_has_yet_to_read() -> None:
             local.close_portion()
         ranks[1].close()
         for _ in range(SLOTS):
-            ranks[0].open_portion()
-            ranks[0].close_portion()
-            ranks[2].open_portion()
-            ranks[2].close_portion()
+            pass_portion(ranks[0])
+            pass_portion(ranks[2])
         with pytest.raises(LateRankError) as error:
             ranks[0].open_portion()
         assert str(error.value) == "the connection is closed: rank 1 has yet to read what was sent before"
