@@ -15,7 +15,7 @@ from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
 from collectives.benchmark.runner import measure
 from collectives.probes import Blocks, places_of, probe, provenance
-from collectives.runtime import Sharing, state_of
+from collectives.runtime import transport_in_use
 from ringsim.console import Progress
 from ringsim.measurements import CollectiveTimes, Measurements
 from ringsim.schedule import Collective
@@ -55,7 +55,7 @@ def run_plan(
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
-    transport = {"transport": state_of(group).part(Sharing).transport}
+    transport = {"transport": transport_in_use(group)}
     if not plan.probes:
         return Measurements(group.size(), provenance() | transport | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)

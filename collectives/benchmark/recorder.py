@@ -59,7 +59,8 @@ def record(
 ) -> RecordedRun:
     """The middle one of several runs in place, each after a barrier; the executor's alone, without a queue's thread."""
     schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
-    executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
+    # Over torch.distributed: through shared memory nothing travels, and a chunk goes in several portions.
+    executor = Executor(schedule, group, tag=Tag.RECORDED_RUN, shares_memory=False)
     given = pattern(case, plan.seed).given(group.rank())
     tensor = torch.zeros(case.num_elements, dtype=case.torch_dtype)
     combine = reduction_of(OPS[case.op], case.torch_dtype).combine if case.collective.reduces else torch.Tensor.add_

@@ -19,6 +19,7 @@ from collectives.runtime import (
 )
 from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
 from ringsim.files import quoted
+from ringsim.native import network_of_calls
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import build, build_proved
 from ringsim.schedule import Collective
@@ -83,9 +84,10 @@ class Chooser:
         return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
+        messages = network_of_calls(network, is_native=False)
         return min(
             self._candidates[collective],
-            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes, in_order=True),
+            key=lambda name: predict_time(build(collective, name, num_ranks), messages, size_bytes, in_order=True),
         )
 
 

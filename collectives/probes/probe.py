@@ -11,7 +11,16 @@ import torch.distributed as dist
 from collectives.probes.hosts import places_of
 from collectives.probes.provenance import provenance
 from collectives.probes.schedules import ping_pong_schedule, shift_schedule
-from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, Rounds, time_blocks
+from collectives.probes.shared_memory import shared_memory_probes, shared_memory_sizes
+from collectives.probes.workload import (
+    ROUNDS_PER_RUN,
+    Blocks,
+    ProbeWorkload,
+    Rounds,
+    add_one,
+    spread,
+    time_blocks,
+)
 from collectives.runtime import Executor, execute, naming_failures
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
@@ -21,7 +30,7 @@ from ringsim.schedule import Collective, Schedule
 SIZES = (64, 4 * 2**10, 32 * 2**10, 128 * 2**10, 512 * 2**10, 2 * 2**20, 8 * 2**20)  # multiples of a float32
 IN_FLIGHT = 4
 BLOCKS = Blocks()
-MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+_WRITTEN = 60  # as each byte of a float32, a bfloat16 and a float16 about 0.01, 0.01 and 1
 FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
 REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
@@ -42,7 +51,8 @@ def probe(
 
     Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
     With more ranks than cores the ranks slow each other down; so they will in a collective, which is why all
-    of them work at once here. Messages go the way they go in a collective, through an `Executor`.
+    of them work at once here. Messages go the way they go in a collective, through an `Executor`: over
+    torch.distributed, and, where all ranks of the group share memory, once more through that.
 
     tensor_bytes: of the largest tensor whose collectives are to be predicted; messages go up to half of it.
     blocks: how often everything is probed; the fewer, the more a busy moment of the machine matters.
@@ -56,11 +66,13 @@ def probe(
     on_progress: is told, between two probes, how many of how many have been done.
     """
     sizes = _sizes(sizes, tensor_bytes)
-    memory = torch.zeros(max(memory_bytes, tensor_bytes, sizes[-1]), dtype=torch.uint8)
+    # Written to, because all pages that never were are one and the same, which is always in the caches.
+    memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
         workloads = [*_shifts(group, memory, sizes), *_additions(group.size(), memory, sizes, torch.float32, "reduce")]
+        workloads += shared_memory_probes(group, memory, sizes, thoroughly=pairs)
         if pairs:
             workloads += [*_ping_pongs(group, memory, sizes, places), *_bidirectional(group, memory, sizes)]
             workloads += _clones(group.size(), memory)
@@ -91,7 +103,9 @@ def probe(
         for suffix, times_s in (("", elapsed), ("_cpu", of_core))
         for workload, block_times in zip(workloads, times_s.tolist(), strict=True)
     ]
-    return Measurements(group.size(), {**provenance(), **places.as_dict()}, tuple(results))
+    return Measurements(
+        group.size(), {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}, tuple(results)
+    )
 
 
 def _shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
@@ -132,16 +146,11 @@ def _bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequen
 
 def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
     """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
-    # Predictions know torch.distributed only. And ranks that have no part in a probe leave it out, which ranks
-    # that share memory must not.
+    # Calls of torch.distributed are to be predicted, too. And ranks that have no part in a probe leave it out, which
+    # ranks that share memory must not.
     executor = Executor(schedule, group, shares_memory=False)
-    windows = cycle(_spread(memory, schedule.num_chunks * size))
-    return lambda: executor.run(next(windows), reduce=_add_one)
-
-
-def _add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """What an addition takes whatever it adds; what bytes take is probed by itself."""
-    chunk[:1].add_(arrived[:1])
+    windows = cycle(spread(memory, schedule.num_chunks * size))
+    return lambda: executor.run(next(windows), reduce=add_one)
 
 
 def _additions(
@@ -151,26 +160,20 @@ def _additions(
     held = memory[: len(memory) // 4 * 4].view(dtype)
     for size in sizes:
         length = size // dtype.itemsize
-        rounds = _reduce(_spread(held, length), torch.zeros(length, dtype=dtype))
+        rounds = _reduce(spread(held, length), torch.zeros(length, dtype=dtype))
         yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds)
 
 
 def _clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
     """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
     if len(memory) >= FRESH_BYTES:
-        pieces = cycle(_spread(memory, FRESH_BYTES))
+        pieces = cycle(spread(memory, FRESH_BYTES))
 
         def rounds() -> None:
             for _ in range(ROUNDS_PER_RUN):
                 next(pieces).clone()
 
         yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
-
-
-def _spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
-    """Pieces of `length` elements from all over the memory, in order."""
-    count = min(len(memory) // length, MAX_PIECES)
-    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:

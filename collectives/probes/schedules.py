@@ -24,6 +24,17 @@ def shift_schedule(
     return Schedule.from_columns(Collective.ALL_REDUCE, "shift", num_ranks, groups * in_flight, columns)
 
 
+def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
+    """Every rank sends the next one `rounds` chunks of its own, none of which is passed on."""
+    ranks = np.arange(num_ranks)
+    colour = ranks % 2  # neighbours send different chunks, so that none is written to that is also sent
+    colour[-1] = 2 if num_ranks % 2 else 1
+    columns = (
+        (ranks, (ranks + 1) % num_ranks, colour * rounds + index, np.full(num_ranks, reduce)) for index in range(rounds)
+    )
+    return Schedule.from_columns(Collective.ALL_REDUCE, "one_way", num_ranks, 3 * rounds, columns)
+
+
 def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
     """Ping-pong: a chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
     pair = (one, other)

@@ -10,6 +10,7 @@ import torch
 from collectives.runtime import Executor
 
 ROUNDS_PER_RUN = 8  # even, so that what goes out in a ping-pong comes back
+MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
 Rounds = Callable[[], None]
 
@@ -38,6 +39,17 @@ class Blocks(NamedTuple):
     turns: int = 4
     number: int = 4
     least_s: float = 20e-3
+
+
+def spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
+    """Pieces of `length` elements from all over the memory, in order."""
+    count = min(len(memory) // length, MAX_PIECES)
+    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
+
+
+def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """What an addition takes whatever it adds; what bytes take is probed by itself."""
+    chunk[:1].add_(arrived[:1])
 
 
 def time_blocks(

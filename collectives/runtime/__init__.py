@@ -26,7 +26,7 @@ from collectives.runtime.place import machine_name, namespace_name
 from collectives.runtime.profiler_spans import span
 from collectives.runtime.queue import CollectiveQueue, close_queue
 from collectives.runtime.schedule_run import Event, ScheduleRun, reduce_into
-from collectives.runtime.sharing import Sharing, use_transport
+from collectives.runtime.sharing import Sharing, transport_in_use, use_transport
 from collectives.runtime.sharing_offer import TRANSPORTS
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
@@ -76,5 +76,6 @@ __all__ = [
     "set_gloo_thread_policy",
     "span",
     "state_of",
+    "transport_in_use",
     "use_transport",
 ]

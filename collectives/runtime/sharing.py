@@ -92,6 +92,17 @@ class Sharing:
         return self._shared
 
 
+def transport_in_use(group: dist.ProcessGroup) -> str:
+    """How the chunks of `group` travel: "shm" or "gloo", or "auto" for some this way and some that.
+
+    Every rank must ask, since they may have to find out together; raises what `Sharing.of` does.
+    """
+    shared = state_of(group).part(Sharing).of(group)
+    if shared.on_one_host:
+        return "shm"
+    return "auto" if shared.slot_bytes else "gloo"
+
+
 def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> None:
     """Choose how the chunks of all collectives of `group` travel; call it on every rank, before the first of them.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
-from ringsim.measurements import LogRow, LogTable, Measurements, RankHosts, p10_p90
+from ringsim.measurements import TORCH, LogRow, LogTable, Measurements, RankHosts, p10_p90
 
 DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
 
@@ -21,6 +21,7 @@ class TimedCase:
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
     device: what each rank runs on, empty if it is not known.
+    transport: "shm" if its chunks went through shared memory; "" if they did not, or it is not known.
     rows: a digest of each row of a log that is among them, by which a network file knows it again; empty if they are
     not of logs.
     """
@@ -36,6 +37,7 @@ class TimedCase:
     device: str = ""
     file: str = ""
     rows: tuple[str, ...] = ()
+    transport: str = ""
 
     @property
     def measured_s(self) -> float:
@@ -91,6 +93,7 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
     """
     rank_hosts = RankHosts.from_measurements(measurements)
     one_clock = rank_hosts is not None and rank_hosts.one_clock
+    transport = "shm" if measurements.provenance.get("transport") == "shm" else ""
     cases = []
     for index, times in enumerate(measurements.collectives):
         if times.wrong:
@@ -100,5 +103,7 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
             )
         seconds = times.together_s if one_clock else times.times_s
         key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks, num_nodes
-        cases.append(TimedCase(*key, seconds, seconds if times.in_place else (), p10_p90(seconds), file=file))
+        in_place_s = seconds if times.in_place else ()
+        own = transport if times.algorithm != TORCH else ""
+        cases.append(TimedCase(*key, seconds, in_place_s, p10_p90(seconds), file=file, transport=own))
     return cases

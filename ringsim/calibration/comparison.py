@@ -11,8 +11,8 @@ from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.display import Displayed
 from ringsim.measurements import PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
-from ringsim.native import call_overhead_s, local_s, local_work, native_schedule
-from ringsim.network import Cluster
+from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
+from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
 from ringsim.simulation import predict_time
@@ -169,11 +169,16 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
             schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
+    is_native = case.algorithm == TORCH
+    if case.transport != "shm":
+        cluster = without_shared_memory(cluster)
+    elif SharedMemoryNetwork.of(cluster) is None:
+        return None, "it went through shared memory, of which the network file says nothing"
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    beside_s = call_overhead_s(cluster, case.algorithm == TORCH) + local_s(work, cluster, case.num_ranks)
-    return beside_s + predict_time(
-        schedule, cluster, case.size_bytes, in_order=True
-    ), f"simulating {schedule.algorithm}"
+    beside_s = call_overhead_s(cluster, is_native) + local_s(work, cluster, case.num_ranks)
+    messages = network_of_calls(cluster, is_native, touched_bytes=case.size_bytes)  # the same tensor, call after call
+    messages_s = predict_time(schedule, messages, case.size_bytes, in_order=True)
+    return beside_s + messages_s, f"simulating {schedule.algorithm}"
 
 
 def _comparison(

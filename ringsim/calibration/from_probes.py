@@ -16,7 +16,7 @@ from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.files import MAX_COUNT, require_text, require_whole
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec
+from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, SharedMemory, Spec
 
 _RESAMPLED = 200
 _SEED = 0
@@ -74,6 +74,14 @@ _PROBES = {
         "rank.send_overhead": "shift, several in flight",
     },
 }  # fmt: skip
+_SHARED_MEMORY_PROBES = {
+    "host.shared_memory.send_overhead": "shm/copy, the smallest",
+    "host.shared_memory.receive_overhead": "shm/copy, the smallest",
+    "host.shared_memory.latency": "shm/shift",
+    "host.shared_memory.call": "shm/call; shm/shift",
+    "host.shared_memory.rate.copy_bandwidth": "shm/copy",
+    "host.shared_memory.rate.reduce_bandwidth": "shm/add",
+}
 
 
 def calibrate(
@@ -106,7 +114,7 @@ def calibrate(
         values,
         {key: float(low) for key, (low, _) in ends.items()},
         {key: float(high) for key, (_, high) in ends.items()},
-        _PROBES[model],
+        _PROBES[model] | _SHARED_MEMORY_PROBES,
         residuals if measurements.num_ranks > 1 else (),
         draws,
     )
@@ -176,4 +184,17 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
         "host.nic.latency": host.nics.latency_s,
         "host.nic.bandwidth": host.nics.bandwidth_bytes_per_s,
     }
-    return {key: known[key] for key in _PROBES[model]}
+    fitted = {key: known[key] for key in _PROBES[model]}
+    return fitted | (_shared_memory_values(host.shared_memory) if host.shared_memory else {})
+
+
+def _shared_memory_values(shared: SharedMemory) -> dict[str, float]:
+    """The rates are those for what fills a slot."""
+    return {
+        "host.shared_memory.send_overhead": shared.send_overhead_s,
+        "host.shared_memory.receive_overhead": shared.receive_overhead_s,
+        "host.shared_memory.latency": shared.latency_s,
+        "host.shared_memory.call": shared.call_s,
+        "host.shared_memory.rate.copy_bandwidth": shared.rates[-1].copy_bytes_per_s,
+        "host.shared_memory.rate.reduce_bandwidth": shared.rates[-1].reduce_bytes_per_s,
+    }

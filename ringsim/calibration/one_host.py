@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from ringsim.algorithms import ring_all_gather
+from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import Cluster, Host, Link, Processor, Spec
@@ -19,14 +20,16 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
     missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
-    a message takes longer by a call of its own is the call's.
+    a message takes longer by a call of its own is the call's. What goes through shared memory is `shared_memory_of`'s.
 
     Raises ValueError when probes are missing.
     """
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
     cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
-    return _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
+    cluster = _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
+    host = replace(cluster.spec.host, shared_memory=shared_memory_of(measurements, cluster))
+    return _cluster(host, cluster.spec.processor)
 
 
 def processor_of(measurements: Measurements) -> Processor:

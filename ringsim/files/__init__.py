@@ -29,9 +29,10 @@ from ringsim.files.text_file import (
     shortened,
 )
 from ringsim.files.toml_tables import Key, Table, refusal
-from ringsim.files.toml_values import MAX_COUNT
+from ringsim.files.toml_values import MAX_BYTES, MAX_COUNT
 
 __all__ = [
+    "MAX_BYTES",
     "MAX_COUNT",
     "MAX_RANKS",
     "MAX_S",

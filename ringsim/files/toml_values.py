@@ -14,6 +14,7 @@ Parser = Callable[[Any], Any]
 
 MAX_RATIO = 1e9  # how many times as slow something may be
 MAX_COUNT = 2**20  # more hosts, NICs or cores than that are a slip of the finger
+MAX_BYTES = 2**40
 _NAME_RULE = ": a name must be text of letters, digits, _ and - only"
 
 
@@ -40,6 +41,13 @@ def count(value: Any) -> int:
     """Returns a whole number from 1."""
     if not is_whole(value) or not 1 <= value <= MAX_COUNT:
         raise ValueError(f": must be a whole number from 1 to {MAX_COUNT}")
+    return int(value)
+
+
+def size(value: Any) -> int:
+    """Returns a number of bytes, from 1."""
+    if not is_whole(value) or not 1 <= value <= MAX_BYTES:
+        raise ValueError(f": must be a whole number of bytes from 1 to {MAX_BYTES}")
     return int(value)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringsim.algorithms import gloo_ring_all_gather
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork, Cluster, SharedMemoryNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Schedule
 
@@ -73,6 +73,14 @@ def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedu
     return of_size
 
 
+def network_of_calls(network: AnyNetwork, is_native: bool, touched_bytes: int | None = None) -> AnyNetwork:
+    """What the messages of a call go over: those of `collectives` through shared memory, if the network describes it.
+
+    is_native: of torch.distributed, rather than of `collectives`. touched_bytes: see `SharedMemoryNetwork`.
+    """
+    return network if is_native else SharedMemoryNetwork.of(network, touched_bytes) or network
+
+
 def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
     """Seconds that a call takes beside its messages, as far as the network says; 0 for one that does not.
 
@@ -80,5 +88,8 @@ def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
     """
     if not isinstance(network, Cluster):
         return 0.0
+    shared = None if is_native else SharedMemoryNetwork.of(network)
+    if shared is not None:
+        return shared.costs.call_s
     processor = network.spec.processor
     return processor.torch_call_s if is_native else processor.call_s

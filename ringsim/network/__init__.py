@@ -8,7 +8,19 @@ from ringsim.network.landmarks import Landmarks
 from ringsim.network.layout import lay_out
 from ringsim.network.loading import load_network, preset_names
 from ringsim.network.network import Network
-from ringsim.network.spec import Host, Library, Link, Nics, Processor, Protocol, SlowLink, Spec
+from ringsim.network.shared_memory import SharedMemoryNetwork, without_shared_memory
+from ringsim.network.spec import (
+    Host,
+    Library,
+    Link,
+    MemoryRate,
+    Nics,
+    Processor,
+    Protocol,
+    SharedMemory,
+    SlowLink,
+    Spec,
+)
 from ringsim.network.topology import (
     NONE,
     AnyNetwork,
@@ -38,12 +50,15 @@ __all__ = [
     "Landmarks",
     "Library",
     "Link",
+    "MemoryRate",
     "Network",
     "Nics",
     "Paths",
     "Processor",
     "Protocol",
     "Resources",
+    "SharedMemory",
+    "SharedMemoryNetwork",
     "SlowLink",
     "Spec",
     "Topology",
@@ -55,4 +70,5 @@ __all__ = [
     "preset_names",
     "read_network",
     "require_sound",
+    "without_shared_memory",
 ]

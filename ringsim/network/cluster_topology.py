@@ -29,7 +29,7 @@ class ClusterTopology(Topology):
         self._fabric = make_fabric(spec, layout, catalogue)
         self._fails = _failing_ranks(spec, num_ranks, catalogue)
         self.resources, self._extra_latency_s = catalogue.resources()
-        self.processors = _processors(spec, num_ranks, self._cores[layout.host_of_rank])
+        self.processors = processors_of(spec, num_ranks, self._cores[layout.host_of_rank])
         self._core_s_per_byte = 1 / self.processors.copy_bytes_per_s
         self.jitter = spec.jitter
         self._switch_share = spec.library.switch_share or 1.0
@@ -140,14 +140,20 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
     return catalogue.add([f"rank{rank}" for rank in range(num_ranks)], np.full(num_ranks, np.inf))
 
 
-def _processors(spec: Spec, num_ranks: int, cores: Ints) -> Processors:
-    slowdown, processor = _slowdowns(spec, num_ranks), spec.processor
+def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
+    """Those of all ranks, the slow ones slower. cores: see `Processors`. instead: of the costs that the spec names."""
+    slowdown = _slowdowns(spec, num_ranks)
+
+    def cost(name: str) -> float:
+        own: float = getattr(spec.processor, name)
+        return instead.get(name, own)
+
     return Processors(
-        send_overhead_s=processor.send_overhead_s * slowdown,
-        receive_overhead_s=processor.receive_overhead_s * slowdown,
-        reduce_bytes_per_s=processor.reduce_bytes_per_s / slowdown,
+        send_overhead_s=cost("send_overhead_s") * slowdown,
+        receive_overhead_s=cost("receive_overhead_s") * slowdown,
+        reduce_bytes_per_s=cost("reduce_bytes_per_s") / slowdown,
         cores=cores,
-        copy_bytes_per_s=processor.copy_bytes_per_s / slowdown,
+        copy_bytes_per_s=cost("copy_bytes_per_s") / slowdown,
     )
 
 

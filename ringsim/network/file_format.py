@@ -7,11 +7,32 @@ _LINK = {
     "bandwidth": Key("bandwidth_bytes_per_s", toml_values.rate),
     "duplex": Key("half_duplex", toml_values.is_half_duplex),
 }
+_MEMORY_RATE = Table(
+    {
+        "published": Key("published_bytes", toml_values.size, True),
+        "copy_bandwidth": Key("copy_bytes_per_s", toml_values.rate),
+        "reduce_bandwidth": Key("reduce_bytes_per_s", toml_values.rate),
+        "cached_copy_bandwidth": Key("cached_copy_bytes_per_s", toml_values.rate),
+        "cached_reduce_bandwidth": Key("cached_reduce_bytes_per_s", toml_values.rate),
+    }
+)
+_SHARED_MEMORY = Table(
+    {
+        "slot": Key("slot_bytes", toml_values.size, True),
+        "touched": Key("touched_bytes", toml_values.size, True),
+        "send_overhead": Key("send_overhead_s", toml_values.time),
+        "receive_overhead": Key("receive_overhead_s", toml_values.time),
+        "latency": Key("latency_s", toml_values.time),
+        "call": Key("call_s", toml_values.time),
+        "rate": Key("rates", _MEMORY_RATE, many=True),
+    }
+)
 _HARDWARE = {
     "cores": Key("cores", toml_values.count),
     "memory_bandwidth": Key("memory_bytes_per_s", toml_values.rate),
     "copies": Key("copies", toml_values.positive),
     "link": Key("link", Table(_LINK)),
+    "shared_memory": Key("shared_memory", _SHARED_MEMORY),
     "nic": Key("nics", Table({"count": Key("count", toml_values.count), **_LINK})),
 }
 _HOST = Table(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -75,11 +76,22 @@ def _host(*layers: Mapping[str, Any]) -> spec.Host:
     link: Fields = {}
     nics: Fields = {}
     rest: Fields = {}
+    shared: Fields = {}
     for layer in layers:
         link |= layer.get("link", {})
         nics |= layer.get("nics", {})
+        shared = layer.get("shared_memory", shared)
         rest |= {key: layer[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in layer}
-    return spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics))
+    return spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics), shared_memory=_shared_memory(shared))
+
+
+def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
+    if not fields:
+        return None
+    rates = sorted((spec.MemoryRate(**rate) for rate in fields.get("rates", [])), key=attrgetter("published_bytes"))
+    if not rates:
+        raise ValueError("host.shared_memory: give at least one [[host.shared_memory.rate]]")
+    return spec.SharedMemory(**{**fields, "rates": tuple(rates)})
 
 
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:

@@ -40,6 +40,11 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
         values = _values(place, part)
         if values:
             yield f"[{place}]", values
+    shared = spec.host.shared_memory
+    if shared:
+        yield "[host.shared_memory]", _values("host.shared_memory", shared)
+        for rate in shared.rates:
+            yield "[[host.shared_memory.rate]]", _values("host.shared_memory.rate", rate)
     for protocol in spec.protocols:
         yield "[[protocol]]", _values("protocol", protocol)
     for slow in spec.slow_links:

@@ -23,12 +23,48 @@ class Nics(Link):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRate:
+    """How fast one core works where each rank publishes so much in its shared memory: bytes a second.
+
+    published_bytes: of one rank; the more there is, the less of it is in the caches.
+    copy_bytes_per_s, reduce_bytes_per_s: what it copies to or from shared memory, and adds from there, if the rank's
+    tensors are in `SharedMemory.touched_bytes` of memory, in turn. cached_...: if they are the same ones each time.
+    """
+
+    published_bytes: int
+    copy_bytes_per_s: float = math.inf
+    reduce_bytes_per_s: float = math.inf
+    cached_copy_bytes_per_s: float = math.inf
+    cached_reduce_bytes_per_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """What messages cost between ranks of a host that read from each other's memory.
+
+    slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
+    latency_s: from publishing to the receiver's noticing. call_s: what a call takes beside its messages and copies.
+    touched_bytes: of memory that a rank walked through while the rates were found.
+    rates: by growing `published_bytes`; at least one.
+    """
+
+    slot_bytes: int
+    touched_bytes: int
+    send_overhead_s: float = 0.0
+    receive_overhead_s: float = 0.0
+    latency_s: float = 0.0
+    call_s: float = 0.0
+    rates: tuple[MemoryRate, ...] = (MemoryRate(1),)
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What a host is made of.
 
     cores: None where there are always enough.
     memory_bytes_per_s: what its memory copies in a second; a message within the host uses it `copies` times a byte.
     link: a rank's port to the other ranks of the host.
+    shared_memory: through which our own collectives go within the host, see `SharedMemoryNetwork`; None: they do not.
     """
 
     cores: int | None = None
@@ -36,6 +72,7 @@ class Host:
     copies: float = 2.0
     link: Link = Link()
     nics: Nics = Nics()
+    shared_memory: SharedMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

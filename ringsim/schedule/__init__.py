@@ -11,6 +11,7 @@ from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import NO_ROW, Dependencies, Rows, dependencies, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
+from ringsim.schedule.memory_passes import MemoryPasses, memory_passes
 from ringsim.schedule.partition import gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay, replay_steps
@@ -31,6 +32,7 @@ __all__ = [
     "Counts",
     "Dependencies",
     "Ints",
+    "MemoryPasses",
     "Proof",
     "RankProgram",
     "Receive",
@@ -48,6 +50,7 @@ __all__ = [
     "free_bytes",
     "gloo_partition",
     "initial_counts",
+    "memory_passes",
     "merge",
     "on_channel",
     "on_groups",

@@ -4,13 +4,14 @@ Two engines give the same times: `engines.by_step` where nothing is shared, and 
 is the latter with one transfer of those that must happen at the same times.
 """
 
-from ringsim.network import AnyNetwork, Topology, require_sound
+from ringsim.network import AnyNetwork, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.by_class import may_have_classes, time_classes
 from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
 from ringsim.simulation.in_switch import serving
+from ringsim.simulation.portions import only_portion, time_portions
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
@@ -34,8 +35,8 @@ def simulate(
     receives in step order; otherwise all that the rule of execution permits happens as early as it may.
     on_progress: is told how many transfers have been simulated since it was last told.
 
-    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, and for more transfers
-    than there is memory for.
+    Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for more transfers than there is
+    memory for, and for a tensor that goes through shared memory in several portions.
 
         >>> from ringsim import load_network, ring_all_reduce, simulate
         >>> timeline = simulate(ring_all_reduce(4), load_network("gbe"), 2**20)
@@ -46,6 +47,8 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
+    if isinstance(network, SharedMemoryNetwork):
+        return only_portion(schedule, network, sizes, on_progress, in_order=in_order)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     run = run_events if shares(schedule, topology) else run_steps
     return run(schedule, topology, sizes, on_progress, in_order=in_order)
@@ -73,6 +76,8 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
+    if isinstance(network, SharedMemoryNetwork):
+        return time_portions(schedule, network, sizes, on_progress, in_order=in_order)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)

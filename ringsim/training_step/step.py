@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend, call_overhead_s
+from ringsim.native import BACKENDS, Backend, call_overhead_s, network_of_calls
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
@@ -255,7 +255,8 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
     in_order = config.backend.in_order
-    messages_s = predict_time(schedule, network, profile.buffer_bytes, in_order=in_order)
+    messages = network_of_calls(network, config.backend.is_native)
+    messages_s = predict_time(schedule, messages, profile.buffer_bytes, in_order=in_order)
     return call_overhead_s(network, config.backend.is_native) + messages_s
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringsim.native import call_overhead_s
+from ringsim.native import call_overhead_s, network_of_calls
 from ringsim.network import Cluster, Host
 from ringsim.registry import build
 from ringsim.schedule import Collective
@@ -57,7 +57,8 @@ class Attribution:
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Returns the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, cluster, size_bytes, in_order=True)
+    network = network_of_calls(cluster, is_native=False)
+    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, network, size_bytes, in_order=True)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:
@@ -88,10 +89,7 @@ def _with_enough_cores(cluster: Cluster) -> Cluster:
 
 
 def _without_latency(cluster: Cluster) -> Cluster:
-    cluster = _with_hosts(
-        cluster,
-        lambda host: replace(host, link=replace(host.link, latency_s=0.0), nics=replace(host.nics, latency_s=0.0)),
-    )
+    cluster = _with_hosts(cluster, _host_without_latency)
     spec = cluster.spec
     free = {"send_overhead_s": 0.0, "receive_overhead_s": 0.0, "call_s": 0.0, "torch_call_s": 0.0}
     spec = replace(
@@ -101,6 +99,13 @@ def _without_latency(cluster: Cluster) -> Cluster:
         cables=tuple(replace(cable, latency_s=0.0) for cable in spec.cables),
     )
     return replace(cluster, spec=spec)
+
+
+def _host_without_latency(host: Host) -> Host:
+    link, nics, shared = replace(host.link, latency_s=0.0), replace(host.nics, latency_s=0.0), host.shared_memory
+    if shared is not None:
+        shared = replace(shared, latency_s=0.0, send_overhead_s=0.0, receive_overhead_s=0.0, call_s=0.0)
+    return replace(host, link=link, nics=nics, shared_memory=shared)
 
 
 def _with_hosts(cluster: Cluster, changed: Callable[[Host], Host]) -> Cluster:

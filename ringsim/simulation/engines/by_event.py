@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.schedule import NO_ROW, Dependencies, MemoryPasses, Rows, Schedule, dependencies
 from ringsim.simulation.engines.slots import Connections, Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
@@ -25,14 +25,15 @@ def run_events(
     on_progress: OnProgress = ignore_progress,
     *,
     in_order: bool = False,
+    passes: MemoryPasses | None = None,
 ) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
     chunk_bytes: (num_chunks,).
-    in_order: see `dependencies`.
+    in_order: see `dependencies`. passes: see `EventRun`.
     """
     rows = dependencies(schedule, in_order=in_order)
-    run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress)
+    run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress, passes=passes)
     run.finish()
     return run.timeline()
 
@@ -43,6 +44,7 @@ class EventRun:
     num_workers: of a queue, each with connections and a timer of its own; 0 if there is none. Rows belong to the first.
     on_progress: see `simulate`.
     sent_on: for each row the number of its connection, and all connections; without it as the topology has them.
+    passes: what is copied where ranks read in place what they receive; None if messages travel.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class EventRun:
         num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
         sent_on: tuple[Rows, Connections] | None = None,
+        passes: MemoryPasses | None = None,
     ) -> None:
+        self._passes = passes
         self._on_progress = on_progress
         self._rows, self._topology = rows, topology
         self._connection, self._connections = sent_on or _sent_on(rows, topology, num_workers)
@@ -74,7 +78,7 @@ class EventRun:
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         processors = topology.processors
         self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
-        self._applying_is_free &= not processors.receive_overhead_s.any()
+        self._applying_is_free &= not processors.receive_overhead_s.any() and passes is None
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
@@ -189,6 +193,8 @@ class EventRun:
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
         connection, amount = self._connection[row], self._bytes[self._rows.chunk[row]]
+        if self._passes is not None:
+            amount = np.where(self._passes.published[row], amount, 0.0)
         shares = self._slots.shares[connection]
         num_sharing = np.count_nonzero(shares)
         if num_sharing == len(row):  # as mostly, and what follows takes several times as long
@@ -226,6 +232,9 @@ class EventRun:
         dst = self._rows.dst[row]
         reduce_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.reduce_bytes_per_s[dst]
         work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
+        if self._passes is not None:
+            copy_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.copy_bytes_per_s[dst]
+            work_s = work_s + np.where(self._passes.taken[row], copy_s, 0.0)
         return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:

@@ -1,5 +1,6 @@
 """Probing a real process group."""
 
+import os
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -14,10 +15,13 @@ from collectives.probes.probe import IN_FLIGHT, probe
 from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, time_blocks
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
+from collectives.runtime.sharing import transport_in_use
+from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.measurements.measurements import Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
+from tests.collectives.shared_groups import sharing_group
 from tests.ranks import RankPool
 
 SHORT = Blocks(turns=3, number=2, least_s=2e-3)  # the times need not be good ones
@@ -135,3 +139,44 @@ def test_ranks_that_share_memory_can_be_probed(tmp_path: Path) -> None:
         results = pool.run(probed_with_shared_memory, num_ranks=4)
     assert results[0][0] > 0
     assert [total for _, total in results] == [16.0] * 4
+
+
+def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[list[str], dict[str, object], str]:
+    """The kinds of probes of a group that shares memory, its provenance, and what "auto" then chooses for 64 bytes."""
+    group = sharing_group(2)
+    assert group is not None
+    with probe_calls(group) as calls:
+        kinds = [call.kind for call in calls]
+    measurements = probe(group, 2**18, 2**20, blocks=SHORT, pairs=True)
+    shared = calibrate(measurements).cluster.spec.host.shared_memory
+    assert shared is not None
+    assert shared.rates[-1].published_bytes <= shared.slot_bytes
+    tensor = torch.ones(16)
+    collectives.all_reduce(tensor, group=group, algorithm="auto")
+    assert tensor[0] == 2
+    return sorted({p.kind for p in measurements.probes} | set(kinds)), measurements.provenance, transport_in_use(group)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
+def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
+    """Copies and additions, of tensors from all over the memory and of the same ones; and a host is calibrated."""
+    (kinds, origin, transport), _ = ranks.run(probed_through_shared_memory, num_ranks=2)
+    wanted = {"shm/shift", "shm/copy", "shm/add", "shm/copy/cached", "shm/add/cached", "shm/call", "shift", "call"}
+    assert wanted <= set(kinds)
+    assert origin["shared_memory_slot_bytes"] == 4 * 2**20
+    assert origin["shared_memory_touched_bytes"] == 2**20
+    assert transport == "shm"
+
+
+def kinds_without(_: dist.ProcessGroup) -> tuple[set[str], str]:
+    """Those of a group that sends everything by torch.distributed."""
+    group = sharing_group(2, "gloo")
+    assert group is not None
+    return {p.kind for p in probed(group, 2**18, 2**20).probes}, transport_in_use(group)
+
+
+def test_no_shared_memory_is_probed_where_none_is_used(ranks: RankPool) -> None:
+    """As nothing goes there."""
+    kinds, transport = ranks.run(kinds_without, num_ranks=2)[0]
+    assert not any(kind.startswith("shm") for kind in kinds)
+    assert transport == "gloo"

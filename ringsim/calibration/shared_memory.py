@@ -1,0 +1,77 @@
+"""`shared_memory_of`: from probes to what messages cost between ranks of a host that share memory."""
+
+from dataclasses import replace
+
+from ringsim.algorithms import ring_all_gather
+from ringsim.files import MAX_BYTES, require_whole
+from ringsim.measurements import Measurements
+from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork
+from ringsim.schedule import Schedule
+from ringsim.simulation import predict_time
+
+ROUNDS = 8  # chunks that a rank publishes in a run of a probe
+SLOT, TOUCHED = "shared_memory_slot_bytes", "shared_memory_touched_bytes"  # in the provenance
+_MOST = 1e12  # bytes a second, where the probes show no cost
+
+
+def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
+    """Returns what the probes of shared memory say of the host of `cluster`; None if there are none.
+
+    While all ranks send chunks of their own, which nobody passes on, nobody waits: the smallest take the overheads, the
+    others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). Ranks that
+    are more than cores take turns. Each is probed with tensors from all over the memory, and with the same ones each
+    time ("cached"). What a message that is passed on takes longer ("shm/shift") is latency, and what
+    one takes longer by a call of its own the call's.
+    """
+    copies, shifts, calls = (measurements.probes_of(f"shm/{kind}") for kind in ("copy", "shift", "call"))
+    if not (copies and shifts):
+        return None
+    for name in (SLOT, TOUCHED):
+        require_whole(f"provenance.{name}", measurements.provenance.get(name), 1, MAX_BYTES)
+    cores = cluster.spec.host.cores or measurements.num_ranks
+    waiting = max(1.0, measurements.num_ranks / cores)
+    overhead_s = copies[0].median_s / waiting
+    costs = SharedMemory(
+        slot_bytes=measurements.provenance[SLOT],
+        touched_bytes=measurements.provenance[TOUCHED],
+        send_overhead_s=overhead_s / 2,
+        receive_overhead_s=overhead_s / 2,
+        call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
+        rates=_rates(measurements, waiting),
+    )
+    missing_s = shifts[0].median_s - message_s(costs, cluster, measurements.num_ranks, shifts[0].size_bytes)
+    return replace(costs, latency_s=max(missing_s, 0.0))
+
+
+def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
+    """For each size but the smallest, which takes the overheads only."""
+    sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
+    cold = _bytes_per_s(measurements, "", waiting)
+    cached = _bytes_per_s(measurements, "/cached", waiting) or cold
+    rates = [MemoryRate(ROUNDS * size, *row, *other) for size, row, other in zip(sizes, cold, cached, strict=True)]
+    return tuple(rates) or (MemoryRate(1),)
+
+
+def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, float]]:
+    """Of each size what a core copies, and adds, in a second. Raises ValueError if probes of a size are missing."""
+    copies, additions = (measurements.probes_of(f"shm/{kind}{suffix}") for kind in ("copy", "add"))
+    if [probe.size_bytes for probe in copies] != [probe.size_bytes for probe in additions]:
+        raise ValueError(f"the measurements have other sizes of shm/copy{suffix} than of shm/add{suffix} probes")
+    rates = []
+    for copy, addition in zip(copies[1:], additions[1:], strict=True):
+        copying_s = max((copy.median_s - copies[0].median_s) / 2, 0.0)
+        adding_s = max(addition.median_s - additions[0].median_s - copying_s, 0.0)
+        both = (seconds / copy.size_bytes / waiting for seconds in (copying_s, adding_s))
+        copy_rate, add_rate = (1 / s_per_byte if s_per_byte else _MOST for s_per_byte in both)
+        rates.append((copy_rate, add_rate))
+    return rates
+
+
+def message_s(costs: SharedMemory, cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
+    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
+    host = replace(cluster.spec.host, shared_memory=costs)
+    network = SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))
+    step = ring_all_gather(num_ranks).steps[0]
+    columns = [(step.src, step.dst, step.chunk, step.reduce)]
+    shift = Schedule.from_columns(ring_all_gather(num_ranks).collective, "shift", num_ranks, num_ranks, columns)
+    return predict_time(shift, network, num_ranks * size_bytes, in_order=True)

@@ -1,0 +1,131 @@
+"""`SharedMemoryNetwork`: the ranks of a host that read what they receive from each other's memory.
+
+Nothing travels: the sender copies a chunk to shared memory, unless it is there already, and the receiver adds or copies
+it from there (see `MemoryPasses`). Each rank does its part on one core. Tensors that do not fit into what a rank can
+publish go in portions, one after the other.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from ringsim.network.cluster import Cluster
+from ringsim.network.cluster_topology import processors_of
+from ringsim.network.spec import MemoryRate, SharedMemory
+from ringsim.network.topology import AnyNetwork, Floats, Ints, Paths, Processors, Resources, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryNetwork:
+    """One host of `cluster`, through whose shared memory all messages go.
+
+    touched_bytes: of memory that a rank touches from one collective to the next of the same tensor, which may then
+    still be in the caches; None: as much as when the rates were found.
+
+    Raises ValueError if the cluster has several hosts, or says nothing of shared memory.
+    """
+
+    cluster: Cluster
+    touched_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not shares_memory(self.cluster):
+            raise ValueError(f"{self.cluster.file or self.cluster.name}: not one host with a [host.shared_memory]")
+
+    @classmethod
+    def of(cls, network: AnyNetwork, touched_bytes: int | None = None) -> Self | None:
+        """Returns that of a network; None if its ranks do not all share memory."""
+        return cls(network, touched_bytes) if isinstance(network, Cluster) and shares_memory(network) else None
+
+    @property
+    def costs(self) -> SharedMemory:
+        """Returns what a message costs."""
+        costs = self.cluster.spec.host.shared_memory
+        assert costs is not None
+        return costs
+
+    def topology(self, num_ranks: int) -> Topology:
+        """What the engines see of it if all ranks publish as much as they can."""
+        return self.topology_at(num_ranks, self.costs.slot_bytes)
+
+    def topology_at(self, num_ranks: int, published_bytes: int) -> Topology:
+        """The same if ranks publish `published_bytes` at a time. Raises ValueError as `Cluster.topology` does."""
+        self.cluster.topology(num_ranks)  # whether there is room for so many
+        touched_bytes = self.costs.touched_bytes if self.touched_bytes is None else self.touched_bytes
+        return _SharedMemoryTopology(self.cluster, num_ranks, rate_at(self.costs, published_bytes, touched_bytes))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of the cluster for JSON."""
+        return {**self.cluster.as_dict(), "transport": "shm"}
+
+
+def shares_memory(cluster: Cluster) -> bool:
+    """Returns whether the network is one host whose ranks share memory."""
+    spec = cluster.spec
+    one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
+    return one_host and spec.host.shared_memory is not None
+
+
+def without_shared_memory(cluster: Cluster) -> Cluster:
+    """Returns the same hosts, of which nobody shares memory."""
+    spec = cluster.spec
+    placed = tuple(replace(one, host=replace(one.host, shared_memory=None)) for one in spec.placed_hosts)
+    return replace(cluster, spec=replace(spec, host=replace(spec.host, shared_memory=None), placed_hosts=placed))
+
+
+def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
+    """Returns the rates for what a rank publishes, and touches, at a time.
+
+    Between those that are known seconds are interpolated, by the logarithm of bytes. A rank that touches no more than
+    twice what it publishes, as much as it sends and receives, finds it in the caches.
+    """
+    at = np.log([rate.published_bytes for rate in costs.rates])
+    published = max(published_bytes, 1)
+
+    def seconds(name: str) -> float:
+        return float(np.interp(np.log(published), at, [1 / getattr(rate, name) for rate in costs.rates]))
+
+    ends = np.log([2 * published, max(costs.touched_bytes, 2 * published + 1)])
+    missing = float(np.interp(np.log(max(touched_bytes, 1)), ends, [0.0, 1.0]))  # the part that is not in the caches
+    rates = {}
+    for name in ("copy_bytes_per_s", "reduce_bytes_per_s"):
+        taken_s = missing * seconds(name) + (1 - missing) * seconds(f"cached_{name}")
+        rates[name] = 1 / taken_s if taken_s else np.inf
+    return MemoryRate(published, **rates)
+
+
+class _SharedMemoryTopology(Topology):
+    """A rank's core for each rank, or the cores of the host where it has fewer than ranks."""
+
+    def __init__(self, cluster: Cluster, num_ranks: int, rate: MemoryRate) -> None:
+        spec, costs = cluster.spec, SharedMemoryNetwork(cluster).costs
+        self.num_ranks, self.jitter = num_ranks, spec.jitter
+        cores = spec.host.cores
+        if cores is not None and cores < num_ranks:
+            self.resources = Resources(("host0.cores",), np.array([float(cores)]), np.full(1, np.inf))
+            core_of_rank = np.zeros(num_ranks, dtype=np.int64)
+        else:
+            names = tuple(f"rank{rank}.core" for rank in range(num_ranks))
+            self.resources = Resources(names, np.ones(num_ranks), np.full(num_ranks, np.inf))
+            core_of_rank = np.arange(num_ranks)
+        self.processors: Processors = processors_of(
+            spec,
+            num_ranks,
+            core_of_rank,
+            send_overhead_s=costs.send_overhead_s,
+            receive_overhead_s=costs.receive_overhead_s,
+            reduce_bytes_per_s=rate.reduce_bytes_per_s,
+            copy_bytes_per_s=rate.copy_bytes_per_s,
+        )
+        self._latency_s = costs.latency_s
+
+    def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work
+        """Sending is the sender's copying, on its core."""
+        copies: Floats = self.processors.copy_bytes_per_s[src]
+        return Paths(
+            latency_s=np.full(len(src), self._latency_s),
+            bytes_per_s=copies,
+            resource=self.processors.cores[src][:, None],
+            use_per_byte=(1 / copies)[:, None],
+        )

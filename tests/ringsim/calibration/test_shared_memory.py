@@ -1,0 +1,114 @@
+"""From probes to a host whose ranks share memory, and predictions on it beside what was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringsim.calibration.comparison import compare
+from ringsim.calibration.from_probes import calibrate
+from ringsim.calibration.shared_memory import ROUNDS, message_s
+from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.network.cluster import Cluster
+from ringsim.network.file_reader import read_network
+from ringsim.network.file_writer import network_text
+from ringsim.network.shared_memory import SharedMemoryNetwork, rate_at
+from ringsim.network.spec import MemoryRate, SharedMemory
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time
+from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
+
+SLOT, TOUCHED = 2**22, 2**26
+SIZES = (64, 2**15, 2**19)
+RATES = (MemoryRate(2**18, 12e9, 10e9, 20e9, 16e9), MemoryRate(SLOT, 6e9, 5e9, 9e9, 8e9))
+TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, RATES)
+
+
+def true_cluster(num_cores: int) -> Cluster:
+    """The host that the probes are to find."""
+    cluster = one_host(num_cores)
+    return replace(cluster, spec=replace(cluster.spec, host=replace(cluster.spec.host, shared_memory=TRUE)))
+
+
+def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Measurements:
+    """Probes on it, and all_reduces that took what it says."""
+    waiting = max(1.0, num_ranks / num_cores)
+    shift_s = message_s(TRUE, true_cluster(num_cores), num_ranks, 64)
+    times = [("shm/shift", 64, shift_s), ("shm/call", 64, shift_s + TRUE.call_s)]
+    for size in SIZES:
+        for suffix, touched in (("", TOUCHED), ("/cached", 1)):
+            rate = rate_at(TRUE, ROUNDS * size, touched)
+            copy_s, add_s = size / rate.copy_bytes_per_s, size / rate.reduce_bytes_per_s
+            if size == SIZES[0]:
+                copy_s = add_s = 0.0  # as the smallest are taken to have overheads only
+            times.append((f"shm/copy{suffix}", size, waiting * (8e-6 + 2 * copy_s)))
+            times.append((f"shm/add{suffix}", size, waiting * (8e-6 + copy_s + add_s)))
+    probes = tuple(Probe(kind, size, 1, tuple(s * factor for factor in BLOCKS)) for kind, size, s in times)
+    base = made_measurements(num_ranks, num_cores)
+    sizes = {"shared_memory_slot_bytes": SLOT, "shared_memory_touched_bytes": TOUCHED, "transport": transport}
+    runs = tuple(all_reduce(num_cores, num_ranks, size) for size in (2**16, 2**20, 2**24))
+    return replace(base, provenance=base.provenance | sizes, probes=base.probes + probes, collectives=runs)
+
+
+def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
+    """The times of one by a ring, of the same tensor again and again."""
+    network = SharedMemoryNetwork(true_cluster(num_cores), touched_bytes=size)
+    time_s = TRUE.call_s + predict_time(build(Collective.ALL_REDUCE, "ring", num_ranks), network, size, in_order=True)
+    times, zeros = (time_s,) * 5, (0.0,) * 5
+    return CollectiveTimes(
+        Collective.ALL_REDUCE, "ring", size, "float32", "sum", num_ranks, True, 0, 1,
+        times, zeros, (0,) * 5, (time_s,) * num_ranks,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_ranks", "num_cores"), [(2, 2), (4, 2), (8, 16)])
+def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
+    """Overheads, latency, call and all rates, whether ranks have cores of their own or take turns."""
+    fit = calibrate(measured(num_ranks, num_cores))
+    found = fit.cluster.spec.host.shared_memory
+    assert found is not None
+    assert (found.slot_bytes, found.touched_bytes) == (SLOT, TOUCHED)
+    for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
+    for rate, true in zip(found.rates, TRUE.rates, strict=True):
+        columns = [[getattr(one, name) for name in MemoryRate.__dataclass_fields__] for one in (rate, true)]
+        np.testing.assert_allclose(*columns, rtol=1e-6)
+    assert fit.values["host.shared_memory.latency"] == pytest.approx(TRUE.latency_s, rel=1e-3)
+    assert set(fit.values) <= set(fit.probes)
+
+
+def test_what_was_measured_is_predicted() -> None:
+    """On the network as it is after it was written to a file and read."""
+    cluster = read_network(network_text(calibrate(measured(4)).cluster), "mine.toml")
+    comparison = compare(measured(4), cluster)
+    assert [case.error for case in comparison.cases] == [pytest.approx(0.0, abs=1e-3)] * 3
+
+
+def test_what_went_otherwise_is_predicted_otherwise() -> None:
+    """Over Gloo by what the network says of that; through shared memory only if it says anything."""
+    cluster = calibrate(measured(4)).cluster
+    over_gloo = compare(measured(4, transport="gloo"), cluster)
+    assert all(case.error is not None and case.error > 0.1 for case in over_gloo.cases)
+    silent = compare(measured(4), one_host())
+    assert {case.how for case in silent.cases} == {
+        "it went through shared memory, of which the network file says nothing"
+    }
+
+
+def test_probes_that_do_not_fit_together_are_named() -> None:
+    """A size that only was copied; a slot that says nothing."""
+    whole = measured(2)
+    without = replace(whole, probes=tuple(p for p in whole.probes if (p.kind, p.size_bytes) != ("shm/add", 2**19)))
+    with pytest.raises(ValueError, match="other sizes of shm/copy than of shm/add probes"):
+        calibrate(without)
+    for value in (None, 0, "4MiB"):
+        wrong = replace(whole, provenance=whole.provenance | {"shared_memory_slot_bytes": value})
+        with pytest.raises(ValueError, match=r"provenance\.shared_memory_slot_bytes"):
+            calibrate(wrong)
+
+
+def test_without_probes_of_shared_memory_there_is_none() -> None:
+    """As on a group that does not share it."""
+    assert calibrate(made_measurements(2)).cluster.spec.host.shared_memory is None

@@ -1,0 +1,113 @@
+"""Schedules on hosts whose ranks share memory, against times worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from ringsim.network.cluster import Cluster
+from ringsim.network.shared_memory import SharedMemoryNetwork
+from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
+from ringsim.registry.algorithms import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time, simulate
+from ringsim.simulation.work_queue import QueuedCall, time_queue
+
+MIB = 2**20
+COPY, ADD = 16e9, 8e9
+RATE = MemoryRate(1, COPY, ADD, COPY, ADD)
+
+
+def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0.0, **fields: float) -> Cluster:
+    """One with the same rates whatever is published."""
+    shared = SharedMemory(slot_bytes, MIB, latency_s=latency_s, rates=(RATE,), **fields)
+    return Cluster("host", Spec(host=Host(cores=cores, shared_memory=shared)))
+
+
+def time_s(cluster: Cluster, collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> float:
+    """Predicted, as `collectives` executes schedules."""
+    schedule = build(collective, algorithm, num_ranks)
+    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, in_order=True)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_a_ring_takes_its_passes(num_ranks: int) -> None:
+    """One copy to publish; an addition a step, the last with a copy; a copy a step."""
+    chunk = 12 * MIB // num_ranks
+    steps = num_ranks - 1
+    expected = chunk / COPY + steps * chunk / ADD + chunk / COPY + steps * chunk / COPY
+    assert time_s(host(), Collective.ALL_REDUCE, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
+
+
+def test_a_rank_does_one_thing_at_a_time() -> None:
+    """It publishes three chunks of a direct reduce_scatter, and adds three, on one core."""
+    chunk = 4 * MIB
+    expected = 3 * chunk / COPY + 3 * chunk / ADD
+    assert time_s(host(), Collective.REDUCE_SCATTER, "direct", 4, 16 * MIB) == pytest.approx(expected)
+
+
+def test_ranks_share_cores() -> None:
+    """Four ranks on two cores take twice as long; on four or more as long as on any number."""
+    alone = time_s(host(), Collective.ALL_REDUCE, "ring", 4, 16 * MIB)
+    assert time_s(host(cores=2), Collective.ALL_REDUCE, "ring", 4, 16 * MIB) == pytest.approx(2 * alone)
+    assert time_s(host(cores=4), Collective.ALL_REDUCE, "ring", 4, 16 * MIB) == pytest.approx(alone)
+
+
+def test_overheads_and_latency_come_with_each_message() -> None:
+    """A ring has 2 (p - 1) of them one after the other."""
+    cluster = host(latency_s=3e-6, send_overhead_s=1e-6, receive_overhead_s=2e-6)
+    assert time_s(cluster, Collective.ALL_REDUCE, "ring", 4, 0) == pytest.approx(6 * 6e-6)
+
+
+def test_long_tensors_go_in_portions() -> None:
+    """A rank of a ring of four publishes four chunks: with slots of 1 MiB a portion has 256 KiB of each chunk."""
+    whole = time_s(host(latency_s=1e-3), Collective.ALL_REDUCE, "ring", 4, 4 * MIB)
+    in_portions = time_s(host(latency_s=1e-3, slot_bytes=MIB), Collective.ALL_REDUCE, "ring", 4, 4 * MIB)
+    assert in_portions == pytest.approx(whole + 3 * 6e-3)
+    network = SharedMemoryNetwork(host(slot_bytes=MIB))
+    schedule = build(Collective.ALL_REDUCE, "ring", 4)
+    with pytest.raises(ValueError, match="4 portions, of which there is no timeline"):
+        simulate(schedule, network, 4 * MIB)
+    assert simulate(schedule, network, MIB).time_s == pytest.approx(predict_time(schedule, network, MIB))
+
+
+def test_a_slow_rank_is_slow_at_copying_too() -> None:
+    """As on other networks."""
+    slow = replace(host(), spec=replace(host().spec, slow_ranks=(SlowRank(1, 3.0),)))
+    fast_s, slow_s = (time_s(one, Collective.ALL_GATHER, "direct", 2, MIB) for one in (host(), slow))
+    assert slow_s == pytest.approx(3 * fast_s)
+
+
+def test_the_rates_depend_on_what_is_published_and_touched() -> None:
+    """In between by the logarithm; more than was probed is as what was probed."""
+    rates = (MemoryRate(2**10, 16e9, 16e9, 32e9, 32e9), MemoryRate(2**20, 4e9, 4e9, 8e9, 8e9))
+    cluster = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**30, 2**26, rates=rates))))
+
+    def gather_s(size: int, touched: int) -> float:
+        network = SharedMemoryNetwork(cluster, touched)
+        return predict_time(build(Collective.ALL_GATHER, "direct", 2), network, 2 * size, in_order=True)
+
+    assert gather_s(2**10, 2**26) == pytest.approx(2 * 2**10 / 16e9)
+    assert gather_s(2**20, 2**26) == gather_s(2**20, 2**30) == pytest.approx(2 * 2**20 / 4e9)
+    assert gather_s(2**20, 2**21) == gather_s(2**20, 1) == pytest.approx(2 * 2**20 / 8e9)
+    halfway = int((2**21 * 2**26) ** 0.5)
+    assert gather_s(2**20, halfway) == pytest.approx(2 * 2**20 * (1 / 4e9 + 1 / 8e9) / 2)
+
+
+def test_a_queue_of_calls() -> None:
+    """One after the other, beside others that travel."""
+    cluster = host(latency_s=1e-3)
+    schedule, network = build(Collective.ALL_REDUCE, "ring", 2), SharedMemoryNetwork(cluster)
+    calls = [QueuedCall(schedule, 64, network=network), QueuedCall(schedule, 64), QueuedCall(schedule, 64, 1, 5.0)]
+    first, second, third = time_queue(calls, cluster, 1, in_order=True)
+    assert first.end_s == pytest.approx(2e-3, rel=1e-3)
+    assert (second.begin_s, third.begin_s) == (first.end_s, 5.0)
+
+
+def test_only_one_host_whose_ranks_share_memory() -> None:
+    """Several hosts, and one that says nothing of it, are refused."""
+    shared = host()
+    for spec in (Spec(), replace(shared.spec, ranks_per_host=2, num_hosts=2), replace(shared.spec, ranks_per_host=2)):
+        cluster = replace(shared, spec=spec)
+        assert SharedMemoryNetwork.of(cluster) is None
+        with pytest.raises(ValueError, match="host: not one host"):
+            SharedMemoryNetwork(cluster)
