@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 help:
 	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
 	@echo "make test      all tests but the long sweeps"
-	@echo "make test-all  all tests, and those of collectives once more with ranks that share memory"
+	@echo "make test-all  all tests, and those of collectives once more with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, and that imports point one way"
 	@echo "make docs      this documentation as a site: leaves site/index.html"
@@ -46,7 +46,7 @@ test: $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST)
-	COLLECTIVES_TRANSPORT=auto $(PYTEST) tests/collectives
+	COLLECTIVES_TRANSPORT=gloo $(PYTEST) tests/collectives
 
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -29,7 +29,7 @@ from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs,
 from ringsim.display import Display, set_display
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
-from ringsim.network import Cluster, Network, load_network
+from ringsim.network import Cluster, Network, SharedMemoryNetwork, load_network
 from ringsim.registry import ALGORITHMS, algorithm
 from ringsim.report import animation_page, html_of, write_trace
 from ringsim.schedule import (
@@ -72,6 +72,7 @@ __all__ = [
     "RankPlacement",
     "Schedule",
     "ScheduleError",
+    "SharedMemoryNetwork",
     "Step",
     "Steps",
     "Sweep",

@@ -35,7 +35,7 @@ from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.schedule import Schedule
 
 _LOG = logging.getLogger("collectives")
-DEFAULT_TRANSPORT = "gloo"
+DEFAULT_TRANSPORT = "auto"
 DEFAULT_SLOT_BYTES = 4 * 2**20
 
 
@@ -109,13 +109,13 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
     transport: "auto": between ranks of a host that can share memory through that, between others by the sends and
     receives of torch.distributed. "gloo": all by those. "shm": all through shared memory; where some ranks cannot, the
     first collective raises ValueError on all. Without a call the environment variable COLLECTIVES_TRANSPORT says it,
-    and if that is not set it is "gloo".
+    and if that is not set it is "auto".
     group: the default group if None.
 
     Raises ValueError for another transport, if there is no such group, and if it has begun already.
 
         >>> group = dist.new_group()
-        >>> collectives.use_transport("auto", group)
+        >>> collectives.use_transport("gloo", group)
         >>> tensor = torch.ones(3)
         >>> collectives.all_reduce(tensor, group=group)
         >>> tensor
