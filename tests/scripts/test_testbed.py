@@ -55,7 +55,8 @@ for index, name in enumerate(name for collective, name in ALGORITHMS if collecti
         if not torch.equal(*results):
             differing.append((name, length))
 local = state_of(groups["auto"]).part(sharing.Sharing).of(groups["auto"]).local
-sys.stdout.write(f"rank {dist.get_rank()}: {sum(rank in local for rank in range(4))} share memory, {differing} differ\\n")
+num_local = sum(rank in local for rank in range(4))
+sys.stdout.write(f"rank {dist.get_rank()}: {num_local} share memory, {differing} differ\\n")
 dist.destroy_process_group()
 """
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
