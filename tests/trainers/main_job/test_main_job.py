@@ -22,7 +22,9 @@ from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
 from tests.ranks import fork_process
 from trainers.checkpoints.checkpoint import load_checkpoint
+from trainers.checkpoints.step_log import read_log
 from trainers.cli.main_job import DEFAULT_STRATEGIES, main
+from trainers.main_job.job_log import describe_job_line
 from trainers.main_job.report_table import format_report
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
@@ -39,7 +41,7 @@ from trainers.main_job import job
 job.BLOCKS = {SHORT}
 main(prog_name="train_ring.py")
 """
-RESULT_NAMES = ["checkpoint.pt", "report.html", "report.json", "report.png"]
+RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png"]
 
 
 def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[str]:
@@ -68,7 +70,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
+    """It predicts, trains, learns, compares and leaves report, picture, log and checkpoint; no progress bar here."""
     profile, script, folder = tmp_path / "profile.json", tmp_path / "short.py", tmp_path / "new" / "report"
     script.write_text(PROBING_SHORTLY)
     done = start(*SMALL.split(), "--output", str(folder), "--profile", str(profile), ranks=2, script=script)
@@ -96,8 +98,14 @@ def test_two_ranks(tmp_path: Path) -> None:
     said = " ".join(done.stdout.split())
     assert "with every strategy except `none` all ranks hold bit-identical parameters" in said
     assert "2 ranks, batch 4 per rank, 8 in all, " in said
-    assert [line for line in done.stderr.splitlines() if line.startswith("wrote ")] == [
-        *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.html", "report.json")),
+    told = [describe_job_line(line, 20) for line in read_log(folder / "log.jsonl")]
+    assert [line.partition(":")[0] for line in told] == ["step 10/20", "step 20/20"]
+    assert [line for line in done.stderr.splitlines() if line.startswith(("step ", "wrote "))] == [
+        *told,
+        *(
+            f"wrote {folder / name}"
+            for name in ("log.jsonl", "checkpoint.pt", "report.png", "report.html", "report.json")
+        ),
         f"wrote {profile}",
     ]
     assert "training" not in done.stderr
@@ -160,6 +168,8 @@ def test_one_rank(tmp_path: Path) -> None:
         ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"),
         ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
         ("--steps 0", "--steps 0: must be at least 1"),
+        ("--log-every -1", "--log-every -1: must be at least 0, which is never"),
+        ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write for it"),
         (
             "--strategies ring,rung",
             "Invalid value for '--strategies': 'rung' is not one of none, allreduce, flat, rs_ag, ring, bucketed, "
