@@ -1,4 +1,4 @@
-"""The command line of the main job: parse, check, start the process group, run, print.
+"""`trainers ring`, which is the main job: parse, check, start the process group, run, print.
 
 Everything a user can get wrong is checked before torch is imported, which takes seconds.
 """
@@ -47,7 +47,7 @@ from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
 DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
-START = "torchrun --nproc-per-node 4 scripts/train_ring.py"
+START = "torchrun --nproc-per-node 4 -m trainers ring"
 BATCH_SIZE, STEPS = 8, 100
 
 
@@ -128,7 +128,7 @@ def main(
 ) -> None:
     """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
-    Start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py
+    Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
     require_one_stdout(as_json, profile)
     step = StepConfig(batch_size=batch_size, seed=seed)
@@ -191,7 +191,7 @@ def _run(
         except CollectiveError as error:
             leave(str(error))
         except DivergedError as error:
-            sys.exit(end_together(f"train_ring.py: {error}", 1, group))
+            sys.exit(end_together(f"{click.get_current_context().find_root().command.name}: {error}", 1, group))
         dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
         if group.rank() != 0:
             return None

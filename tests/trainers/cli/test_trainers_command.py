@@ -98,6 +98,18 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     )
 
 
+def test_the_package_of_the_commands_is_the_program() -> None:
+    """`python -m trainers.cli` ended without a word."""
+    helped = [
+        subprocess.run(
+            [sys.executable, "-m", module, "--help"], capture_output=True, text=True, env=environment(), check=True
+        ).stdout
+        for module in ("trainers", "trainers.cli")
+    ]
+    assert helped[0] == helped[1] != ""
+    assert "\n  ring " in helped[0]
+
+
 def test_mistakes_cost_no_torch() -> None:
     """Nor does help, which tells the commands and the options."""
     code = (
