@@ -94,6 +94,17 @@ def plural(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
+def format_duration(time_s: float) -> str:
+    """Such as 0:07 or 1:02:03, as a clock shows it.
+
+    >>> format_duration(7.4), format_duration(3723)
+    ('0:07', '1:02:03')
+    """
+    whole_s = round(time_s)
+    hours, minutes, seconds = whole_s // 3600, whole_s // 60 % 60, whole_s % 60
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def format_time(time_s: float) -> str:
     """Such as 1.5 ms."""
     for unit in ("s", "ms", "us"):

@@ -1,4 +1,4 @@
-"""Probe, predict, train and compare: `torchrun --nproc-per-node 4 scripts/train_ring.py`."""
+"""Probe, predict, train and compare: `trainers ring` from a checkout that is not installed."""
 
 from trainers.cli.main_job import main
 

@@ -13,6 +13,8 @@ from typing import Self
 
 import click
 
+from ringsim.units import format_duration
+
 REDRAW_S = 0.1
 RECENT = 50  # marks from which the time left is estimated: the first steps of a phase are slower than the rest
 MARK_S = 0.2  # between two marks, at least
@@ -65,6 +67,12 @@ class Progress:
             self.begin(phase, length)
         self.update(done - self.done)
 
+    def say(self, text: str) -> None:
+        """Print a line on stderr above the progress line, which is drawn again at once."""
+        say(text)
+        if self._drawn_at > float("-inf"):
+            self._draw()
+
     def line(self, width: int | None = None) -> str:
         """What is drawn; where it does not fit into `width`, without the bar, and then cut."""
         if self.length is None:
@@ -82,9 +90,8 @@ class Progress:
         (first_s, first_done), (last_s, last_done) = self._recent[0], self._recent[-1]
         if self.length is None or last_done <= first_done or self.done >= self.length:
             return ""
-        left_s = round((self.length - last_done) * (last_s - first_s) / (last_done - first_done))
-        hours, minutes, seconds = left_s // 3600, left_s // 60 % 60, left_s % 60
-        return (f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}") + " left"
+        left_s = (self.length - last_done) * (last_s - first_s) / (last_done - first_done)
+        return f"{format_duration(left_s)} left"
 
     def _draw(self) -> None:
         now = time.monotonic()

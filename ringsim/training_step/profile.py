@@ -100,7 +100,7 @@ class StepProfile:
     def from_dict(cls, data: Any) -> Self:
         """The opposite of `as_dict`. Raises ValueError, in one line, for anything else."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ValueError(f"not a {FORMAT} file; scripts/train_ring.py --profile writes one")
+            raise ValueError(f"not a {FORMAT} file; `trainers ring --profile` writes one")
         if data.get("version") != VERSION or data["version"] is True:
             raise ValueError(f"version {quoted(data.get('version'))} of {FORMAT}: this ringsim reads version {VERSION}")
         rest = {name: value for name, value in data.items() if name not in ("format", "version")}

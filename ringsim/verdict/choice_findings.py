@@ -81,7 +81,7 @@ def _measured(subject: Subject) -> str:
 def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
     """Returns DDP's best bucket_cap_mb; without a profile of a step, how to make one."""
     if buckets is None:
-        command = f"torchrun --nproc-per-node {subject.num_ranks} scripts/train_ring.py --output report"
+        command = f"torchrun --nproc-per-node {subject.num_ranks} -m trainers ring --output report"
         return Finding(
             Topic.BUCKET,
             "Not known: nothing here says when each gradient of a step is ready.",

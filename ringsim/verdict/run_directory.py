@@ -22,6 +22,7 @@ from ringsim.verdict.training_files import (
     TrainingComparison,
     TrainingLog,
     TrainingSession,
+    is_job_log,
     read_cells,
 )
 
@@ -31,6 +32,7 @@ BY_PRODUCTS = {
     "report.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv", "compare.txt", "times.png",
     "errors.png", "runs.json",
 }  # fmt: skip
+TENSORBOARD = "events.out.tfevents."  # how its files begin, which hold what logs hold
 KINDS = (
     "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, reports of the main "
     "job and training runs"
@@ -109,7 +111,7 @@ def _files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             by_product = name in BY_PRODUCTS or (name.startswith("checkpoint-") and name.endswith(".pt"))
-            if not (name.startswith(".") or by_product):
+            if not (name.startswith((".", TENSORBOARD)) or by_product):
                 yield Path(parent, name)
 
 
@@ -146,6 +148,10 @@ def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
 
 
 def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
+    if is_job_log(path):
+        if not path.with_name("report.json").exists():
+            raise ValueError("is the log of a main job that has not ended; a report takes its report.json")
+        return
     log = TrainingLog.load(path)
     contents.logs[_folder(path, name)] = log
     if log.num_damaged:

@@ -160,6 +160,16 @@ class TrainingLog:
         return cls(tuple(entries), len(lines) - len(entries))
 
 
+def is_job_log(path: Path) -> bool:
+    """Whether a log.jsonl is that of a main job, whose lines are of several strategies; report.json has all of it."""
+    try:
+        first, *_ = read_text(path).splitlines()
+        line = parse_json(first)
+    except ValueError:
+        return False
+    return isinstance(line, dict) and "strategies" in line
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSession:
     """A finished run's result.json: what was trained, and how."""

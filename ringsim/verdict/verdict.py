@@ -13,7 +13,7 @@ from ringsim.verdict.strategies import SlowestRank, StrategyRanking, rank_strate
 from ringsim.verdict.subject import Forecast, Subject, find_subjects, make_forecast
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
-TRAIN = "torchrun --nproc-per-node 2 scripts/train_ring.py --output report"
+TRAIN = "torchrun --nproc-per-node 2 -m trainers ring --output report"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from tests.fuzz.launcher import Launcher
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
+LOG_LINE = re.compile(r"step \d+/\d+: ")
 POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
 
 
@@ -52,6 +54,11 @@ def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[s
             launcher.wait(TIMEOUT_S)
             raise AssertionError(f"still running after {TIMEOUT_S} s: {errors.read_text()}")
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def without_log(errors: str) -> str:
+    """What was said on stderr beside the lines of the log."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not LOG_LINE.match(line))
 
 
 def result_of(output: Path) -> dict[str, Any]:

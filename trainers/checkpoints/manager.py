@@ -13,9 +13,9 @@ from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_ch
 from trainers.checkpoints.first_rank import first_decides
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
-from trainers.checkpoints.step_log import Mark, StepLog
+from trainers.checkpoints.step_log import LOG, Mark, StepLog
+from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
 
-LOG = "log.jsonl"
 RESULT = "result.json"
 
 
@@ -36,6 +36,7 @@ class CheckpointManager:
         self._group = group
         self._read_back = False
         self._log: StepLog | None = None
+        self._board: TensorBoardLog | None = None
         self._say = say
         self._lock = OutputLock(output)
         try:
@@ -62,15 +63,17 @@ class CheckpointManager:
         time.sleep(POLL_S)
         return False
 
-    def begin(self, step: int, mark: Mark | None = None) -> None:
+    def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
         """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
 
-        mark: of the lines that were there then, if it is known.
+        mark: of the lines that were there then, if it is known. tensorboard: whether to write for TensorBoard, too.
         """
-        first_decides(self._group, lambda: self._open(step, mark))
+        first_decides(self._group, lambda: self._open(step, mark, tensorboard))
 
-    def _open(self, step: int, mark: Mark | None) -> None:
+    def _open(self, step: int, mark: Mark | None, tensorboard: bool) -> None:
         self._log = StepLog(self.output / LOG, step, mark, self._say)
+        if tensorboard:
+            self._board = TensorBoardLog(self.output / FOLDER, step)
 
     @property
     def log_mark(self) -> Mark | None:
@@ -82,6 +85,9 @@ class CheckpointManager:
         if self._log is not None:
             log = self._log
             self.attempt(lambda: log.write(line))
+        if self._board is not None:
+            board = self._board
+            self.attempt(lambda: board.write(line))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""
@@ -120,6 +126,8 @@ class CheckpointManager:
         """Nothing is to be written any more: another run may have the directory."""
         if self._log is not None:
             self._log.close()
+        if self._board is not None:
+            self.attempt(self._board.close)
         self._lock.release()
 
 

@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 
 from ringsim.files import atomic_file, parse_json
 
+LOG = "log.jsonl"  # in the output directory
+
 
 class Mark(TypedDict):
     """Of the lines that there are: how many, and a checksum of all of them. A checkpoint holds it."""

@@ -146,7 +146,15 @@ class ComparisonLauncher:
         output = self.folder / name.replace(" ", "-").replace("/", "-")
         self._announce(f"{name}: training on {plural(ranks, 'rank')}")
         size = ["--batch-size", str(batch_size)] if batch_size else []  # else the task's, which all ranks share
-        steps = ["--steps", str(self.steps), "--epochs", str(self.steps), "--log-every", "1"]  # enough epochs for any
+        steps = [
+            "--steps",
+            str(self.steps),
+            "--epochs",
+            str(self.steps),
+            "--log-every",
+            "1",
+            "--quiet",
+        ]  # enough epochs for any
         settings = [text for key, value in self.options.items() for text in ("--set", f"{key}={value}")]
         arguments = [*self._common(), *size, *steps, *settings, "--strategy", strategy, "--output", str(output)]
         log = output / "log.jsonl"

@@ -11,6 +11,7 @@ import click
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
 from trainers.cli.compare import compare_command
+from trainers.cli.main_job import main as main_job
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 from trainers.launch import slurm
@@ -61,3 +62,4 @@ def main() -> None:
 
 main.add_command(train)
 main.add_command(compare_command)
+main.add_command(main_job, "ring")

@@ -1,4 +1,4 @@
-"""The command line of the main job: parse, check, start the process group, run, print.
+"""`trainers ring`, which is the main job: parse, check, start the process group, run, print.
 
 Everything a user can get wrong is checked before torch is imported, which takes seconds.
 """
@@ -30,15 +30,24 @@ from ringsim.console import (
     wide_option,
 )
 from ringsim.units import plural
-from trainers.cli.options import batch_size_option, model_options, seed_option, timeout_option
+from trainers.checkpoints.step_log import LOG
+from trainers.checkpoints.tensorboard_log import FOLDER, require_tensorboard
+from trainers.cli.options import (
+    batch_size_option,
+    log_every_option,
+    model_options,
+    seed_option,
+    tensorboard_option,
+    timeout_option,
+)
 from trainers.loop.config import StepConfig
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
-from trainers.main_job.config import RESULTS, JobConfig
+from trainers.main_job.config import RESULTS, JobConfig, LogConfig
 from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
 DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
-START = "torchrun --nproc-per-node 4 scripts/train_ring.py"
+START = "torchrun --nproc-per-node 4 -m trainers ring"
 BATCH_SIZE, STEPS = 8, 100
 
 
@@ -94,6 +103,8 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
     default=Path("report"),
     help="The report, its picture and a checkpoint are written to this directory.",
 )
+@log_every_option
+@tensorboard_option
 @style_option
 @wide_option
 @json_option
@@ -108,6 +119,8 @@ def main(
     timeout_s: float,
     profile: Path | None,
     output: Path,
+    log_every: int,
+    tensorboard: bool,
     style: str | None,
     wide: bool,
     as_json: bool,
@@ -115,15 +128,16 @@ def main(
 ) -> None:
     """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
-    Start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py
+    Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
     require_one_stdout(as_json, profile)
     step = StepConfig(batch_size=batch_size, seed=seed)
     task = LanguageModel(seed, data, learning_rate, **sizes)
     config = JobConfig(task, data, step, strategies, steps, profile)
+    logged = LogConfig(output, log_every, tensorboard)
     step.batches(task, 0, torchrun.num_ranks(START))
-    _check_writable(output)
-    done = _run(config, gloo_thread_policy, timeout_s, output, style)
+    _check_output(logged)
+    done = _run(config, gloo_thread_policy, timeout_s, logged, style)
     if done is not None:  # on rank 0
         report, busy = done
         from trainers.main_job.report_table import format_report  # noqa: PLC0415  with NumPy
@@ -131,23 +145,27 @@ def main(
         print_result(format_report(report, wide), report, as_json, profile)
         for line in busy:
             click.echo(line, err=as_json)  # one object alone may stand on stdout
-        for path in (*(output / name for name in RESULTS), *([profile] if profile else [])):
+        logs = [*([LOG] if log_every else []), *([FOLDER] if tensorboard else [])]
+        for path in (*(output / name for name in (*logs, *RESULTS)), *([profile] if profile else [])):
             if path != STDOUT:
                 say_wrote(path)
         results = report["strategies"]
         sys.exit(not all(result["parameters_identical"] or result["strategy"] == "none" for result in results))
 
 
-def _check_writable(output: Path) -> None:
+def _check_output(logged: LogConfig) -> None:
     """Find out before the work, not after it, that the results cannot be written."""
-    for name in RESULTS:
+    output = logged.output
+    if logged.tensorboard and os.environ["RANK"] == "0":
+        require_tensorboard()
+    for name in (LOG, *RESULTS):
         if (output / name).is_dir():
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
     check_writable(f"--output {output}", output)
 
 
 def _run(
-    config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float, output: Path, style: str | None
+    config: JobConfig, policy: Literal["batch", "normal"], timeout_s: float, logged: LogConfig, style: str | None
 ) -> tuple[dict[str, Any], list[str]] | None:
     """The report, which has been saved, and a line if the machine was busy; None on other ranks than the first.
 
@@ -169,15 +187,15 @@ def _run(
     set_gloo_thread_policy(policy)
     with progress:
         try:
-            report, checkpoint = run_job(config, group, progress)
+            report, checkpoint = run_job(config, group, progress, logged)
         except CollectiveError as error:
             leave(str(error))
         except DivergedError as error:
-            sys.exit(end_together(f"train_ring.py: {error}", 1, group))
+            sys.exit(end_together(f"{click.get_current_context().find_root().command.name}: {error}", 1, group))
         dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
         if group.rank() != 0:
             return None
         progress.begin("drawing the report")
         verdict = judge_report(report)
-        save_results(report, verdict, checkpoint, output, say, style=style)
+        save_results(report, verdict, checkpoint, logged.output, say, style=style)
         return report, busy_lines(verdict)

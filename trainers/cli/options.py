@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from ringsim.console import Name
+from trainers.loop.config import LOG_EVERY
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.config import ModelConfig
 
@@ -42,6 +43,15 @@ timeout_option = click.option(
 )
 seed_option = click.option(
     "--seed", type=int, default=0, help="Data, weights and the order of the samples are drawn from this seed."
+)
+log_every_option = click.option(
+    "--log-every",
+    type=int,
+    default=LOG_EVERY,
+    help="So many steps lie between two lines on stderr and in log.jsonl, 0: there are none.",
+)
+tensorboard_option = click.option(
+    "--tensorboard", is_flag=True, help="What is logged is written for TensorBoard, too, to tensorboard in --output."
 )
 
 

@@ -10,12 +10,15 @@ import click
 from ringsim.console import FILE, Name, Progress, check_writable, examples, json_option, say
 from ringsim.units import plural
 from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.tensorboard_log import require_tensorboard
 from trainers.cli.options import (
     MAX_RANKS,
     RESUME_COMMAND,
     batch_size_option,
+    log_every_option,
     seed_option,
     task_option,
+    tensorboard_option,
     timeout_option,
 )
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
@@ -79,7 +82,9 @@ from trainers.tasks import Task, load_task
 )
 @click.option("--keep", type=int, default=2, help="So many checkpoints are kept.")
 @click.option("--resume", is_flag=True, help="The run goes on from the newest checkpoint in --output, if there is one.")
-@click.option("--log-every", type=int, default=10, help="So many steps lie between two lines of log.jsonl.")
+@log_every_option
+@click.option("--quiet", is_flag=True, help="The lines of --log-every are written to log.jsonl only.")
+@tensorboard_option
 @click.option(
     "--check-every",
     type=int,
@@ -100,6 +105,7 @@ def train(
     settings: tuple[str, ...],
     ranks: int | None,
     output: Path | None,
+    quiet: bool,
     timeout_s: float,
     as_json: bool,
     **rest: Any,
@@ -123,7 +129,7 @@ def train(
             "KINETO_LOG_LEVEL", "99"
         )  # else torch's profiler talks on stderr; read when torch is loaded
     resume = context.meta.get(RESUME_COMMAND, "")
-    return _run(Launch(task, options, config, timeout_s, as_json, resume), loaded, ranks)
+    return _run(Launch(task, options, config, timeout_s, as_json, resume, quiet), loaded, ranks)
 
 
 def _run(launch: Launch, task: Task, ranks: int | None) -> int:
@@ -148,6 +154,8 @@ def _check_output(config: TrainConfig) -> None:
     check_writable(f"--output {config.output}", config.output)
     if config.profile is not None:
         check_writable(f"--profile {config.profile}", config.profile.parent)
+    if config.tensorboard:
+        require_tensorboard()
     if not config.resume and (checkpoints := CheckpointFolder(config.output).newest_first()):
         raise click.UsageError(
             f"--output {config.output}: there is {checkpoints[0].name} of a run already: "

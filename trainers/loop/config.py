@@ -11,6 +11,7 @@ from trainers.tasks.base import Task
 from trainers.tasks.config import MAX_TOKENS_PER_BATCH, check_seed, require_at_least
 
 ON_NAN = ("stop", "skip")
+LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 
 
@@ -78,7 +79,8 @@ class TrainConfig(StepConfig):
     """How a task is trained on any number of ranks, and what is kept of it.
 
     epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
-    save_every, log_every, check_every: in steps; check_every 0: never; None: CHECK_EVERY, with "none" never.
+    save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
+    with "none" never. tensorboard: whether what is logged is written for TensorBoard, too.
     keep: how many checkpoints. profile: where to write a time line of some steps.
 
     Raises ValueError for a value out of range.
@@ -90,16 +92,20 @@ class TrainConfig(StepConfig):
     save_every: int = 100
     keep: int = 2
     resume: bool = False
-    log_every: int = 10
+    log_every: int = LOG_EVERY
+    tensorboard: bool = False
     check_every: int | None = None
     profile: Path | None = None
 
     def __post_init__(self) -> None:
         StepConfig.__post_init__(self)  # super() does not work in a class that `slots` has made anew
         require_at_least(1, epochs=self.epochs, steps=self.steps)
-        require_at_least(1, save_every=self.save_every, keep=self.keep, log_every=self.log_every)
-        if self.check_every is not None and self.check_every < 0:
-            raise ValueError(f"--check-every {self.check_every}: must be at least 0, which is never")
+        require_at_least(1, save_every=self.save_every, keep=self.keep)
+        for option, every in (("--log-every", self.log_every), ("--check-every", self.check_every)):
+            if every is not None and every < 0:
+                raise ValueError(f"{option} {every}: must be at least 0, which is never")
+        if self.tensorboard and not self.log_every:
+            raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")
 
     @property
     def drift_every(self) -> int:

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is asked of all ranks. task: its name; options: its own. resume: the command that would go on with it."""
+    """What is asked of all ranks.
+
+    task: its name; options: its own. resume: the command that would go on with it. quiet: whether lines of the log are
+    not printed.
+    """
 
     task: str
     options: dict[str, Any]
@@ -35,6 +39,7 @@ class Launch:
     timeout_s: float
     as_json: bool = False
     resume: str = ""
+    quiet: bool = False
 
     def interrupted(self) -> str:
         """What is said when the run is interrupted."""
@@ -80,13 +85,13 @@ def _run(
     from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
-        trainer = Trainer(task, launch.config, group, environment.device, say)
+        trainer = Trainer(task, launch.config, group, environment.device, progress.say)
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     begin_s = time.perf_counter()
     try:
         progress.begin("training", trainer.num_steps, trainer.first_step)
-        trainer.train(lambda text: progress.update(1, text))
+        trainer.train(lambda text: progress.update(1, text), (lambda _: None) if launch.quiet else progress.say)
     except (DivergedError, DriftError, StoppedError) as error:
         trainer.close()
         return end_together(f"trainers: {error}", 1, group)

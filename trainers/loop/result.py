@@ -8,7 +8,9 @@ import torch
 
 from ringsim.measurements import provenance, save_json
 from ringsim.units import plural
-from trainers.checkpoints.manager import LOG, RESULT
+from trainers.checkpoints.manager import RESULT
+from trainers.checkpoints.step_log import LOG
+from trainers.checkpoints.tensorboard_log import FOLDER
 from trainers.identity import fingerprint
 from trainers.loop.trainer import Trainer
 from trainers.tasks.evaluating import evaluating
@@ -72,5 +74,7 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
 
 def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:
     """The files that the run leaves, but for older checkpoints."""
-    files = [trainer.manager.output / name for name in (result["checkpoint"], LOG, RESULT)]
-    return [*files, *([trainer.config.profile] if trainer.config.profile else [])]
+    config = trainer.config
+    logs = [*([LOG] if config.log_every else []), *([FOLDER] if config.tensorboard else [])]
+    files = [trainer.manager.output / name for name in (result["checkpoint"], *logs, RESULT)]
+    return [*files, *([config.profile] if config.profile else [])]

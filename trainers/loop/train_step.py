@@ -78,6 +78,7 @@ class TrainStep:
         self.model = DataParallel(model, config.strategy, group, broadcast=config.broadcast)
         self.optimizer = self.model.optimizer(task.optimizer)
         self.loss_sync = LossSync(group)
+        self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only DDP's communicate without saying what failed; other errors there are the task's.
         self._names_forward = isinstance(self.model.strategy, Ddp)
         seed_apart(config.seed, 0, group.rank())
@@ -115,6 +116,17 @@ class TrainStep:
             sync_s=backward_end_s - last_s + gather_s,
             optimizer_s=end_s - backward_end_s - gather_s,
         )
+
+    def gradient_norm(self) -> float:
+        """The global norm of the last step's synchronised gradients before they were clipped; collective.
+
+        The step must not have been left out. With the strategy "none" each rank has a norm of its own.
+        """
+        norm = self._norm_before_clipping
+        if norm is None:
+            with naming_failures("taking the norm of the gradients failed"):
+                norm = self.model.strategy.gradient_norm()
+        return norm.item()
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
@@ -181,7 +193,7 @@ class TrainStep:
     def _update(self) -> None:
         with span("optimizer"), naming_failures("stepping the optimizer failed"):  # zero1 gathers the parameters
             if self.config.clip_norm is not None:
-                self.model.clip_grad_norm_(self.config.clip_norm)
+                self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
             self.optimizer.step()
 
     def _copied_buffers(self) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """`Trainer`: one task trained with one strategy, on one rank of a group, from its beginning or from a checkpoint."""
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from trainers.checkpoints.saved_forms import SavedForms
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
+from trainers.loop.log_line import describe_line
 from trainers.loop.loss_sync import DivergedError, StoppedError
 from trainers.loop.meter import Meter
 from trainers.loop.trace import ProfilerTrace
@@ -61,9 +64,11 @@ class Trainer:
         self.train_step = TrainStep(task, config, group, device)
         self.batches = self.train_step.batches
         self.num_steps = config.num_steps(task.epochs, self.batches.batches_per_epoch)
-        self.meter = Meter(group, getattr(task, "tokens_per_sample", 0))
+        self.meter = Meter(group, getattr(task, "tokens_per_sample", 0), makes_lines=config.log_every > 0)
         self.identity = config.identity(task, group.size())
         self.first_step = 0
+        self._say_line: Say = _silent
+        self._begin_s = 0.0
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
         try:
             self._begin()
@@ -73,7 +78,7 @@ class Trainer:
 
     def _begin(self) -> None:
         mark = self._resume() if self.config.resume else None
-        self.manager.begin(self.first_step, mark)
+        self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
     def _forms(self) -> SavedForms:
         return SavedForms(
@@ -119,16 +124,20 @@ class Trainer:
             f"losses will agree to rounding"
         )
 
-    def train(self, after_step: Callable[[str], None] = lambda _: None) -> None:
+    def train(self, after_step: Say = lambda _: None, say_line: Say = lambda _: None) -> None:
         """Take all steps that are left; collective.
 
         after_step: told after each step how it is going, in a few words.
+        say_line: told, on rank 0, each line of the log as it is written, in words.
 
         Raises CollectiveError, naming rank, step and strategy, when a peer fails; and on all ranks alike DivergedError
         if a loss is not finite, DriftError if the ranks' models differ, StoppedError if rank 0 cannot write.
         """
         path = self.config.profile if self.group.rank() == 0 else None
         trace = ProfilerTrace(path, self.first_step, self.num_steps)
+        self._say_line = say_line if self.group.rank() == 0 else _silent
+        self._begin_s = time.perf_counter()
+        self.meter.restart()
         for step in range(self.first_step, self.num_steps):
             with self._naming(step), trace.recording(step):
                 self._take(step)
@@ -168,15 +177,26 @@ class Trainer:
     def _keep(self, done: int) -> None:
         """After `done` steps: what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
-        if done % config.log_every == 0 or is_last:
-            epoch = (done - 1) // self.batches.batches_per_epoch
-            time = datetime.now(UTC).isoformat(timespec="milliseconds")
-            self.manager.log({"step": done, "epoch": epoch, **self.meter.line(), "time": time})
+        if config.log_every and (done % config.log_every == 0 or is_last):
+            self._log(done)
         saves = done % config.save_every == 0 or is_last
         if config.drift_every and (done % config.drift_every == 0 or saves):
             self._check(done - 1)
         if saves:
             self._save(done)
+
+    def _log(self, done: int) -> None:
+        epoch = (done - 1) // self.batches.batches_per_epoch
+        line = {"step": done, "epoch": epoch, **self.meter.line()}
+        if not self.meter.skipped_in_a_row:
+            norm = self.train_step.gradient_norm()
+            line["gradient_norm"] = float(f"{norm:.5g}") if math.isfinite(norm) else None
+        step_s = (time.perf_counter() - self._begin_s) / (done - self.first_step)
+        line["time_left_s"] = round((self.num_steps - done) * step_s, 1)
+        line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.manager.log(line)
+        self._say_line(describe_line(line, self.num_steps))
+        self.meter.restart()
 
     def _check(self, step: int) -> None:
         with span("compare the ranks' models"):

@@ -1,4 +1,4 @@
-"""`JobConfig`: what the main job is asked to do. Importing this loads no torch."""
+"""`JobConfig` and `LogConfig`: what the main job is asked to do. Importing this loads no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -44,3 +44,21 @@ class JobConfig:
         """For JSON; batch_size: per rank."""
         sizes = {"batch_size": self.step.batch_size, "steps": self.steps}
         return {**sizes, "learning_rate": self.task.learning_rate, "seed": self.step.seed}
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Where the main job writes its log, and how often: after `every` steps of all strategies, 0: never.
+
+    Raises ValueError for a value out of range.
+    """
+
+    output: Path
+    every: int
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ValueError(f"--log-every {self.every}: must be at least 0, which is never")
+        if self.tensorboard and not self.every:
+            raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,10 @@ from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.identity import fingerprint
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.main_job.config import JobConfig
+from trainers.main_job.config import JobConfig, LogConfig
+from trainers.main_job.job_log import JobLog
 from trainers.main_job.profile import STEPS, WARM_UP_STEPS, record_profile
-from trainers.main_job.report import RankNotes, Report, make_report
+from trainers.main_job.report import RankNotes, Report, make_report, tokens_per_step
 from trainers.predictions.prediction import can_overlap, predict_strategy
 
 BLOCKS = Blocks(turns=3, number=3)
@@ -51,10 +53,12 @@ class StrategyRun:
         )
 
 
-def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> tuple[Report, Checkpoint]:
+def run_job(
+    config: JobConfig, group: dist.ProcessGroup, progress: Progress, logged: LogConfig
+) -> tuple[Report, Checkpoint]:
     """Do the whole job on every rank of `group`; collective.
 
-    progress: shows which phase this is in, and how far.
+    progress: shows which phase this is in, and how far. logged: where and how often it is told how training is going.
     Returns the report, the same on every rank but for its provenance, and a checkpoint of the `ring` run, if there is
     one, else of the first.
     Raises CollectiveError when a peer fails; on all ranks alike DivergedError when a loss is not finite.
@@ -83,7 +87,8 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
     progress.begin("predicting")
     predictions = {run.name: predict_strategy(run.name, profile, network, group.size()) for run in runs}
     progress.begin("training", config.steps * len(runs))
-    train_in_turn(runs, config.steps, lambda name: progress.update(1, name))
+    with closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log:
+        train_in_turn(runs, config.steps, lambda name: progress.update(1, name), log)
     notes = _gather_notes(runs, group)
     num_parameters = sum(p.numel() for p in parameters)
     report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
@@ -103,10 +108,15 @@ def _save_profile(profile: StepProfile, path: Path) -> None:
     click.echo(json_text(profile.as_dict()), nl=False)
 
 
-def train_in_turn(runs: Sequence[StrategyRun], steps: int, after_step: Callable[[str], None] = lambda _: None) -> None:
+def train_in_turn(
+    runs: Sequence[StrategyRun],
+    steps: int,
+    after_step: Callable[[str], None] = lambda _: None,
+    log: JobLog | None = None,
+) -> None:
     """Take each step with every strategy before the next one, so that all meet the same moods of the machine.
 
-    after_step: called after each step of each strategy, with its name.
+    after_step: called after each step of each strategy, with its name. log: told of all strategies every few steps.
 
     Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
     """
@@ -116,6 +126,8 @@ def train_in_turn(runs: Sequence[StrategyRun], steps: int, after_step: Callable[
             result.require_finite(f"training step {step}, strategy {run.name}")
             run.results.append(result)
             after_step(run.name)
+        if log is not None and log.is_due(step + 1):
+            log.write(step + 1, {run.name: (run.train_step, run.results) for run in runs})
 
 
 def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:

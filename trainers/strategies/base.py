@@ -48,6 +48,10 @@ class Strategy:
         """Of which shapes and dtypes the optimizer's state is, as it is saved: those of what it steps, all ranks'."""
         return self.parameters
 
+    def gradient_norm(self) -> torch.Tensor:
+        """The global norm of the synchronised gradients, also after the optimizer's step; collective."""
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale the synchronised gradients down to a global norm of at most `max_norm`; returns what it was."""
         return nn.utils.clip_grad_norm_(self.parameters, max_norm)

@@ -60,11 +60,14 @@ class Zero1(Strategy):
     def saved_like(self) -> Sequence[torch.Tensor]:
         return [torch.empty(w.num_elements, dtype=w.share.dtype, device="meta") for w in self._weights]
 
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+    def gradient_norm(self) -> torch.Tensor:
         norms = [weights.share_gradient.norm().float() for weights in self._weights]
         squares = torch.stack(norms).square().sum()
         collectives.all_reduce(squares, group=self.group)
-        norm = squares.sqrt()
+        return squares.sqrt()
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        norm = self.gradient_norm()
         for weights in self._weights:
             weights.share_gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
         return norm

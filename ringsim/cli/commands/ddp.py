@@ -61,7 +61,7 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
     )
 )
 @click.option(
-    "--profile", "profile_file", type=FILE, help="The step is this profile, JSON that train_ring.py --profile wrote."
+    "--profile", "profile_file", type=FILE, help="The step is this profile, JSON that trainers ring --profile wrote."
 )
 @click.option(
     "--layers", "layers_file", type=FILE, help="The step has the layers of this TOML file, as docs/ddp.md describes it."

@@ -114,7 +114,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRONG_PROFILES = [
-    ({"format": "other"}, "p.json: not a ringsim-step-profile file; scripts/train_ring.py --profile writes one"),
+    ({"format": "other"}, "p.json: not a ringsim-step-profile file; `trainers ring --profile` writes one"),
     ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
     ({"parameters": []}, "p.json: parameters: there must be at least one"),
     ({"parameters": 3}, "p.json: parameters 3: must be a list"),

@@ -90,6 +90,18 @@ def test_a_phase_without_a_length_has_its_name(clock: _Clock, monkeypatch: pytes
     assert "\033[?25l" not in shown
 
 
+def test_a_line_stands_above_the_progress(clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is drawn again at once, and not when the next step has been taken."""
+    terminal = make_terminal(monkeypatch)
+    with Progress() as progress:
+        progress.begin("training", 3)
+        clock.now += 1
+        progress.update(1)
+        drawn = f"\r\033[K{progress.line()}"
+        progress.say("step 1: loss 2.5")
+        assert terminal.getvalue().endswith(f"{drawn}\r\033[Kstep 1: loss 2.5\n{drawn}")
+
+
 def test_nothing_is_drawn_before_the_delay(clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that is over by then leaves the terminal alone."""
     terminal = make_terminal(monkeypatch)

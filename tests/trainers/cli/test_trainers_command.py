@@ -16,9 +16,20 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fuzz.launcher import Launcher
-from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from tests.trainers.commands import (
+    LOG_LINE,
+    POINTS,
+    TIMEOUT_S,
+    command,
+    environment,
+    launch,
+    result_of,
+    start,
+    without_log,
+)
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main
+from trainers.loop.log_line import describe_line
 from trainers.strategy_names import STRATEGY_NAMES
 
 
@@ -33,6 +44,11 @@ from trainers.strategy_names import STRATEGY_NAMES
         ("--steps 0", "trainers: --steps 0: must be at least 1"),
         ("--keep 0", "trainers: --keep 0: must be at least 1"),
         ("--check-every -1", "trainers: --check-every -1: must be at least 0, which is never"),
+        ("--log-every -1", "trainers: --log-every -1: must be at least 0, which is never"),
+        (
+            "--log-every 0 --tensorboard",
+            "trainers: --tensorboard: with --log-every 0 there is nothing to write for it",
+        ),
         ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
         ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
         ("--batch-size 0", "trainers: --batch-size 0: must be at least 1"),
@@ -82,6 +98,18 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     )
 
 
+def test_the_package_of_the_commands_is_the_program() -> None:
+    """`python -m trainers.cli` ended without a word."""
+    helped = [
+        subprocess.run(
+            [sys.executable, "-m", module, "--help"], capture_output=True, text=True, env=environment(), check=True
+        ).stdout
+        for module in ("trainers", "trainers.cli")
+    ]
+    assert helped[0] == helped[1] != ""
+    assert "\n  ring " in helped[0]
+
+
 def test_mistakes_cost_no_torch() -> None:
     """Nor does help, which tells the commands and the options."""
     code = (
@@ -100,12 +128,16 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
     done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
     left = ("checkpoint-40.pt", "log.jsonl", "result.json")
-    assert (done.returncode, done.stderr) == (0, "".join(f"wrote {output / name}\n" for name in left))
+    assert done.returncode == 0, done.stderr
+    *told, _, _, _ = said = done.stderr.splitlines()
+    assert said[len(told) :] == [f"wrote {output / name}" for name in left]
     assert sorted(path.name for path in output.iterdir()) == [
         "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json"
     ]  # fmt: skip
     lines = read_log(output / "log.jsonl")
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
+    assert told == [describe_line(line, 40) for line in lines]
+    assert all(f" {line['tokens_per_s']:,.0f} tokens/s, " in text for line, text in zip(lines, told, strict=True))
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     assert all(line["tokens_per_s"] == pytest.approx(32 * line["samples_per_s"], rel=0.01) for line in lines)
     result = json.loads((output / "result.json").read_text())
@@ -124,13 +156,23 @@ def test_the_result_as_json(launcher: Launcher, tmp_path: Path) -> None:
     assert json.loads(done.stdout, parse_constant=pytest.fail) == result_of(tmp_path)
 
 
+@pytest.mark.parametrize(("options", "num_lines"), [(["--quiet"], 12), (["--log-every", "0"], 0)])
+def test_lines_can_be_left_out(launcher: Launcher, tmp_path: Path, options: list[str], num_lines: int) -> None:
+    """On stderr alone, or in the log as well, which is then not named as written."""
+    done = launch(launcher, *POINTS, *options, "--output", str(tmp_path))
+    written = [tmp_path / name for name in ("checkpoint-12.pt", *(["log.jsonl"] if num_lines else []), "result.json")]
+    assert (done.returncode, done.stderr) == (0, "".join(f"wrote {path}\n" for path in written))
+    assert len(read_log(tmp_path / "log.jsonl")) == num_lines
+
+
 def test_a_loss_that_is_no_number_ends_the_command(launcher: Launcher, tmp_path: Path) -> None:
     """With one line and exit code 1."""
     done = launch(launcher, *POINTS, "--bad", "5", "--ranks", "2", "--output", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("trainers: training step ")
-    assert done.stderr.endswith(" is nan; a smaller --learning-rate may help, or --on-nan skip\n")
-    assert done.stderr.count("\n") == 1
+    said = without_log(done.stderr)
+    assert said.startswith("trainers: training step ")
+    assert said.endswith(" is nan; a smaller --learning-rate may help, or --on-nan skip\n")
+    assert said.count("\n") == 1
 
 
 def test_ranks_that_begin_apart_end_the_command(launcher: Launcher, tmp_path: Path) -> None:
@@ -151,7 +193,7 @@ def test_mistakes_under_torchrun_are_told_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
-    """In one line: steps, loss, samples a second, and the share of time spent synchronising."""
+    """In one line, below those of the log: steps, loss, samples a second, and the share of synchronising."""
     terminal, stderr = pty.openpty()
     arguments = command(*POINTS, "--output", str(tmp_path))
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=stderr, env=environment()) as job:
@@ -169,6 +211,9 @@ def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
     assert "loss " in last
     assert " samples/s, " in last
     assert "% sync" in last
+    told = [describe_line(line, 12) for line in read_log(tmp_path / "log.jsonl")]
+    shown = [part.removeprefix("\033[K") for part in re.split("[\r\n]+", seen.decode())]
+    assert [part for part in shown if LOG_LINE.match(part)] == told
 
 
 def rank_by_hand(rank: int, port: int, output: Path) -> subprocess.Popen[str]:
@@ -200,4 +245,4 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path: Path) -> None:
             process.kill()
             process.communicate()
     assert ranks[0].returncode == 1
-    assert re.fullmatch(r"rank 0: training step \d+, strategy bucketed: .* rank 1 failed: .*\n", said)
+    assert re.fullmatch(r"rank 0: training step \d+, strategy bucketed: .* rank 1 failed: .*\n", without_log(said))

@@ -127,16 +127,22 @@ def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_pa
 
 
 def test_the_log_has_means_of_the_steps_since_the_last_line(ranks: RankPool, tmp_path: Path) -> None:
-    """With the epoch, the rate and the share of time spent communicating."""
+    """With the epoch, rates, the share of time spent communicating, the memory, and how long the rest will take."""
     each = ranks.run(run, config(tmp_path / "each"), num_ranks=2)[0]
     some = ranks.run(run, config(tmp_path / "some", log_every=5), num_ranks=2)[0]
     assert [(line["step"], line["epoch"]) for line in some.log] == [(5, 1), (10, 2), (12, 2)]
     means = [sum(each.losses[begin:end]) / (end - begin) for begin, end in ((0, 5), (5, 10), (10, 12))]
     assert some.losses == means
     for line in some.log:
-        assert line.keys() == {"step", "epoch", "loss", "samples_per_s", "sync_share", "time"}
+        assert line.keys() == {
+            "step", "epoch", "loss", "samples_per_s", "step_s", "sync_share", "peak_memory_bytes", "gradient_norm",
+            "time_left_s", "time",
+        }  # fmt: skip
         assert 0 < line["sync_share"] < 1
         assert line["samples_per_s"] > 0
+        assert line["step_s"] > 0
+        assert line["peak_memory_bytes"] > 2**20
+    assert some.log[0]["time_left_s"] >= some.log[-1]["time_left_s"] == 0
 
 
 def bad_steps(sample: int, num_ranks: int) -> list[tuple[int, int]]:

@@ -22,7 +22,10 @@ from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
 from tests.ranks import fork_process
 from trainers.checkpoints.checkpoint import load_checkpoint
+from trainers.checkpoints.step_log import read_log
+from trainers.cli.group import main as trainers
 from trainers.cli.main_job import DEFAULT_STRATEGIES, main
+from trainers.main_job.job_log import describe_job_line
 from trainers.main_job.report_table import format_report
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
@@ -39,7 +42,7 @@ from trainers.main_job import job
 job.BLOCKS = {SHORT}
 main(prog_name="train_ring.py")
 """
-RESULT_NAMES = ["checkpoint.pt", "report.html", "report.json", "report.png"]
+RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png"]
 
 
 def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[str]:
@@ -68,7 +71,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    """It predicts, trains, learns, compares and leaves a report, a picture and a checkpoint; no progress bar here."""
+    """It predicts, trains, learns, compares and leaves report, picture, log and checkpoint; no progress bar here."""
     profile, script, folder = tmp_path / "profile.json", tmp_path / "short.py", tmp_path / "new" / "report"
     script.write_text(PROBING_SHORTLY)
     done = start(*SMALL.split(), "--output", str(folder), "--profile", str(profile), ranks=2, script=script)
@@ -96,8 +99,14 @@ def test_two_ranks(tmp_path: Path) -> None:
     said = " ".join(done.stdout.split())
     assert "with every strategy except `none` all ranks hold bit-identical parameters" in said
     assert "2 ranks, batch 4 per rank, 8 in all, " in said
-    assert [line for line in done.stderr.splitlines() if line.startswith("wrote ")] == [
-        *(f"wrote {folder / name}" for name in ("checkpoint.pt", "report.png", "report.html", "report.json")),
+    told = [describe_job_line(line, 20) for line in read_log(folder / "log.jsonl")]
+    assert [line.partition(":")[0] for line in told] == ["step 10/20", "step 20/20"]
+    assert [line for line in done.stderr.splitlines() if line.startswith(("step ", "wrote "))] == [
+        *told,
+        *(
+            f"wrote {folder / name}"
+            for name in ("log.jsonl", "checkpoint.pt", "report.png", "report.html", "report.json")
+        ),
         f"wrote {profile}",
     ]
     assert "training" not in done.stderr
@@ -122,7 +131,7 @@ def as_rank(rank: int, num_ranks: int, port: int, arguments: list[str], folder: 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
     os.dup2(os.open(folder / f"stderr{rank}", os.O_WRONLY | os.O_CREAT), 2)
     with mock.patch("trainers.main_job.job.BLOCKS", SHORT):
-        main(arguments)
+        (trainers if arguments[0] == "ring" else main)(arguments)
 
 
 def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
@@ -141,11 +150,12 @@ def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[in
     return [(process.exitcode, (folder / f"stderr{rank}").read_text()) for rank, process in enumerate(processes)]
 
 
-def test_one_rank(tmp_path: Path) -> None:
-    """There is nothing to synchronise: predicted as no time, and no error is given."""
+@pytest.mark.parametrize("command", [[], ["ring"]])
+def test_one_rank(tmp_path: Path, command: list[str]) -> None:
+    """There is nothing to synchronise: predicted as no time, and no error is given. `trainers ring` is the same."""
     output = tmp_path / "report"
     options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3", "--output", str(output)]
-    [(code, said)] = started(1, [*SMALL.split(), *options], tmp_path)
+    [(code, said)] = started(1, [*command, *SMALL.split(), *options], tmp_path)
     assert code == 0, said
     assert sorted(path.name for path in output.iterdir()) == RESULT_NAMES
     for result in json.loads((output / "report.json").read_text())["strategies"]:
@@ -157,9 +167,11 @@ def test_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 scripts/train_ring.py"),
+        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"),
         ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
         ("--steps 0", "--steps 0: must be at least 1"),
+        ("--log-every -1", "--log-every -1: must be at least 0, which is never"),
+        ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write for it"),
         (
             "--strategies ring,rung",
             "Invalid value for '--strategies': 'rung' is not one of none, allreduce, flat, rs_ag, ring, bucketed, "
@@ -188,6 +200,23 @@ def test_the_script_is_that_command() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("train_ring.py: RANK is not set: start it with torchrun: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_it_is_in_the_package(tmp_path: Path) -> None:
+    """From any directory, as where a wheel is installed, which has no scripts."""
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers", "ring", "--output", "report"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(SCRIPT.parents[1])},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    message = "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"
+    assert done.stderr == f"trainers ring: {message}\n"
 
 
 def test_a_mistake_under_torchrun_is_told_once(tmp_path: Path) -> None:
@@ -227,15 +256,16 @@ def test_mistakes_are_known_before_training(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "short.txt"]
 
 
-def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "program"), [([], "train_ring.py"), (["ring"], "trainers")])
+def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path, command: list[str], program: str) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
     options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]
-    ranks = started(2, [*SMALL.split(), *options], tmp_path)
+    ranks = started(2, [*command, *SMALL.split(), *options], tmp_path)
     assert [code for code, _ in ranks] == [1, 1]
     said = "".join(errors for _, errors in ranks)
-    assert re.search(r"^train_ring.py: training step \d+, ", said, re.MULTILINE), said
+    assert re.search(rf"^{program}: training step \d+, ", said, re.MULTILINE), said
     assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in said
-    assert said.count("train_ring.py: ") == 1
+    assert said.count(f"{program}: ") == 1
     assert not (tmp_path / "report").exists()
 
 

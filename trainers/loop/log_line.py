@@ -1,0 +1,67 @@
+"""What is told of a run while it trains, in words: a line of its log; and the memory that a process has needed."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ringsim.units import format_duration, format_size, format_time, plural
+
+STATUS = Path("/proc/self/status")  # of Linux
+
+
+def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
+    """Returns a line of the log as it is printed. num_steps: of the whole run.
+
+    >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
+    >>> describe_line(line | {"gradient_norm": 0.75, "peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
+    'step 20/100: loss 2.5, 51,200 tokens/s, 10 ms a step, 25% sync, gradient norm 0.75, memory 256 MiB, 1:01 left'
+    """
+    unit = "tokens" if "tokens_per_s" in line else "samples"
+    parts = [
+        "no loss" if line["loss"] is None else f"loss {line['loss']:.4g}",
+        f"{line[f'{unit}_per_s']:,.0f} {unit}/s",
+        f"{format_milliseconds(line['step_s'])} a step",
+        f"{line['sync_share']:.0%} sync",
+    ]
+    if "gradient_norm" in line:
+        parts.append(f"gradient norm {format_norm(line['gradient_norm'])}")
+    if line.get("skipped"):
+        parts.append(f"{plural(line['skipped'], 'step')} left out")
+    return ", ".join([f"step {line['step']}/{num_steps}: {parts[0]}", *parts[1:], *describe_process(line)])
+
+
+def describe_process(line: Mapping[str, Any]) -> list[str]:
+    """Returns what is told at the end of every line: the memory, where it is known, and the time left."""
+    memory = line["peak_memory_bytes"]
+    shown = [] if memory is None else [f"memory {format_size(memory)}"]
+    return [*shown, f"{format_duration(line['time_left_s'])} left"]
+
+
+def format_milliseconds(time_s: float) -> str:
+    """Such as 12.3 ms: three digits, as more of them change from line to line."""
+    return format_time(float(f"{time_s:.3g}"))
+
+
+def format_norm(norm: float | None) -> str:
+    """Such as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
+    return "not finite" if norm is None else f"{norm:.3g}"
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory that this process has had resident so far; None where the system does not tell (Windows)."""
+    try:
+        # Not ru_maxrss, which on Linux begins with that of the process that has started this one.
+        peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
+    except (OSError, StopIteration):
+        return _of_system()
+
+
+def _of_system() -> int | None:
+    try:
+        import resource  # noqa: PLC0415  Windows has none
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
