@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.runtime import naming_failures, resolve
-from trainers.identity import difference, named_tensors
+from trainers.identity import difference, difference_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
@@ -62,6 +62,7 @@ class DataParallel(nn.Module):
         self.group = resolve(group)
         _check(model)
         if broadcast:
+            _check_tensors(model, self.group)
             broadcast_state(model, self.group)
         elif differs := difference(model, self.group):
             raise ValueError(
@@ -100,6 +101,16 @@ class DataParallel(nn.Module):
         self._in_backward = False
         self.strategy.finish()
 
+    @property
+    def module(self) -> nn.Module:
+        """The plain model, under the name that torch's DDP gives it."""
+        return self.model
+
+    @property
+    def do_sync(self) -> bool:
+        """Whether the next backward pass is synchronised."""
+        return self._enabled
+
     def disable_grad_sync(self) -> None:
         """From now on backward passes accumulate this rank's own gradients."""
         self._enable(False)
@@ -123,8 +134,12 @@ class DataParallel(nn.Module):
             self._enable(before)
 
     def sync_gradients(self) -> None:
-        """Make all gradients the mean over all ranks now; on every rank, whatever it has accumulated."""
-        self.strategy.synchronise()
+        """Make all gradients the mean over all ranks now; on every rank, whatever it has accumulated.
+
+        While synchronising is disabled, as within `no_sync`, it does nothing.
+        """
+        if self._enabled:
+            self.strategy.synchronise()
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """The optimizer of this rank: `make`, given what it is to step. With "zero1" that is a share of the parameters.
@@ -168,6 +183,12 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
     with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
         for _, tensor in named_tensors(model):
             dist.broadcast(tensor.detach(), group=group, group_src=0)
+
+
+def _check_tensors(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Refuse models of other tensors than rank 0's, which cannot be given its own; on every rank."""
+    if differs := difference_of_kinds(model, group):
+        raise ValueError(f"{differs}: broadcast=True gives values, not layers; make the same model on every rank")
 
 
 def _check(model: nn.Module) -> None:

@@ -23,7 +23,7 @@ class TensorFingerprint(NamedTuple):
 def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
     """Those of all parameters, then of all buffers, in the order in which the model has them."""
     return [
-        TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor))
+        TensorFingerprint(name, _kind(tensor), _digest(tensor))
         for name, tensor in named_tensors(model)
         if buffers or name.startswith("parameter ")
     ]
@@ -49,9 +49,19 @@ def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True)
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
+    return _difference(fingerprints(model, buffers), model, group)
+
+
+def difference_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
+    """The same of the names, shapes and dtypes alone, whatever the values; collective."""
+    kinds = [TensorFingerprint(name, _kind(tensor), "") for name, tensor in named_tensors(model)]
+    return _difference(kinds, model, group)
+
+
+def _difference(own: list[TensorFingerprint], model: nn.Module, group: dist.ProcessGroup) -> str | None:
     models: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        dist.all_gather_object(models, fingerprints(model, buffers), group=group)
+        dist.all_gather_object(models, own, group=group)
     for index, on_ranks in enumerate(zip(*models, strict=False)):
         if len(set(on_ranks)) > 1:
             return _described(index, on_ranks, model, group)
@@ -82,6 +92,10 @@ def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
         everywhere: list[Any] = [None] * group.size()
         dist.all_gather_object(everywhere, here, group=group)
     return float(max(everywhere, key=lambda value: (math.isnan(value), value)))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
 
 
 def _digest(tensor: torch.Tensor) -> str:

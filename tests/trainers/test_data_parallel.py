@@ -79,6 +79,32 @@ def test_other_seeds_are_found(ranks: RankPool) -> None:
     assert found[0].startswith("parameter weight differs between rank 0 and rank 1, by up to ")
 
 
+def seeded_apart(group: dist.ProcessGroup) -> list[float]:
+    """The weights that a model with a seed of its own on every rank begins with, and has after a synchronised step."""
+    model = DataParallel(seeded_by_rank(group.rank()), "ring", group, broadcast=True)
+    begun = model.weight.flatten().tolist()
+    optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+    model(torch.ones(1, 2) * group.rank()).sum().backward()
+    optimizer.step()
+    model.check_identical()
+    return begun + model.weight.flatten().tolist()
+
+
+def test_other_seeds_are_accepted_with_broadcast(ranks: RankPool) -> None:
+    """All begin with rank 0's weights and take the same step."""
+    found = ranks.run(seeded_apart, num_ranks=3)
+    assert found[0] == found[1] == found[2]
+    assert found[0][:4] == seeded_by_rank(0).weight.flatten().tolist()  # type: ignore[operator, union-attr]
+
+
+def test_other_layers_are_refused_with_broadcast(ranks: RankPool) -> None:
+    """On every rank, before anything of another size is sent."""
+    found = ranks.run(refused_with_broadcast, one_layer_more, num_ranks=2)
+    assert found[0] == found[1]
+    assert "is parameter 1.weight of (2, 2)" in found[0]
+    assert found[0].endswith(": broadcast=True gives values, not layers; make the same model on every rank")
+
+
 def test_other_layers_are_found(ranks: RankPool) -> None:
     """Names and shapes are compared, too."""
     found = ranks.run(refusal, one_layer_more, num_ranks=2)
@@ -160,6 +186,28 @@ def test_no_sync_sends_nothing(ranks: RankPool, name: str) -> None:
     assert ranks.run(silent, name, num_ranks=2) == [True, True]
 
 
+def sync_by_hand(group: dist.ProcessGroup, name: str) -> list[bool]:
+    """What `do_sync` says before, within and after `no_sync`, and whether gradients asked for within are its own."""
+    model = DataParallel(small_model(), name, group)
+    told = [model.do_sync]
+    with model.no_sync():
+        told.append(model.do_sync)
+        model(inputs(group.rank())).pow(2).mean().backward()
+        own = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        if group.rank() == 0:  # the other rank asks for nothing
+            model.sync_gradients()
+        told.append(all(torch.equal(p.grad, o) for p, o in zip(model.parameters(), own, strict=True)))  # type: ignore[arg-type]
+    model.sync_gradients()
+    synchronised = zip(model.parameters(), mean_gradients(small_model(), 2), strict=True)
+    return [*told, model.do_sync, all(torch.allclose(p.grad, mean) for p, mean in synchronised)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["ring", "bucketed", "ddp"])
+def test_sync_gradients_does_nothing_within_no_sync(ranks: RankPool, name: str) -> None:
+    """`do_sync` tells so; after it the gradients are synchronised as ever."""
+    assert ranks.run(sync_by_hand, name, num_ranks=2) == [[True, False, True, True, True]] * 2
+
+
 @dataclasses.dataclass
 class Scores:
     """Not a tensor."""
@@ -198,7 +246,7 @@ def behaves(group: dist.ProcessGroup) -> tuple[object, ...]:
     missing = model.load_state_dict({name: value * 2 for name, value in plain.state_dict().items()})
     return (
         scores.extra, plain.layer.weight.grad is not None, evaluated, plain.training, list(model.state_dict()),
-        str(missing), model.title, model.reset(),
+        str(missing), model.title, model.reset(), model.module is plain,
     )  # fmt: skip
 
 
@@ -206,7 +254,8 @@ def test_it_passes_for_the_model(ranks: RankPool) -> None:
     """Keywords, outputs of any kind, train and eval, the state's names, methods and attributes."""
     for found in ranks.run(behaves, num_ranks=2):
         names = ["layer.weight", "layer.bias"]
-        assert found == (["kept"], True, (False, True), True, names, "<All keys matched successfully>", "mine", "done")
+        matched = "<All keys matched successfully>"
+        assert found == (["kept"], True, (False, True), True, names, matched, "mine", "done", True)
 
 
 def normalised(group: dist.ProcessGroup) -> list[float]:

@@ -35,7 +35,12 @@ class TrainersGroup(TorchrunCommand, OneLineGroup):
 
 def resume_command(arguments: Sequence[str]) -> str:
     """Returns the command that goes on with the run that these arguments began, started in the same way."""
-    return shlex.join([*_program(), *(argument for argument in arguments if argument != "--resume"), "--resume"])
+    left = list(arguments)
+    while "--resume" in left:
+        place = left.index("--resume")
+        del left[place : place + (2 if left[place + 1 : place + 2] == ["auto"] else 1)]
+    left = [argument for argument in left if not argument.startswith("--resume=")]
+    return shlex.join([*_program(), *left, "--resume"])
 
 
 def _program() -> list[str]:

@@ -2,12 +2,13 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ringsim.console import FILE, Name, Progress, check_writable, examples, json_option, say
+from ringsim.console import FILE, Choice, Name, Progress, check_writable, examples, json_option, say
 from ringsim.units import plural
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.tensorboard_log import require_tensorboard
@@ -24,17 +25,20 @@ from trainers.cli.options import (
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.launch.environment import read_environment
 from trainers.launch.spawn import spawn
+from trainers.launch.stop_request import StopRequest
 from trainers.loop.config import ON_NAN, TrainConfig
 from trainers.loop.rank import Launch, run_rank
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import Task, load_task
+
+AUTO = "auto"
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=examples(
         "trainers train --task lm --strategy bucketed --ranks 4",
-        "trainers train --task mlp --strategy ring --ranks 2 --output run --resume",
+        "trainers train --task mlp --ranks 2 --output run --resume auto",
         "torchrun --nproc-per-node 4 -m trainers train --task lm --d-model 64",
     ),
 )
@@ -76,12 +80,20 @@ from trainers.tasks import Task, load_task
 )
 @click.option(
     "--save-every",
-    type=int,
-    default=100,
-    help="So many steps lie between two checkpoints; there is one at the end too.",
+    default="100",
+    metavar="STEPS|Nepoch",
+    help="So many steps, or epochs (1epoch), lie between two checkpoints; there is one at the end too.",
 )
 @click.option("--keep", type=int, default=2, help="So many checkpoints are kept.")
-@click.option("--resume", is_flag=True, help="The run goes on from the newest checkpoint in --output, if there is one.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=AUTO,
+    type=Choice((AUTO,)),
+    callback=lambda _context, _option, value: value is not None,
+    metavar="[auto]",
+    help="The run goes on from the newest checkpoint in --output if there is one, and begins otherwise.",
+)
 @log_every_option
 @click.option("--quiet", is_flag=True, help="The lines of --log-every are written to log.jsonl only.")
 @tensorboard_option
@@ -141,7 +153,8 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
             raise click.exceptions.Abort(launch.interrupted()) from None
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
-    code = spawn(ranks, run_rank, (launch,))
+    with StopRequest() as stop:
+        code = spawn(ranks, run_rank, (replace(launch, resume=""),), stop)  # it is said here, whatever ends them
     if code == 128 + signal.SIGINT:
         raise click.exceptions.Abort(launch.interrupted())
     if code > 128:

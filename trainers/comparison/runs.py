@@ -9,8 +9,8 @@ from ringsim.text_table import align_columns, wrap_text
 
 HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "sync", "loss off", "grad off")
 FOOTNOTE = (
-    "sync: the share of the time for synchronising; off: the largest difference from one process, of gradients over "
-    "the largest one"
+    "sync: the share of the time for synchronising gradients or waiting for other ranks, with the strategy none for "
+    "waiting alone; off: the largest difference from one process, of gradients over the largest one"
 )
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -25,6 +25,7 @@ from ringsim.schedule import ScheduleError
 from trainers.launch import slurm
 from trainers.launch.interruption import Interrupted, Interruption
 from trainers.launch.loopback import HOST, loopback_store
+from trainers.launch.stop_request import NOTICE, StopRequest
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
@@ -36,10 +37,17 @@ KILL = 9  # the number of SIGKILL, which Windows does not have
 OURS = ("ringsim", "collectives", "trainers")
 
 
-def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = ()) -> int:
+def spawn(
+    num_ranks: int,
+    target: Callable[..., int | None],
+    arguments: Sequence[Any] = (),
+    stop: StopRequest | None = None,
+) -> int:
     """Run `target(*arguments)` on each rank, in a process of its own; when it returns, all of them have ended.
 
     target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
+    stop: what SIGTERM and SIGUSR1 then do is up to the ranks, which get them from here. A rank begins with SIGUSR1
+    blocked, and must enter a StopRequest of its own.
 
     When a rank fails, the others are ended, and its error is shown, once. The result is 0 if all is well, the exit code
     of a rank that left by sys.exit (it has said why), 1 if a rank failed, 128 + n after the signal n.
@@ -59,15 +67,20 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     with Interruption() as interruption:  # torch is loaded in it: a Ctrl-C in the midst of that may be swallowed there
         try:
             store = _store()
-            processes = _start(num_ranks, (num_ranks, store.port, target, tuple(arguments)))
+            processes = _start(num_ranks, (num_ranks, store.port, target, tuple(arguments)), stop is not None)
             interruption.allow()
-            failures = _first_failures(processes)
+            with stop.passing_on(processes) if stop else nullcontext():
+                failures = _first_failures(processes)
             interruption.hold()
         except Interrupted as interrupted:
             return 128 + interrupted.number
         finally:
             interruption.hold()
-            _end([process for process in multiprocessing.active_children() if process not in before])
+            # Ranks that take SIGTERM for a wish to stop would wait for those that have gone.
+            left = [process for process in multiprocessing.active_children() if process not in before]
+            _end(left, at_once=stop is not None)
+    if stop is not None and stop.is_cause_of(list(failures.values())):
+        return 128 + stop.number
     return _verdict(failures, store)
 
 
@@ -76,10 +89,11 @@ def _store() -> "TCPStore":
     return loopback_store(0)
 
 
-def _start(num_ranks: int, arguments: tuple[Any, ...]) -> Sequence[BaseProcess]:
+def _start(num_ranks: int, arguments: tuple[Any, ...], without_notice: bool) -> Sequence[BaseProcess]:
     import torch.multiprocessing  # noqa: PLC0415
 
-    with _environment(num_ranks):
+    blocked = {signal.SIGINT, NOTICE} if without_notice and NOTICE is not None else {signal.SIGINT}
+    with _environment(num_ranks, blocked):
         context: Any = torch.multiprocessing.spawn(_run_rank, arguments, num_ranks, join=False)  # type: ignore
     return list(context.processes)
 
@@ -94,13 +108,13 @@ def _check(num_ranks: int, environment: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _environment(num_ranks: int) -> Iterator[None]:
-    """What must be so when a rank begins, before its first line of ours."""
+def _environment(num_ranks: int, blocked: set[signal.Signals]) -> Iterator[None]:
+    """What must be so when a rank begins, before its first line of ours. blocked: signals."""
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is None and num_ranks > 1:
         os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun: the ranks share the cores. OpenMP reads it when torch loads
     try:
-        with _without_ctrl_c():
+        with _without(blocked):
             yield
     finally:
         if threads is None:
@@ -108,16 +122,16 @@ def _environment(num_ranks: int) -> Iterator[None]:
 
 
 @contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Processes that begin in the block do not get Ctrl-C, which goes to all processes of a terminal.
+def _without(blocked: set[signal.Signals]) -> Iterator[None]:
+    """Processes that begin in the block do not get these signals, such as Ctrl-C, which goes to all of a terminal.
 
-    A rank leaves it to us, or it would end in a traceback, or not at all. Windows has no such mask.
+    A rank leaves that to us, or it would end in a traceback, or not at all. Windows has no such mask.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         yield
     finally:
@@ -203,9 +217,9 @@ def _first_failures(processes: Sequence[BaseProcess]) -> dict[int, int]:
     return {}
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _end(processes: Sequence[BaseProcess], at_once: bool) -> None:
     for process in processes:
-        process.terminate()
+        process.kill() if at_once else process.terminate()
     deadline = time.monotonic() + GRACE_S
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))

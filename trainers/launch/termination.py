@@ -20,11 +20,15 @@ def is_under_torchrun(environment: Mapping[str, str]) -> bool:
 
 
 def delay_termination(
-    is_failing: Callable[[], bool], say_ended: Callable[[], None] = lambda: None, grace_s: float = GRACE_S
+    is_failing: Callable[[], bool],
+    say_ended: Callable[[], None] = lambda: None,
+    grace_s: float = GRACE_S,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """From now on SIGTERM ends this process at once, or, while `is_failing()`, after at most `grace_s`.
 
-    say_ended: called, in another thread, if SIGTERM came while nothing was failing.
+    say_ended: called, in another thread, if SIGTERM ends the process while nothing is failing.
+    is_stopping: while this is so and nothing is failing, the process itself sees to its end, in its main thread.
 
     So a process that fails has the time to say why, and to end by itself. To be called in the main thread.
     """
@@ -37,13 +41,21 @@ def delay_termination(
     signal.signal(signal.SIGTERM, _do_nothing)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(
-        target=_watch, args=(reader, is_failing, say_ended, grace_s), name="termination", daemon=True
+        target=_watch, args=(reader, is_failing, say_ended, grace_s, is_stopping), name="termination", daemon=True
     ).start()
 
 
-def _watch(reader: int, is_failing: Callable[[], bool], say_ended: Callable[[], None], grace_s: float) -> None:
+def _watch(
+    reader: int,
+    is_failing: Callable[[], bool],
+    say_ended: Callable[[], None],
+    grace_s: float,
+    is_stopping: Callable[[], bool],
+) -> None:
     while signal.SIGTERM not in os.read(reader, 64):
         pass  # another signal, which has a handler of its own
+    while is_stopping() and not is_failing():
+        time.sleep(POLL_S)
     if not is_failing():
         say_ended()
     end_s = time.monotonic() + grace_s

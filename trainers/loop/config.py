@@ -1,6 +1,7 @@
 """`StepConfig` and `TrainConfig`: how a model is trained; bad values are refused before torch is loaded."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ class TrainConfig(StepConfig):
 
     epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
     save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
-    with "none" never. tensorboard: whether what is logged is written for TensorBoard, too.
+    with "none" never. save_every may be in epochs, too: "1epoch". tensorboard: whether what is logged is written for
+    TensorBoard, too.
     keep: how many checkpoints. profile: where to write a time line of some steps.
 
     Raises ValueError for a value out of range.
@@ -89,7 +91,7 @@ class TrainConfig(StepConfig):
     output: Path
     epochs: int | None = None
     steps: int | None = None
-    save_every: int = 100
+    save_every: int | str = 100
     keep: int = 2
     resume: bool = False
     log_every: int = LOG_EVERY
@@ -100,7 +102,7 @@ class TrainConfig(StepConfig):
     def __post_init__(self) -> None:
         StepConfig.__post_init__(self)  # super() does not work in a class that `slots` has made anew
         require_at_least(1, epochs=self.epochs, steps=self.steps)
-        require_at_least(1, save_every=self.save_every, keep=self.keep)
+        require_at_least(1, save_every=self._saves()[0], keep=self.keep)
         for option, every in (("--log-every", self.log_every), ("--check-every", self.check_every)):
             if every is not None and every < 0:
                 raise ValueError(f"{option} {every}: must be at least 0, which is never")
@@ -113,6 +115,20 @@ class TrainConfig(StepConfig):
         if self.check_every is not None:
             return self.check_every
         return 0 if self.strategy == "none" else CHECK_EVERY
+
+    def steps_between_saves(self, batches_per_epoch: int) -> int:
+        """Between two checkpoints."""
+        count, in_epochs = self._saves()
+        return count * batches_per_epoch if in_epochs else count
+
+    def _saves(self) -> tuple[int, bool]:
+        """A checkpoint after so many steps, or epochs (True)."""
+        match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
+        if match is None:
+            raise ValueError(
+                f"--save-every {self.save_every}: must be a number of steps, such as 100, or of epochs, such as 1epoch"
+            )
+        return int(match[1]), match[2] is not None
 
     def num_steps(self, epochs: int, batches_per_epoch: int) -> int:
         """Of the whole run. epochs: those of the task."""

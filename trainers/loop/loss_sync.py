@@ -21,9 +21,10 @@ class DivergedError(ArithmeticError):
 
 
 class RankLosses(NamedTuple):
-    """losses: of every rank, weighted by its share of the batch."""
+    """losses: of every rank, weighted by its share of the batch. asked: the signal that asks a rank to stop, or 0."""
 
     losses: list[float]
+    asked: int = 0
 
     @property
     def mean(self) -> float:
@@ -38,6 +39,9 @@ class RankLosses(NamedTuple):
         )
 
 
+CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
+
+
 class LossSync:
     """An all-gather of each rank's loss and its wish to stop, in every step; costs nothing where there is one rank.
 
@@ -50,18 +54,20 @@ class LossSync:
         self._own = torch.zeros(2, dtype=torch.float64)
         self._all = torch.zeros(group.size(), 2, dtype=torch.float64)
 
-    def exchange(self, loss: float, stop: bool) -> RankLosses:
+    def exchange(self, loss: float, stop: bool, asked: int = 0) -> RankLosses:
         """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
+
+        stop: at once. asked: the number of the signal that asks this rank to stop after the step, or 0.
 
         Raises StoppedError on every rank if one has to stop.
         """
-        self._own[0], self._own[1] = loss, float(stop)
+        self._own[0], self._own[1] = loss, float(CANNOT_GO_ON if stop else asked)
         if self._group.size() > 1:
             with naming_failures("telling each other the loss failed"):
                 collectives.all_gather_into_tensor(self._all, self._own, self._group, algorithm=ALGORITHM)
         else:
             self._all[0] = self._own
         losses, stops = self._all.T.tolist()
-        if any(stops):
-            raise StoppedError(f"rank {stops.index(1.0)} cannot go on")
-        return RankLosses(losses)
+        if CANNOT_GO_ON in stops:
+            raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot go on")
+        return RankLosses(losses, int(max(stops)))

@@ -1,6 +1,7 @@
 """What each rank of `python -m trainers` does, however it was started; and how it ends when something goes wrong."""
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ from trainers.launch.environment import (
     init_process_group,
     read_environment,
 )
+from trainers.launch.stop_request import StopRequest
 from trainers.launch.termination import delay_termination, is_under_torchrun
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
@@ -23,6 +25,8 @@ from trainers.tasks.base import Task
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+
+    from trainers.loop.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +55,52 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
 
     task: that of the launch, if it has been loaded already.
     """
+    with StopRequest() as stop:
+        return _run_rank(launch, task, stop)
+
+
+def _run_rank(launch: Launch, task: Task | None, stop: StopRequest) -> int:
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)
     progress.begin(f"starting {plural(started.num_ranks, 'rank')}")
     environment = distributed_environment()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
-    say_failures_before_the_end(lambda: say(f"trainers: {launch.interrupted()}") if environment.rank == 0 else None)
+    say_failures_before_the_end(
+        lambda: say(f"trainers: {launch.interrupted()}") if environment.rank == 0 else None, lambda: stop.heeded
+    )
     group = init_process_group(environment, launch.timeout_s)
     try:
         with progress:
-            return _run(launch, task, environment, group, progress)
+            return _run(launch, task, environment, group, progress, stop)
     except Exception as error:
         from collectives.runtime import CollectiveError  # noqa: PLC0415
 
         leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, environment.rank))
 
 
-def say_failures_before_the_end(say_interrupted: Callable[[], None] = lambda: None) -> None:
-    """Let this rank say that a peer failed before torchrun ends it for that, or that the run was interrupted."""
+def say_failures_before_the_end(
+    say_interrupted: Callable[[], None] = lambda: None, is_stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """Let this rank say that a peer failed before torchrun ends it for that, or that the run was interrupted.
+
+    is_stopping: as `delay_termination` takes it.
+    """
     from collectives.runtime import has_failed  # noqa: PLC0415
 
     if is_under_torchrun(os.environ):
-        delay_termination(has_failed, say_interrupted)
+        delay_termination(has_failed, say_interrupted, is_stopping=is_stopping)
 
 
 def _run(
-    launch: Launch, task: Task, environment: DistributedEnvironment, group: "dist.ProcessGroup", progress: Progress
+    launch: Launch,
+    task: Task,
+    environment: DistributedEnvironment,
+    group: "dist.ProcessGroup",
+    progress: Progress,
+    stop: StopRequest,
 ) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
-    from trainers.data_parallel import DriftError  # noqa: PLC0415
-    from trainers.loop.loss_sync import DivergedError, StoppedError  # noqa: PLC0415
     from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
@@ -89,15 +108,39 @@ def _run(
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     begin_s = time.perf_counter()
-    try:
-        progress.begin("training", trainer.num_steps, trainer.first_step)
-        trainer.train(lambda text: progress.update(1, text), (lambda _: None) if launch.quiet else progress.say)
-    except (DivergedError, DriftError, StoppedError) as error:
-        trainer.close()
-        return end_together(f"trainers: {error}", 1, group)
+    progress.begin("training", trainer.num_steps, trainer.first_step)
+    with stop.heeding():
+        if code := _train(launch, trainer, group, progress, lambda: stop.number):
+            return code
     train_s = time.perf_counter() - begin_s
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     return _finish(launch, trainer, train_s) if environment.rank == 0 else 0
+
+
+def _train(
+    launch: Launch, trainer: "Trainer", group: "dist.ProcessGroup", progress: Progress, asked: Callable[[], int]
+) -> int:
+    """The exit code, 0 after the last step; otherwise rank 0 has said why it is not."""
+    from trainers.data_parallel import DriftError  # noqa: PLC0415
+    from trainers.loop.loss_sync import DivergedError, StoppedError  # noqa: PLC0415
+
+    try:
+        say_line = (lambda _: None) if launch.quiet else progress.say
+        trainer.train(lambda text: progress.update(1, text), say_line, asked)
+    except (DivergedError, DriftError, StoppedError) as error:
+        trainer.close()
+        return end_together(f"trainers: {error}", 1, group)
+    if not trainer.stopped_by:
+        return 0
+    trainer.close()
+    return end_together(f"trainers: {_stopped(launch, trainer)}", 128 + trainer.stopped_by, group)
+
+
+def _stopped(launch: Launch, trainer: "Trainer") -> str:
+    path = trainer.manager.folder.path(trainer.num_done)
+    name = signal.Signals(trainer.stopped_by).name
+    resume = f"; resume with: {launch.resume}" if launch.resume else ""
+    return f"stopped by {name} after {trainer.num_done} of {trainer.num_steps} steps, saved in {path}{resume}"
 
 
 def _finish(launch: Launch, trainer: Any, train_s: float) -> int:

@@ -33,6 +33,7 @@ class StepResult(NamedTuple):
     backward_s: of the synchronised backward pass, until this rank's last gradient is ready.
     sync_s: from then on until the synchronised gradients are there, and gathering parameters where ranks step shares.
     optimizer_s: the optimizer's step without that gathering.
+    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
     """
 
     loss: float
@@ -42,6 +43,7 @@ class StepResult(NamedTuple):
     backward_s: float = 0.0
     sync_s: float = 0.0
     optimizer_s: float = 0.0
+    asked: int = 0
 
     @property
     def step_s(self) -> float:
@@ -83,25 +85,28 @@ class TrainStep:
         self._names_forward = isinstance(self.model.strategy, Ddp)
         seed_apart(config.seed, 0, group.rank())
 
-    def run(self, step: int, stop: bool = False) -> StepResult:
+    def run(self, step: int, stop: bool = False, asked: int = 0) -> StepResult:
         """Train on this rank's share of that step's batch, or leave it out on all ranks if a loss is not finite.
 
-        stop: whether this rank has to stop: then nothing is done, and all ranks raise StoppedError. Collective.
+        stop: whether this rank has to stop: then nothing is done, and all ranks raise StoppedError. asked: the number
+        of the signal that asks this rank to stop after the step, which all ranks then find in the result. Collective.
 
         Raises CollectiveError, naming rank, step and strategy, when a peer fails.
         """
         with self.naming_step(step), span(f"training step {step}"):
-            return self._run(self.batches.share(step), stop)
+            return self._run(self.batches.share(step), stop, asked)
 
-    def _run(self, share: Share, stop: bool) -> StepResult:
+    def _run(self, share: Share, stop: bool, asked: int) -> StepResult:
         begin_s = time.perf_counter()
         before = self._copied_buffers()
         own, last = self._forward(share)
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
-            losses = self.loss_sync.exchange(own, stop)
+            losses = self.loss_sync.exchange(own, stop, asked)
         synced_s = time.perf_counter()
-        result = StepResult(losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s)
+        result = StepResult(
+            losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked
+        )
         if losses.trouble:
             for name, value in before.items():
                 self.model.model.get_buffer(name).copy_(value)

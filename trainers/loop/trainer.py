@@ -64,9 +64,12 @@ class Trainer:
         self.train_step = TrainStep(task, config, group, device)
         self.batches = self.train_step.batches
         self.num_steps = config.num_steps(task.epochs, self.batches.batches_per_epoch)
+        self._save_every = config.steps_between_saves(self.batches.batches_per_epoch)
         self.meter = Meter(group, getattr(task, "tokens_per_sample", 0), makes_lines=config.log_every > 0)
         self.identity = config.identity(task, group.size())
         self.first_step = 0
+        self.stopped_by = 0  # the number of the signal that has asked a rank to stop before the last step
+        self.num_done = 0
         self._say_line: Say = _silent
         self._begin_s = 0.0
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
@@ -103,7 +106,7 @@ class Trainer:
             self.train_step.optimizer.load_state_dict(checkpoint.optimizer_state)
         except (RuntimeError, ValueError, KeyError) as error:
             raise ValueError(f"checkpoint {path}: does not fit the task: {str(error).splitlines()[0]}") from error
-        self.first_step = checkpoint.step
+        self.first_step = self.num_done = checkpoint.step
         self.meter.set_notes(notes)
         self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
         self._resume_random_states(checkpoint)
@@ -124,11 +127,18 @@ class Trainer:
             f"losses will agree to rounding"
         )
 
-    def train(self, after_step: Say = lambda _: None, say_line: Say = lambda _: None) -> None:
+    def train(
+        self,
+        after_step: Say = lambda _: None,
+        say_line: Say = lambda _: None,
+        asked: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Take all steps that are left; collective.
 
         after_step: told after each step how it is going, in a few words.
         say_line: told, on rank 0, each line of the log as it is written, in words.
+        asked: the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same step, with a
+        checkpoint: `stopped_by` is the number, `num_done` that of the steps.
 
         Raises CollectiveError, naming rank, step and strategy, when a peer fails; and on all ranks alike DivergedError
         if a loss is not finite, DriftError if the ranks' models differ, StoppedError if rank 0 cannot write.
@@ -140,13 +150,16 @@ class Trainer:
         self.meter.restart()
         for step in range(self.first_step, self.num_steps):
             with self._naming(step), trace.recording(step):
-                self._take(step)
+                self._take(step, asked())
             if trace.is_over(step):
                 self.manager.attempt(trace.save)
             after_step(self.meter.brief())
             with self._naming(step), self.train_step.naming_step(step):
                 self._keep(step + 1)
-        with self._naming(self.num_steps), self.train_step.naming_step(self.num_steps):
+            self.num_done = step + 1
+            if self.stopped_by:
+                break
+        with self._naming(self.num_done), self.train_step.naming_step(self.num_done):
             self._hear_of_trouble()
 
     def close(self) -> None:
@@ -161,8 +174,10 @@ class Trainer:
             reason = self.manager.describe_trouble() if self.manager.trouble else str(error)
             raise StoppedError(f"training step {step}: {reason}") from error
 
-    def _take(self, step: int) -> None:
-        result = self.train_step.run(step, stop=self.manager.trouble is not None)
+    def _take(self, step: int, asked: int) -> None:
+        result = self.train_step.run(step, self.manager.trouble is not None, asked)
+        if step + 1 < self.num_steps:
+            self.stopped_by = result.asked
         if self.config.on_nan == "stop":
             result.require_finite(f"training step {step}", ", or --on-nan skip")
         if result.trouble:
@@ -179,7 +194,7 @@ class Trainer:
         config, is_last = self.config, done == self.num_steps
         if config.log_every and (done % config.log_every == 0 or is_last):
             self._log(done)
-        saves = done % config.save_every == 0 or is_last
+        saves = done % self._save_every == 0 or is_last or self.stopped_by != 0
         if config.drift_every and (done % config.drift_every == 0 or saves):
             self._check(done - 1)
         if saves:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.launcher import NOWHERE, Launcher
-from tests.processes import below
+from tests.processes import below, kill_all
 from tests.ranks import RankPool
 from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start, without_log
 from tests.trainers.points import config, run
@@ -27,12 +27,16 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(launcher: Launcher, tmp_path:
     """With exit code 130, on ranks that were started here and in one process; and that command goes on."""
     arguments = [*POINTS, *ranks, "--epochs", "100000", "--save-every", "5", "--output", str(tmp_path / "my run")]
     with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        job.send_signal(signal.SIGINT)
-        _, errors = job.communicate(timeout=TIMEOUT_S)
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            job.send_signal(signal.SIGINT)
+            _, errors = job.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            kill_all(job.pid)
+            raise
     resume = shlex.join(["python", "-m", "trainers", *arguments, "--resume"])
     assert (job.returncode, without_log(errors)) == (130, f"trainers: interrupted; resume with: {resume}\n")
     again = launch(launcher, *shlex.split(resume)[3:], "--steps", "1")
@@ -60,10 +64,10 @@ def test_a_run_is_resumed_as_it_was_started(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
-    resume = resume_command(["--task", "my task:f", "--resume", "--steps", "9"])
-    assert resume.startswith(start_of_command)
-    assert resume.endswith(" --steps 9 --resume")
-    assert resume.count("--resume") == 1
+    for given in (["--resume"], ["--resume", "auto"], ["--resume=auto"]):
+        resume = resume_command(["--task", "my task:f", *given, "--steps", "9"])
+        assert resume.startswith(start_of_command)
+        assert resume.endswith(" 'my task:f' --steps 9 --resume")
 
 
 @pytest.mark.slow

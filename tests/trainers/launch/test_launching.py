@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from netns_testbed.testbed import Testbed, why_not
+from tests.processes import kill_all
 from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment, init_process_group
 
 ROOT = Path(__file__).parents[3]
@@ -135,3 +137,42 @@ def test_the_batch_script_starts_what_it_is_given(tmp_path: Path) -> None:
     done = run("bash", script, PATH=path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "train.sbatch: say what to run: sbatch scripts/train.sbatch -m trainers --task lm\n"
+
+
+STOPPING = """#!/usr/bin/env python3
+import signal, sys
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, lambda number, _: (print("stopping", flush=True), sys.exit({code} or 128 + number)))
+print("running", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "expected", "queued"),
+    [
+        (signal.SIGUSR1, 0, 138, "requeue 7\n"),
+        (signal.SIGUSR1, 1, 1, "requeue 7\n"),  # as torchrun ends then
+        (signal.SIGTERM, 0, 143, ""),
+    ],
+)
+def test_the_batch_script_passes_signals_on(
+    tmp_path: Path, number: signal.Signals, code: int, expected: int, queued: str
+) -> None:
+    """It waits for the ranks then, and has the job queued again if the time is over."""
+    for name, text in {"srun": STOPPING.format(code=code), "scontrol": '#!/bin/sh\necho "$@"\n'}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    script = ["bash", str(ROOT / "scripts" / "train.sbatch"), "-m", "trainers"]
+    with subprocess.Popen(script, env=variables, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "running\n"
+            job.send_signal(number)
+            said, _ = job.communicate(timeout=60)
+        except BaseException:
+            kill_all(job.pid)
+            raise
+    assert (job.returncode, said) == (expected, f"stopping\n{queued}")

@@ -22,6 +22,8 @@ from trainers.tasks import LanguageModel, Mlp
         ({"seed": -1}, "--seed -1: must be at least 0 and less than 2**63"),
         ({"steps": 0}, "--steps 0: must be at least 1"),
         ({"save_every": 0}, "--save-every 0: must be at least 1"),
+        ({"save_every": "0epochs"}, "--save-every 0: must be at least 1"),
+        ({"save_every": "soon"}, "--save-every soon: must be a number of steps, such as 100, or of epochs, such as 1e"),
         ({"check_every": -1}, "--check-every -1: must be at least 0, which is never"),
     ],
 )
@@ -30,6 +32,13 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
     with pytest.raises(ValueError, match=r"^--") as caught:
         TrainConfig(output=Path("run"), **options)
     assert str(caught.value).startswith(message)
+
+
+def test_checkpoints_may_be_epochs_apart() -> None:
+    """A number alone is of steps."""
+    cases = {7: 7, "7": 7, "1epoch": 25, "1 epoch": 25, "3epochs": 75}
+    for given, steps in cases.items():
+        assert TrainConfig(output=Path("run"), save_every=given).steps_between_saves(25) == steps
 
 
 def test_a_batch_size_is_of_one_rank() -> None:

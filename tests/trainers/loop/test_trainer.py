@@ -110,6 +110,12 @@ def test_a_run_that_is_over_is_not_trained_on(ranks: RankPool, tmp_path: Path) -
         assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more --steps")
 
 
+def test_checkpoints_come_every_epoch(ranks: RankPool, tmp_path: Path) -> None:
+    """Of four steps here, the last of them with a smaller batch."""
+    ranks.run(run, config(tmp_path, save_every="1epoch", keep=9), num_ranks=2)
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [f"checkpoint-{step}.pt" for step in (12, 4, 8)]
+
+
 def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_path: Path) -> None:
     """The newest ones are kept, with the step, the random states of all ranks and the configuration."""
     ranks.run(run, config(tmp_path, save_every=2, keep=3, steps=7), num_ranks=2)

@@ -1,0 +1,175 @@
+"""Runs that SIGTERM or SIGUSR1 asks to stop: they leave a checkpoint, from which they go on bit for bit."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.launcher import Launcher
+from tests.processes import below, kill_all
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.step_log import read_log
+
+ENDLESS = ("--epochs", "100000", "--save-every", "100000")
+MORE_STEPS = 30
+
+
+def ranks_below(pid: int) -> list[int]:
+    """The processes of the ranks, in their order; Python's own helper is none."""
+    return [child for child in below(pid) if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def wait_for_steps(log: Path, count: int, is_running: bool = True) -> None:
+    """Until so many are in the log."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while is_running and len(read_log(log)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int, whom: int | None) -> tuple[int, str]:
+    """The exit code and the words of a run that gets a signal in its midst. whom: a rank; None: who started them."""
+    errors = output.parent / "stderr"
+    pid = launcher.start([*arguments, "--output", str(output)], errors)
+    try:
+        wait_for_steps(output / "log.jsonl", 5)
+        os.kill(pid if whom is None else ranks_below(pid)[whom], number)
+        code = launcher.wait(TIMEOUT_S)
+        assert code is not None, errors.read_text()
+    except BaseException:
+        kill_all(pid)
+        launcher.wait(TIMEOUT_S)
+        raise
+    return code, errors.read_text()
+
+
+def only_step(output: Path) -> int:
+    """That of the one checkpoint."""
+    (path,) = CheckpointFolder(output).newest_first()
+    return CheckpointFolder.step_of(path)
+
+
+def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step: int) -> None:
+    """From its checkpoint the run comes to where one comes that nobody has disturbed."""
+    to_the_end = [*arguments, "--steps", str(step + MORE_STEPS), "--output"]
+    again = launch(launcher, *to_the_end, str(tmp_path / "run"))
+    assert again.returncode == 0, again.stderr
+    assert f"checkpoint-{step}.pt: {step} of {step + MORE_STEPS} steps are done" in again.stderr
+    whole = launch(launcher, *to_the_end, str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    first, second = (result_of(tmp_path / name) for name in ("run", "whole"))
+    assert first["fingerprint"] == second["fingerprint"]
+    losses = [[line["loss"] for line in read_log(tmp_path / name / "log.jsonl")] for name in ("run", "whole")]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    ("number", "whom", "strategy"),
+    [
+        (signal.SIGUSR1, None, "ring"),
+        (signal.SIGUSR1, 0, "ddp"),
+        (signal.SIGUSR1, 1, "zero1"),
+        (signal.SIGTERM, None, "bucketed"),
+        (signal.SIGTERM, 1, "ring"),
+    ],
+)
+def test_a_signal_stops_all_ranks_with_a_checkpoint(
+    launcher: Launcher, tmp_path: Path, number: signal.Signals, whom: int | None, strategy: str
+) -> None:
+    """Whoever gets it, all stop after the same step, of which nothing is lost; one command begins and goes on."""
+    arguments = [*POINTS, "--ranks", "2", "--strategy", strategy, *ENDLESS, "--resume", "auto"]
+    code, errors = stopped(launcher, arguments, tmp_path / "run", number, whom)
+    assert code == 128 + number, errors
+    step = only_step(tmp_path / "run")
+    said = f"trainers: stopped by {number.name} after {step} of 400000 steps, saved in {tmp_path}/run/checkpoint-{step}"
+    assert f"{said}.pt\ntrainers: interrupted; resume with: " in errors
+    assert len(read_log(tmp_path / "run" / "log.jsonl")) == step
+    check_goes_on(launcher, arguments, tmp_path, step)
+
+
+def test_one_process_stops_with_a_checkpoint(launcher: Launcher, tmp_path: Path) -> None:
+    """It says all in one line."""
+    arguments = [*POINTS, *ENDLESS, "--resume", "auto"]
+    code, errors = stopped(launcher, arguments, tmp_path / "run", signal.SIGTERM, None)
+    step = only_step(tmp_path / "run")
+    assert code == 143
+    assert re.search(rf"stopped by SIGTERM after {step} of .*checkpoint-{step}.pt; resume with: .* --resume\n$", errors)
+    check_goes_on(launcher, arguments, tmp_path, step)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_no_stop_but_an_error(launcher: Launcher, tmp_path: Path) -> None:
+    """On the way out, too."""
+    output = tmp_path / "run"
+    arguments = [*POINTS, "--ranks", "2", *ENDLESS, "--steps", "2000"]
+    pid = launcher.start([*arguments, "--output", str(output)], errors := tmp_path / "stderr")
+    try:
+        wait_for_steps(output / "log.jsonl", 5)
+        for step in range(2001):  # in the place of whichever checkpoint it will be
+            (output / f"checkpoint-{step}.pt" / "taken").mkdir(parents=True)
+        os.kill(pid, signal.SIGUSR1)
+        assert launcher.wait(TIMEOUT_S) == 1, errors.read_text()
+    except BaseException:
+        kill_all(pid)
+        launcher.wait(TIMEOUT_S)
+        raise
+    assert "cannot be written" in errors.read_text()
+
+
+def test_resume_takes_auto_alone(launcher: Launcher, tmp_path: Path) -> None:
+    """Another word is refused in one line."""
+    done = launch(launcher, *POINTS, "--output", str(tmp_path), "--resume", "sometimes")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "'--resume': 'sometimes' is not 'auto'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_under_torchrun(launcher: Launcher, tmp_path: Path, number: signal.Signals) -> None:
+    """It passes on what it handles, and waits for the ranks."""
+    arguments = [*POINTS, *ENDLESS, "--resume", "auto"]
+    torchrun = ("--nproc-per-node", "2", "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
+    started = command(*arguments, "--output", str(tmp_path / "run"), torchrun=torchrun)
+    with subprocess.Popen(started, env=environment(), stderr=subprocess.PIPE, text=True) as job:
+        processes: list[int] = []
+        try:
+            wait_for_steps(tmp_path / "run" / "log.jsonl", 5)
+            processes = ranks_below(job.pid)
+            job.send_signal(number)
+            _, errors = job.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            for process in (job.pid, *processes):  # the ranks outlive a torchrun that does not handle the signal
+                kill_all(process)
+            raise
+    step = only_step(tmp_path / "run")
+    assert job.returncode != 0
+    assert f"trainers: stopped by {number.name} after {step} of " in errors
+    check_goes_on(launcher, [*arguments, "--ranks", "2"], tmp_path, step)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_one_rank_has_stopped(tmp_path: Path) -> None:
+    """With --max-restarts: from the checkpoint, to the end."""
+    arguments = [*POINTS, "--epochs", "100000", "--steps", "2000", "--save-every", "100000", "--resume", "auto"]
+    output = tmp_path / "run"
+    torchrun = ("--nproc-per-node", "2", "--max-restarts", "1")
+    started = command(*arguments, "--output", str(output), torchrun=torchrun)
+    with subprocess.Popen(started, env=environment(), stderr=subprocess.PIPE, text=True) as job:
+        try:
+            wait_for_steps(output / "log.jsonl", 5)
+            os.kill(ranks_below(job.pid)[1], signal.SIGUSR1)
+            _, errors = job.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            kill_all(job.pid)
+            raise
+    assert job.returncode == 0, errors
+    assert json.loads((output / "result.json").read_text())["resumed_at"] > 0
+    whole = start(*arguments, "--ranks", "2", "--output", str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    assert result_of(output)["fingerprint"] == result_of(tmp_path / "whole")["fingerprint"]
