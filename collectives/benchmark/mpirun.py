@@ -83,13 +83,19 @@ class Mpirun:
         try:
             if kind is None:
                 self._wait()
+        finally:  # also if Ctrl-C comes now
+            self.end()
+            self._output.close()
+
+    def end(self) -> None:
+        """End it and its ranks, if they have not ended."""
+        try:
             if self._process.poll() is None:
                 self._process.terminate()
                 self._wait()
-        finally:  # also if Ctrl-C comes now
+        finally:
             self._process.kill()
             self._process.wait()
-            self._output.close()
 
     def has_ended(self) -> bool:
         """Whether the process is gone."""

@@ -5,10 +5,11 @@ the one of its own number, and sleeps while that one works: the two never need a
 """
 
 import json
+import select
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +24,8 @@ from collectives.benchmark.pattern import Pattern
 from collectives.runtime import CollectiveError
 from ringsim.measurements import OPENMPI
 
-POLL_S = 0.05  # how often rank 0 looks whether mpirun has ended while its ranks start
-# Of the timeout, for the start: the other ranks wait for rank 0 by a collective, which fails after all of it.
-START_SHARE = 0.8
+LOOK_S = 0.5  # how often rank 0 tells the others that Open MPI is still starting
+START_S = 300.0  # each of its ranks imports torch, at the same time, maybe on few cores
 
 
 class OpenMpi:
@@ -35,15 +35,10 @@ class OpenMpi:
     """
 
     def __init__(self, rank: int, connection: socket.socket, mpirun: Mpirun | None, timeout_s: float) -> None:
-        self._rank, self._connection, self._mpirun = rank, connection, mpirun
+        self._rank, self._connection, self._mpirun, self._timeout_s = rank, connection, mpirun, timeout_s
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.set_timeout(timeout_s)
+        connection.settimeout(timeout_s)
         self._answers = connection.makefile("rb")
-
-    def set_timeout(self, timeout_s: float) -> None:
-        """How long to wait for an answer."""
-        self._timeout_s = timeout_s
-        self._connection.settimeout(timeout_s)
 
     def implementation(self, case: BenchmarkCase, seed: int) -> "OpenMpiImplementation | None":
         """What does `case`; None if MPI has not its dtype or operation."""
@@ -116,42 +111,51 @@ def openmpi(group: dist.ProcessGroup, timeout_s: float) -> Iterator[OpenMpi]:
     with socket.create_server((LOOPBACK, 0)) as server, ExitStack() as stack:
         ports: list[int] = [0] * group.size()
         dist.all_gather_object(ports, server.getsockname()[1], group=group)
-        mpi, problem = None, [""]
-        if rank == 0:
-            mpirun = stack.enter_context(Mpirun(ports))
-            try:
-                mpi = _first(server, mpirun, timeout_s)
-            except CollectiveError as error:
-                problem = [str(error)]
-        dist.broadcast_object_list(problem, group_src=0, group=group)
+        start = _Start(server, stack.enter_context(Mpirun(ports)), timeout_s) if rank == 0 else None
+        problem: list[str | None] = [None]
+        while problem[0] is None:  # many short waits, because the start may take longer than the group's timeout
+            if start:
+                problem[0] = start.look()
+            dist.broadcast_object_list(problem, group_src=0, group=group)
         if problem[0]:
             raise CollectiveError(f"rank {rank}: {problem[0]}")
-        mpi = mpi or _further(server, rank, timeout_s)
+        server.settimeout(timeout_s)  # all ranks of Open MPI connected before the first one was ready
+        mpi = start.mpi if start and start.mpi else OpenMpi(rank, server.accept()[0], None, timeout_s)
         stack.callback(mpi.close)
+        if not start:
+            mpi.receive()
         yield mpi
         mpi.send(END)
 
 
-def _first(server: socket.socket, mpirun: Mpirun, timeout_s: float) -> OpenMpi:
-    """Rank 0's, when all ranks of Open MPI are ready. Raises CollectiveError if they are not in time."""
-    limit_s = timeout_s * START_SHARE
-    deadline_s = time.monotonic() + limit_s
-    server.settimeout(POLL_S)
-    while True:
-        with suppress(TimeoutError):
-            mpi = OpenMpi(0, server.accept()[0], mpirun, limit_s)
+class _Start:
+    """Rank 0's view of the start.
+
+    mpi: its connection, when its rank of Open MPI has connected.
+    """
+
+    def __init__(self, server: socket.socket, mpirun: Mpirun, timeout_s: float) -> None:
+        self._server, self._mpirun, self._timeout_s = server, mpirun, timeout_s
+        self._awaited, self._deadline_s = server, time.monotonic() + START_S
+        self.mpi: OpenMpi | None = None
+
+    def look(self) -> str | None:
+        """Wait a moment; returns "" if all ranks are ready, None if not yet, or else why they never will be."""
+        if select.select([self._awaited], [], [], LOOK_S)[0]:
+            if self.mpi:
+                return self._first_answer(self.mpi)
+            self._awaited = self._server.accept()[0]
+            self.mpi = OpenMpi(0, self._awaited, self._mpirun, self._timeout_s)
+        if not self._mpirun.has_ended() and time.monotonic() < self._deadline_s:
+            return None
+        why = f": {self._mpirun.reason()}" if self._mpirun.has_ended() else f" within {START_S:g} s"
+        self._mpirun.end()
+        return f"Open MPI did not start{why}"
+
+    def _first_answer(self, mpi: OpenMpi) -> str:
+        """That it is ready; or why it ended, which the other ranks are to know before they wait for theirs."""
+        try:
             mpi.receive()
-            mpi.set_timeout(timeout_s)
-            return mpi
-        if mpirun.has_ended():
-            raise CollectiveError(f"Open MPI did not start: {mpirun.reason()}")
-        if time.monotonic() > deadline_s:
-            raise CollectiveError(f"Open MPI did not start within {limit_s:g} s: give a longer --timeout")
-
-
-def _further(server: socket.socket, rank: int, timeout_s: float) -> OpenMpi:
-    """Another rank's: its rank of Open MPI connected before the first one was ready."""
-    server.settimeout(timeout_s)
-    mpi = OpenMpi(rank, server.accept()[0], None, timeout_s)
-    mpi.receive()
-    return mpi
+        except CollectiveError as error:
+            return str(error)
+        return ""
