@@ -138,6 +138,9 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--plain-ring", is_flag=True, help="Beside sums, a ring of isend and irecv is timed, as one writes it by hand."
 )
+@click.option(
+    "--openmpi", is_flag=True, help="Open MPI's own collectives are timed beside, in ranks that mpirun starts."
+)
 @click.option("--probes", is_flag=True, help="Messages and additions are probed first, for ringsim calibrate.")
 @click.option(
     "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."
@@ -215,7 +218,7 @@ def main(
 
 def _check_nccl_tests(plan: BenchmarkPlan) -> None:
     """Raises UsageError for what nccl-tests' lines have no place for."""
-    if len(plan.algorithms) > 1 or plan.raw_sockets or plan.plain_ring:
+    if len(plan.algorithms) > 1 or plan.raw_sockets or plan.plain_ring or plan.openmpi:
         raise click.UsageError(f"--format {NCCL_TESTS}: its table is of one algorithm: give --algorithm once")
     if len(plan.in_place) != 2:
         raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")

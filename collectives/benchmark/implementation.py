@@ -1,16 +1,32 @@
 """`Implementation`: one of those that a case is timed with: an algorithm of ours, torch's own, or bare sockets."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
 import collectives
 from collectives.benchmark.buffers import Buffers
 from collectives.benchmark.case import OPS, BenchmarkCase
+from collectives.benchmark.pattern import Pattern
 from ringsim.measurements import TORCH
 from ringsim.schedule import Collective
+
+
+class Timed(Protocol):
+    """What a case is timed with, on one rank; every rank calls the same methods in the same order."""
+
+    @property
+    def name(self) -> str:
+        """In place of an algorithm's in tables and files."""
+
+    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int | None:
+        """Do the case once; returns how many elements of `rank` are wrong, None if there is no result to look at."""
+
+    def turn(self, buffers: Buffers, calls: int) -> tuple[float, float]:
+        """Do the case so many times in a row; returns when that began and ended here, on `time.perf_counter`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +39,20 @@ class Implementation:
     name: str
     run: Callable[[Buffers], object]
     reduces: bool = True
+
+    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int | None:
+        """See `Timed`."""
+        buffers.spoil()
+        buffers.refill()
+        self.run(buffers)
+        return data.count_wrong(rank, buffers.output) if self.reduces else None
+
+    def turn(self, buffers: Buffers, calls: int) -> tuple[float, float]:
+        """See `Timed`."""
+        begin_s = time.perf_counter()
+        for _ in range(calls):
+            self.run(buffers)
+        return begin_s, time.perf_counter()
 
 
 # Newer versions of torch have the same under another name, and warn at each call by the old one, which takes time.

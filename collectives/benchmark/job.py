@@ -8,7 +8,9 @@ import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.case import BenchmarkCase
-from collectives.benchmark.implementation import Implementation, native, ours
+from collectives.benchmark.implementation import Implementation, Timed, native, ours
+from collectives.benchmark.mpirun import openmpi_provenance
+from collectives.benchmark.openmpi import OpenMpi, openmpi
 from collectives.benchmark.plain_ring import plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.raw_sockets import raw_sockets
@@ -43,10 +45,11 @@ def run_plan(
     sockets_context: AbstractContextManager[Implementation | None] = (
         raw_sockets(group, timeout_s) if plan.raw_sockets else nullcontext()
     )
-    with sockets_context as raw:
+    mpi_context: AbstractContextManager[OpenMpi | None] = openmpi(group, timeout_s) if plan.openmpi else nullcontext()
+    with sockets_context as raw, mpi_context as mpi:
         progress.begin("timing", len(cases))
         for case in cases:
-            collectives += measure(case, _implementations(case, plan, group, raw), plan, group)
+            collectives += measure(case, _implementations(case, plan, group, raw, mpi), plan, group)
             progress.update(1, str(case))
     if plan.record:
         progress.begin("recording")
@@ -55,9 +58,9 @@ def run_plan(
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
-    transport = {"transport": transport_in_use(group)}
+    origin = {"transport": transport_in_use(group)} | (openmpi_provenance() if plan.openmpi else {})
     if not plan.probes:
-        return Measurements(group.size(), provenance() | transport | places_of(group).as_dict())
+        return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
     meet = partial(dist.barrier, group)  # before each block, as `measure` does before each turn
     probed = probe(
@@ -70,14 +73,17 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
         meet=meet,
         on_progress=partial(progress.advance_to, phase="probing"),
     )
-    return replace(probed, provenance=probed.provenance | transport)
+    return replace(probed, provenance=probed.provenance | origin)
 
 
 def _implementations(
-    case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup, raw: Implementation | None
-) -> list[Implementation]:
+    case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup, raw: Implementation | None, mpi: OpenMpi | None
+) -> list[Timed]:
     """Who is timed in `case`, in the order of the table's rows."""
+    rivals: list[Timed | None] = [
+        plain_ring(case, group) if plan.plain_ring else None,
+        raw if case.collective is Collective.ALL_REDUCE else None,
+        mpi.implementation(case, plan.seed) if mpi else None,
+    ]
     algorithms = [ours(case, algorithm, group) for algorithm in plan.algorithms_for(case.collective)]
-    sockets = [raw] if raw and case.collective is Collective.ALL_REDUCE else []
-    by_hand = plain_ring(case, group) if plan.plain_ring else None
-    return [native(case, group), *algorithms, *([by_hand] if by_hand else []), *sockets]
+    return [native(case, group), *algorithms, *(rival for rival in rivals if rival is not None)]

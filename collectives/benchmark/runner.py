@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from collectives.benchmark.buffers import Buffers
 from collectives.benchmark.case import BenchmarkCase
-from collectives.benchmark.implementation import Implementation
+from collectives.benchmark.implementation import Timed
 from collectives.benchmark.pattern import Pattern, pattern
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.runtime import naming_failures
@@ -25,7 +25,7 @@ MAX_ITERATIONS = 1000
 
 
 def measure(
-    case: BenchmarkCase, implementations: Sequence[Implementation], plan: BenchmarkPlan, group: dist.ProcessGroup
+    case: BenchmarkCase, implementations: Sequence[Timed], plan: BenchmarkPlan, group: dist.ProcessGroup
 ) -> tuple[CollectiveTimes, ...]:
     """The times of each implementation, the same on every rank; collective.
 
@@ -52,16 +52,12 @@ def measure(
     )
 
 
-def _count_wrong(
-    implementation: Implementation, data: Pattern, buffers: Buffers, group: dist.ProcessGroup
-) -> int | None:
+def _count_wrong(implementation: Timed, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int | None:
     """Elements that are wrong, over all ranks; None if the implementation has no result."""
-    buffers.spoil()
-    buffers.refill()
-    implementation.run(buffers)
-    count = torch.tensor(data.count_wrong(group.rank(), buffers.output) if implementation.reduces else 0)
+    own = implementation.count_wrong(data, buffers, group.rank())
+    count = torch.tensor(own or 0)
     dist.all_reduce(count, group=group)
-    return int(count) if implementation.reduces else None
+    return None if own is None else int(count)
 
 
 def first_in(turn: int, num_implementations: int) -> int:
@@ -70,7 +66,7 @@ def first_in(turn: int, num_implementations: int) -> int:
 
 
 def _one_round(
-    turn: int, implementations: Sequence[Implementation], buffers: Buffers, group: dist.ProcessGroup, calls: int
+    turn: int, implementations: Sequence[Timed], buffers: Buffers, group: dist.ProcessGroup, calls: int
 ) -> list[tuple[float, float]]:
     """When each implementation began and ended its calls on this rank, in seconds on its clock."""
     times = [(0.0, 0.0)] * len(implementations)
@@ -78,10 +74,7 @@ def _one_round(
     for index in [*range(first, len(implementations)), *range(first)]:
         buffers.refill()
         dist.barrier(group=group)
-        begin = time.perf_counter()
-        for _ in range(calls):
-            implementations[index].run(buffers)
-        times[index] = begin, time.perf_counter()
+        times[index] = implementations[index].turn(buffers, calls)
     return times
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.benchmark.table import ratio, rival_of
-from ringsim.measurements import PLAIN_RING, RAW_SOCKETS, TORCH, CollectiveTimes, Measurements
+from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, CollectiveTimes, Measurements
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import format_size
@@ -81,7 +81,7 @@ TARGETS = (
         )
     ),
 )
-_RIVALS = {TORCH: "torch.distributed", RAW_SOCKETS: "raw sockets", PLAIN_RING: "a plain ring"}
+_RIVALS = {TORCH: "torch.distributed", RAW_SOCKETS: "raw sockets", PLAIN_RING: "a plain ring", OPENMPI: "Open MPI"}
 
 
 @dataclass(frozen=True, slots=True)

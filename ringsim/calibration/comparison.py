@@ -10,7 +10,7 @@ from ringsim.calibration.cases import TimedCase, cases_of_measurements
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.display import Displayed
-from ringsim.measurements import PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
+from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
 from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
 from ringsim.registry import build_recorded
@@ -161,6 +161,8 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
         return None, "bare sockets have no schedule"
     if case.algorithm == PLAIN_RING:
         return None, "a ring that is written by hand has no schedule"
+    if case.algorithm == OPENMPI:
+        return None, "Open MPI has no schedule"
     collective = Collective(case.collective)
     try:
         if case.algorithm == TORCH:

@@ -1,6 +1,7 @@
 """What was measured, by this project or by other benchmarks, and where it comes from."""
 
 from ringsim.measurements.collective_times import (
+    OPENMPI,
     PLAIN_RING,
     PT2PT_BANDWIDTH,
     PT2PT_LATENCY,
@@ -18,6 +19,7 @@ from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
 from ringsim.measurements.spread import p10_p90, p95
 
 __all__ = [
+    "OPENMPI",
     "PLAIN_RING",
     "PT2PT_BANDWIDTH",
     "PT2PT_LATENCY",

@@ -22,6 +22,7 @@ from ringsim.schedule import Collective
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
 RAW_SOCKETS = "raw_sockets"  # likewise: the bytes of the ring over bare TCP, nothing reduced
 PLAIN_RING = "plain_ring"  # likewise: a ring of isend and irecv, written by hand
+OPENMPI = "openmpi"  # likewise: Open MPI's own collective
 # Operations that benchmarks time beside the collectives of `Collective`: no schedule of ours says them.
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
 PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
@@ -33,7 +34,7 @@ _KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its
 class CollectiveTimes:
     """The times of one collective of one size, done many times by one competitor.
 
-    algorithm: one of `ringsim algorithms`, a user's own, TORCH, RAW_SOCKETS or PLAIN_RING.
+    algorithm: one of `ringsim algorithms`, a user's own, TORCH, RAW_SOCKETS, PLAIN_RING or OPENMPI.
     size_bytes: of the whole tensor: the input of reduce_scatter, the output of all_gather.
     dtype, op: by torch's names, such as float32 and sum; op is none where nothing is reduced.
     in_place: False if the result went to another memory than the input, copying included.

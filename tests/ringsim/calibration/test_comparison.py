@@ -42,7 +42,7 @@ def logs(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def measurements(tmp_path: Path) -> Path:
-    """Of a host that is known: probes, and the times of three competitors."""
+    """Of a host that is known: probes, and the times of four competitors."""
     num_ranks, sizes = 4, (64, 4096, 2**17, 2**21)
     overhead = HOST.spec.processor.send_overhead_s * 2
     blocks = (0.99, 1.0, 1.01)
@@ -54,6 +54,7 @@ def measurements(tmp_path: Path) -> Path:
         "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
         "dist": native_schedule(Collective.ALL_REDUCE, num_ranks, size),
         "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
+        "openmpi": build(Collective.ALL_REDUCE, "ring", num_ranks),
     }
     times = [
         CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
@@ -124,6 +125,7 @@ def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path)
     assert errors["raw_sockets"] is None
     text = run("compare", measurements, "--network", tmp_path / "host.toml").stdout
     assert "not predicted: all_reduce raw_sockets, 1 cell: bare sockets have no schedule" in text
+    assert "not predicted: all_reduce openmpi, 1 cell: Open MPI has no schedule" in text
 
 
 def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], measurements: Path) -> None:
