@@ -5,6 +5,7 @@ table says so; and training steps, from probes and a profile of a step without s
 what was measured is kept in the output folder.
 """
 
+import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,18 +46,19 @@ HALVES = ("--collective", "reduce_scatter_tensor,all_gather_into_tensor", "--alg
 class Place:
     """Where ranks run: on hosts of a testbed, or all on this machine if there is only one.
 
-    slow: hosts with another rate than the rest.
+    slow: hosts with another rate than the rest. transport: of our collectives, as `collectives.use_transport` has it.
     """
 
     hosts: int
     ranks_per_host: int
     slow: Mapping[int, str] = field(default_factory=dict)
+    transport: str = "gloo"
 
     @property
     def name(self) -> str:
         """Of its files."""
         slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
-        return f"{self.hosts}x{self.ranks_per_host}{slow}"
+        return f"{self.hosts}x{self.ranks_per_host}{slow}{'' if self.transport == 'gloo' else f'-{self.transport}'}"
 
     @property
     def largest(self) -> str:
@@ -65,6 +67,7 @@ class Place:
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it there. Raises OSError if it fails."""
+        os.environ["COLLECTIVES_TRANSPORT"] = self.transport
         run_ranks(self.hosts, self.ranks_per_host, arguments, self.slow)
 
 
@@ -99,6 +102,13 @@ EXPERIMENTS = (
         )
         for ranks in (2, 4, 8)
     ),
+    *(
+        Experiment(
+            f"shared memory, {ranks} ranks on this machine's cores",
+            Place(1, ranks, transport="shm"), (Place(1, ranks, transport="shm"),), (MIB, 2**40), (0.10,),
+        )
+        for ranks in (2, 4, 8)
+    ),
 )  # fmt: skip
 
 
@@ -116,6 +126,8 @@ TRAININGS = (
     Training("training step, testbed, 4 hosts, 1 Gbit/s", Place(4, 1), 0.08),
     Training("training step, loopback, 2 ranks", Place(1, 2), 0.12),
     Training("training step, loopback, 4 ranks", Place(1, 4), 0.12),
+    Training("training step, shared memory, 2 ranks", Place(1, 2, transport="shm"), 0.12),
+    Training("training step, shared memory, 4 ranks", Place(1, 4, transport="shm"), 0.12),
 )
 
 

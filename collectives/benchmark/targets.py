@@ -60,9 +60,9 @@ TARGETS = (
         _QUICK_LARGE,
     ),
     Target(
-        "all_reduce float32, 64 MiB, against raw sockets",
+        "all_reduce float32, 64 MiB, against raw sockets, by Gloo",
         Collective.ALL_REDUCE,
-        ("--in-place", "--raw-sockets", "-b", "64MiB", "-e", "64MiB"),
+        ("--in-place", "--raw-sockets", "--transport", "gloo", "-b", "64MiB", "-e", "64MiB"),
         _QUICK_LARGE,
         rival=RAW_SOCKETS,
     ),

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.probes.schedules import one_way_schedule, shift_schedule
-from collectives.probes.workload import ROUNDS_PER_RUN, ProbeWorkload, Rounds, add_one, spread
+from collectives.probes.workload import ROUNDS_PER_RUN, ProbeWorkload, spread
 from collectives.runtime import Executor, Sharing, state_of
-from ringsim.schedule import Schedule
+from ringsim.schedule import Collective, Schedule
 
 _FURTHER_SIZES = (256 * 2**10,)  # between two of those of all probes: what fits the caches changes quickly there
 
@@ -30,35 +30,47 @@ def shared_memory_probes(
 
     thoroughly: also what a tensor takes that is still in the caches, and one more size.
 
-    "shm/shift": every rank passes on to the next what has just come. "shm/copy", "shm/add": every rank sends the next
-    one ROUNDS_PER_RUN chunks of its own, which that copies or adds; together they fill a slot at most. With "/cached"
-    after it: the same chunks each time.
+    "shm/shift": every rank passes on to the next the sum of a chunk of its own and of what has just come. "shm/copy",
+    "shm/add": every rank sends the next one ROUNDS_PER_RUN chunks of its own, which that copies or adds; together they
+    fill a slot at most. With "/cached" after it: the same chunks each time.
     """
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
         return
-    everyone, num_ranks = range(group.size()), group.size()
-    shift = shift_schedule(num_ranks, [everyone], ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1)
-    yield ProbeWorkload("shm/shift", sizes[0], 1, everyone, _run(shift, group, memory, sizes[0]))
-    for kind, reduce in (("shm/copy", False), ("shm/add", True)):
-        schedule = one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce)
-        most = min(shared.slot_bytes // ROUNDS_PER_RUN, len(memory) // schedule.num_chunks) // 64 * 64
-        wanted = (*sizes, *_FURTHER_SIZES) if thoroughly else sizes
-        fitting = sorted({min(size, most) for size in wanted} - {0})
-        for size in fitting:
-            yield ProbeWorkload(kind, size, 1, everyone, _run(schedule, group, memory, size, all_of_it=reduce))
-            if not thoroughly:
-                continue
-            same = memory[: schedule.num_chunks * size]
-            cached = _run(schedule, group, same, size, all_of_it=reduce)
-            yield ProbeWorkload(f"{kind}/cached", size, 1, everyone, cached)
+    num_ranks = group.size()
+    schedules = {
+        "shm/shift": shift_schedule(
+            num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER
+        ),
+        "shm/copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
+        "shm/add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
+    }
+    most_chunks = max(_num_pieces(schedule) for schedule in schedules.values())
+    most = min(shared.slot_bytes // ROUNDS_PER_RUN, len(memory) // most_chunks) // 64 * 64
+    wanted = (*sizes, *_FURTHER_SIZES) if thoroughly else sizes
+    for kind, schedule in schedules.items():
+        for size in sorted({min(size, most) for size in wanted} - {0}):
+            yield _workload(kind, schedule, group, memory, size)
+            if thoroughly:
+                same = memory[: _num_pieces(schedule) * size]
+                yield _workload(f"{kind}/cached", schedule, group, same, size)
 
 
-def _run(
-    schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int, all_of_it: bool = False
-) -> Rounds:
+def _num_pieces(schedule: Schedule) -> int:
+    """How many pieces of memory as long as a chunk a run needs: sums are formed elsewhere than in what is given."""
+    return schedule.num_chunks * (2 if schedule.collective is Collective.REDUCE_SCATTER else 1)
+
+
+def _workload(
+    kind: str, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
+) -> ProbeWorkload:
     """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
     executor = Executor(schedule, group)
-    windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), schedule.num_chunks * size // 4))
-    reduce = torch.Tensor.add_ if all_of_it else add_one
-    return lambda: executor.run(next(windows), reduce=reduce)
+    windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
+    length = schedule.num_chunks * size // 4
+
+    def rounds() -> None:
+        window = next(windows)
+        executor.run(window[:length], source=window[length:] if len(window) > length else None)
+
+    return ProbeWorkload(kind, size, 1, range(group.size()), rounds)

@@ -36,7 +36,7 @@ from ringsim.schedule import Schedule
 
 _LOG = logging.getLogger("collectives")
 DEFAULT_TRANSPORT = "auto"
-DEFAULT_SLOT_BYTES = 4 * 2**20
+DEFAULT_SLOT_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     """Returns what the probes of shared memory say of the host of `cluster`; None if there are none.
 
     While all ranks send chunks of their own, which nobody passes on, nobody waits: the smallest take the overheads, the
-    others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). Ranks that
+    others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
+    pass on sums ("shm/shift"), each takes an addition whose sum is formed elsewhere, and the first a copy. Ranks that
     are more than cores take turns. Each is probed with tensors from all over the memory, and with the same ones each
     time ("cached"). What a message that is passed on takes longer ("shm/shift") is latency, and what
     one takes longer by a call of its own the call's.
@@ -52,18 +53,24 @@ def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]
     return tuple(rates) or (MemoryRate(1),)
 
 
-def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, float]]:
-    """Of each size what a core copies, and adds, in a second. Raises ValueError if probes of a size are missing."""
-    copies, additions = (measurements.probes_of(f"shm/{kind}{suffix}") for kind in ("copy", "add"))
-    if [probe.size_bytes for probe in copies] != [probe.size_bytes for probe in additions]:
-        raise ValueError(f"the measurements have other sizes of shm/copy{suffix} than of shm/add{suffix} probes")
+def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
+    """Of each size what a core copies, adds, and adds elsewhere, in a second.
+
+    Raises ValueError if probes of a size are missing.
+    """
+    copies, additions, shifts = (measurements.probes_of(f"shm/{kind}{suffix}") for kind in ("copy", "add", "shift"))
+    for kind, probes in (("add", additions), ("shift", shifts)):
+        if [probe.size_bytes for probe in copies] != [probe.size_bytes for probe in probes]:
+            raise ValueError(f"the measurements have other sizes of shm/copy{suffix} than of shm/{kind}{suffix} probes")
     rates = []
-    for copy, addition in zip(copies[1:], additions[1:], strict=True):
+    for copy, addition, shift in zip(copies[1:], additions[1:], shifts[1:], strict=True):
         copying_s = max((copy.median_s - copies[0].median_s) / 2, 0.0)
-        adding_s = max(addition.median_s - additions[0].median_s - copying_s, 0.0)
-        both = (seconds / copy.size_bytes / waiting for seconds in (copying_s, adding_s))
-        copy_rate, add_rate = (1 / s_per_byte if s_per_byte else _MOST for s_per_byte in both)
-        rates.append((copy_rate, add_rate))
+        adding_s = addition.median_s - additions[0].median_s - copying_s
+        # A run of a shift also copies its first chunk, and of the sums that are sent on those that belong to the rank.
+        copies_each = (1 + (ROUNDS - 1) / measurements.num_ranks) / ROUNDS
+        adding_apart_s = shift.median_s - shifts[0].median_s - copies_each * copying_s
+        times = (copying_s, adding_s, adding_apart_s)
+        rates.append(tuple(copy.size_bytes * waiting / seconds if seconds > 0 else _MOST for seconds in times))
     return rates
 
 

@@ -12,8 +12,10 @@ _MEMORY_RATE = Table(
         "published": Key("published_bytes", toml_values.size, True),
         "copy_bandwidth": Key("copy_bytes_per_s", toml_values.rate),
         "reduce_bandwidth": Key("reduce_bytes_per_s", toml_values.rate),
+        "reduce_into_bandwidth": Key("reduce_into_bytes_per_s", toml_values.rate),
         "cached_copy_bandwidth": Key("cached_copy_bytes_per_s", toml_values.rate),
         "cached_reduce_bandwidth": Key("cached_reduce_bytes_per_s", toml_values.rate),
+        "cached_reduce_into_bandwidth": Key("cached_reduce_into_bytes_per_s", toml_values.rate),
     }
 )
 _SHARED_MEMORY = Table(

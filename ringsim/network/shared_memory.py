@@ -51,13 +51,17 @@ class SharedMemoryNetwork:
 
     def topology(self, num_ranks: int) -> Topology:
         """What the engines see of it if all ranks publish as much as they can."""
-        return self.topology_at(num_ranks, self.costs.slot_bytes)
+        return self.topology_at(num_ranks, self.rate(self.costs.slot_bytes))
 
-    def topology_at(self, num_ranks: int, published_bytes: int) -> Topology:
-        """The same if ranks publish `published_bytes` at a time. Raises ValueError as `Cluster.topology` does."""
-        self.cluster.topology(num_ranks)  # whether there is room for so many
+    def rate(self, published_bytes: int) -> MemoryRate:
+        """Returns the rates if ranks publish `published_bytes` at a time."""
         touched_bytes = self.costs.touched_bytes if self.touched_bytes is None else self.touched_bytes
-        return _SharedMemoryTopology(self.cluster, num_ranks, rate_at(self.costs, published_bytes, touched_bytes))
+        return rate_at(self.costs, published_bytes, touched_bytes)
+
+    def topology_at(self, num_ranks: int, rate: MemoryRate) -> Topology:
+        """The same with these rates. Raises ValueError as `Cluster.topology` does."""
+        self.cluster.topology(num_ranks)  # whether there is room for so many
+        return _SharedMemoryTopology(self.cluster, num_ranks, rate)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields of the cluster for JSON."""
@@ -93,7 +97,7 @@ def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> Me
     ends = np.log([2 * published, max(costs.touched_bytes, 2 * published + 1)])
     missing = float(np.interp(np.log(max(touched_bytes, 1)), ends, [0.0, 1.0]))  # the part that is not in the caches
     rates = {}
-    for name in ("copy_bytes_per_s", "reduce_bytes_per_s"):
+    for name in ("copy_bytes_per_s", "reduce_bytes_per_s", "reduce_into_bytes_per_s"):
         taken_s = missing * seconds(name) + (1 - missing) * seconds(f"cached_{name}")
         rates[name] = 1 / taken_s if taken_s else np.inf
     return MemoryRate(published, **rates)

@@ -27,15 +27,18 @@ class MemoryRate:
     """How fast one core works where each rank publishes so much in its shared memory: bytes a second.
 
     published_bytes: of one rank; the more there is, the less of it is in the caches.
-    copy_bytes_per_s, reduce_bytes_per_s: what it copies to or from shared memory, and adds from there, if the rank's
-    tensors are in `SharedMemory.touched_bytes` of memory, in turn. cached_...: if they are the same ones each time.
+    copy_bytes_per_s, reduce_bytes_per_s, reduce_into_bytes_per_s: what it copies to or from shared memory, adds from
+    there to a tensor, and adds to a tensor from there with the sum elsewhere, if the rank's tensors are in
+    `SharedMemory.touched_bytes` of memory, in turn. cached_...: if they are the same ones each time.
     """
 
     published_bytes: int
     copy_bytes_per_s: float = math.inf
     reduce_bytes_per_s: float = math.inf
+    reduce_into_bytes_per_s: float = math.inf
     cached_copy_bytes_per_s: float = math.inf
     cached_reduce_bytes_per_s: float = math.inf
+    cached_reduce_into_bytes_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

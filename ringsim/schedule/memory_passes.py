@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule.collective import required
+from ringsim.schedule.collective import Collective, required
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Bools
 
@@ -20,11 +20,14 @@ class MemoryPasses:
 
     published: whether the sender copies the chunk to where others read it.
     taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
+    apart: whether the sum is formed elsewhere than in the receiver's chunk: what is sent on, and all sums of a
+    reduce_scatter, which leaves its input as it is.
     most_published: how many chunks a rank has in its published memory in the end, at most.
     """
 
     published: Bools
     taken: Bools
+    apart: Bools
     most_published: int
 
 
@@ -59,4 +62,5 @@ def memory_passes(schedule: Schedule) -> MemoryPasses:
     np.add.at(sums, np.array(receiver, dtype=np.int64), is_sum & sent_on)
     np.add.at(sums, [rank for rank, _ in known], 1)
     taken = is_last & wanted[receiver, chunk_of] & (sent_on | ~is_sum)
-    return MemoryPasses(published, taken, int(sums.max(initial=0)))
+    apart = is_sum & (sent_on | (schedule.collective is Collective.REDUCE_SCATTER))
+    return MemoryPasses(published, taken, apart, int(sums.max(initial=0)))

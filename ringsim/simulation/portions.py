@@ -3,9 +3,9 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from ringsim.network import Ints, SharedMemoryNetwork, Topology, require_sound
+from ringsim.network import Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, memory_passes
-from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.by_event import CopyCounts, run_events
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 _SCHEDULES_KEPT = 64
@@ -17,7 +17,7 @@ class Portions(NamedTuple):
     number: int
     chunk_bytes: Ints
     topology: Topology
-    passes: MemoryPasses
+    copies: CopyCounts
 
 
 def time_portions(
@@ -52,8 +52,8 @@ def only_portion(
 
 
 def _run(schedule: Schedule, portions: Portions, on_progress: OnProgress, in_order: bool) -> Timeline:
-    _, sizes, topology, passes = portions
-    return run_events(schedule, topology, sizes, on_progress, in_order=in_order, passes=passes)
+    _, sizes, topology, copies = portions
+    return run_events(schedule, topology, sizes, on_progress, in_order=in_order, passes=copies)
 
 
 def _portions(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints) -> Portions:
@@ -61,9 +61,17 @@ def _portions(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Int
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
     number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
     sizes = -(-chunk_bytes // number)
-    topology = network.topology_at(schedule.num_ranks, most_published * int(sizes.max(initial=0)))
+    rate = network.rate(most_published * int(sizes.max(initial=0)))
+    topology = network.topology_at(schedule.num_ranks, rate)
     require_sound(topology)
-    return Portions(number, sizes, topology, passes)
+    return Portions(number, sizes, topology, _copy_counts(passes, rate))
+
+
+def _copy_counts(passes: MemoryPasses, rate: MemoryRate) -> CopyCounts:
+    """To form a sum elsewhere takes as much longer than to add in place as some fraction of a copy."""
+    longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
+    fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
+    return CopyCounts(passes.published, passes.taken + fraction * passes.apart)
 
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)

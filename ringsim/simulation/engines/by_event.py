@@ -6,16 +6,28 @@ what else is going on. Whatever becomes known at one moment is dealt with togeth
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, MemoryPasses, Rows, Schedule, dependencies
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
 from ringsim.simulation.engines.slots import Connections, Slots, connections_of, number_connections
 from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
+
+
+class CopyCounts(NamedTuple):
+    """What ranks copy that read in place what they receive; (num_rows,) each.
+
+    published: whether the sender copies the chunk to where the receiver reads it.
+    copies_at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
+    """
+
+    published: Bools
+    copies_at_receiver: Floats
 
 
 def run_events(
@@ -25,7 +37,7 @@ def run_events(
     on_progress: OnProgress = ignore_progress,
     *,
     in_order: bool = False,
-    passes: MemoryPasses | None = None,
+    passes: CopyCounts | None = None,
 ) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
@@ -55,7 +67,7 @@ class EventRun:
         num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
         sent_on: tuple[Rows, Connections] | None = None,
-        passes: MemoryPasses | None = None,
+        passes: CopyCounts | None = None,
     ) -> None:
         self._passes = passes
         self._on_progress = on_progress
@@ -234,7 +246,7 @@ class EventRun:
         work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
         if self._passes is not None:
             copy_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.copy_bytes_per_s[dst]
-            work_s = work_s + np.where(self._passes.taken[row], copy_s, 0.0)
+            work_s = work_s + self._passes.copies_at_receiver[row] * copy_s
         return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:

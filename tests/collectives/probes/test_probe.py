@@ -169,7 +169,7 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
     kinds, origin, transport = result
     wanted = {"shm/shift", "shm/copy", "shm/add", "shm/copy/cached", "shm/add/cached", "shm/call", "shift", "call"}
     assert wanted <= set(kinds)
-    assert origin["shared_memory_slot_bytes"] == 4 * 2**20
+    assert origin["shared_memory_slot_bytes"] == 8 * 2**20
     assert origin["shared_memory_touched_bytes"] == 2**20
     assert transport == "shm"
 

@@ -22,7 +22,7 @@ from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 
 SLOT, TOUCHED = 2**22, 2**26
 SIZES = (64, 2**15, 2**19)
-RATES = (MemoryRate(2**18, 12e9, 10e9, 20e9, 16e9), MemoryRate(SLOT, 6e9, 5e9, 9e9, 8e9))
+RATES = (MemoryRate(2**18, 12e9, 10e9, 8e9, 20e9, 16e9, 15e9), MemoryRate(SLOT, 6e9, 5e9, 4e9, 9e9, 8e9, 7e9))
 TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, RATES)
 
 
@@ -36,13 +36,15 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
     """Probes on it, and all_reduces that took what it says."""
     waiting = max(1.0, num_ranks / num_cores)
     shift_s = message_s(TRUE, true_cluster(num_cores), num_ranks, 64)
-    times = [("shm/shift", 64, shift_s), ("shm/call", 64, shift_s + TRUE.call_s)]
+    times = [("shm/call", 64, shift_s + TRUE.call_s)]
     for size in SIZES:
         for suffix, touched in (("", TOUCHED), ("/cached", 1)):
             rate = rate_at(TRUE, ROUNDS * size, touched)
             copy_s, add_s = size / rate.copy_bytes_per_s, size / rate.reduce_bytes_per_s
+            pass_s = size / rate.reduce_into_bytes_per_s + copy_s * (1 + 7 / num_ranks) / ROUNDS
             if size == SIZES[0]:
-                copy_s = add_s = 0.0  # as the smallest are taken to have overheads only
+                copy_s = add_s = pass_s = 0.0  # as the smallest are taken to have overheads only
+            times.append((f"shm/shift{suffix}", size, shift_s + waiting * pass_s))
             times.append((f"shm/copy{suffix}", size, waiting * (8e-6 + 2 * copy_s)))
             times.append((f"shm/add{suffix}", size, waiting * (8e-6 + copy_s + add_s)))
     probes = tuple(Probe(kind, size, 1, tuple(s * factor for factor in BLOCKS)) for kind, size, s in times)

@@ -14,7 +14,7 @@ from ringsim.simulation.work_queue import QueuedCall, time_queue
 
 MIB = 2**20
 COPY, ADD = 16e9, 8e9
-RATE = MemoryRate(1, COPY, ADD, COPY, ADD)
+RATE = MemoryRate(1, COPY, ADD, ADD, COPY, ADD, ADD)
 
 
 def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0.0, **fields: float) -> Cluster:
@@ -43,6 +43,19 @@ def test_a_rank_does_one_thing_at_a_time() -> None:
     chunk = 4 * MIB
     expected = 3 * chunk / COPY + 3 * chunk / ADD
     assert time_s(host(), Collective.REDUCE_SCATTER, "direct", 4, 16 * MIB) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_sum_that_is_formed_elsewhere_takes_longer(num_ranks: int) -> None:
+    """Of a ring all_reduce all but the last are, of a ring reduce_scatter all are, as its input stays as it is."""
+    chunk, steps = 12 * MIB // num_ranks, num_ranks - 1
+    rate = MemoryRate(1, COPY, ADD, ADD / 2, COPY, ADD, ADD / 2)
+    shared = SharedMemory(2**30, MIB, rates=(rate,))
+    cluster = Cluster("host", Spec(host=Host(shared_memory=shared)))
+    expected = chunk / COPY + steps * chunk / (ADD / 2)
+    assert time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
+    expected += chunk / COPY + steps * chunk / COPY
+    assert time_s(cluster, Collective.ALL_REDUCE, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
 
 
 def test_ranks_share_cores() -> None:
@@ -79,7 +92,7 @@ def test_a_slow_rank_is_slow_at_copying_too() -> None:
 
 def test_the_rates_depend_on_what_is_published_and_touched() -> None:
     """In between by the logarithm; more than was probed is as what was probed."""
-    rates = (MemoryRate(2**10, 16e9, 16e9, 32e9, 32e9), MemoryRate(2**20, 4e9, 4e9, 8e9, 8e9))
+    rates = (MemoryRate(2**10, 16e9, 16e9, 16e9, 32e9), MemoryRate(2**20, 4e9, 4e9, 4e9, 8e9))
     cluster = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**30, 2**26, rates=rates))))
 
     def gather_s(size: int, touched: int) -> float:
