@@ -252,7 +252,7 @@ def planned(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
 
 
 @needs_openmpi
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_openmpi_takes_part(ranks: RankPool, num_ranks: int) -> None:
     """In every collective, in and out of place, with nothing wrong, and the same on every rank."""
     results = ranks.run(planned, PLAN, num_ranks=num_ranks)
@@ -265,6 +265,7 @@ def test_openmpi_takes_part(ranks: RankPool, num_ranks: int) -> None:
 
 
 @needs_openmpi
+@pytest.mark.slow  # a start of Open MPI each
 @pytest.mark.parametrize(("dtype", "op"), [("float64", "max"), ("int32", "min"), ("int64", "prod"), ("uint8", "bxor")])
 def test_types_and_operations(ranks: RankPool, dtype: str, op: str) -> None:
     """MPI's are those that torch calls so."""
