@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.calls import CollectiveCall
-from collectives.probes import ROUNDS_PER_RUN, ProbeWorkload, Rounds, shift_schedule
+from collectives.probes import ProbeWorkload, Rounds, shift_schedule
 from collectives.runtime import Executor, batch_policy_for_new_groups, have_gloo_threads_batch_policy, transport_in_use
+from ringsim.measurements import ROUNDS_PER_RUN
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64

@@ -5,10 +5,9 @@ from collectives.probes.hosts import places_of
 from collectives.probes.probe import probe
 from collectives.probes.provenance import provenance
 from collectives.probes.schedules import shift_schedule
-from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, Rounds
+from collectives.probes.workload import Blocks, ProbeWorkload, Rounds
 
 __all__ = [
-    "ROUNDS_PER_RUN",
     "Blocks",
     "Clock",
     "ProbeWorkload",

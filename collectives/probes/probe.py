@@ -13,7 +13,6 @@ from collectives.probes.provenance import provenance
 from collectives.probes.schedules import ping_pong_schedule, shift_schedule
 from collectives.probes.shared_memory import shared_memory_probes, shared_memory_sizes
 from collectives.probes.workload import (
-    ROUNDS_PER_RUN,
     Blocks,
     ProbeWorkload,
     Rounds,
@@ -22,7 +21,7 @@ from collectives.probes.workload import (
     time_blocks,
 )
 from collectives.runtime import Executor, execute, naming_failures
-from ringsim.measurements import Measurements, Probe, RankHosts
+from ringsim.measurements import ROUNDS_PER_RUN, Measurements, Probe, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule

@@ -37,7 +37,7 @@ def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
     colour = ranks % 2
     colour[-1] = num_colours - 1
     columns = (
-        (ranks, (ranks + 1) % num_ranks, colour * rounds + index, np.full(num_ranks, reduce)) for index in range(rounds)
+        (ranks, np.roll(ranks, -1), colour * rounds + index, np.full(num_ranks, reduce)) for index in range(rounds)
     )
     return Schedule.from_columns(Collective.ALL_REDUCE, "one_way", num_ranks, num_colours * rounds, columns)
 

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.probes.schedules import one_way_schedule, shift_schedule
-from collectives.probes.workload import ROUNDS_PER_RUN, ProbeWorkload, spread
+from collectives.probes.workload import ProbeWorkload, spread
 from collectives.runtime import Executor, Sharing, state_of
+from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES
 from ringsim.schedule import Collective, Schedule
 
 _FURTHER_SIZES = (256 * 2**10,)  # between two of those of all probes: what fits the caches changes quickly there
@@ -20,7 +21,7 @@ def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
         return {}
-    return {"shared_memory_slot_bytes": shared.slot_bytes, "shared_memory_touched_bytes": len(memory)}
+    return {SLOT_BYTES: shared.slot_bytes, TOUCHED_BYTES: len(memory)}
 
 
 def shared_memory_probes(
@@ -30,9 +31,7 @@ def shared_memory_probes(
 
     thoroughly: also what a tensor takes that is still in the caches, and one more size.
 
-    "shm/shift": every rank passes on to the next the sum of a chunk of its own and of what has just come. "shm/copy",
-    "shm/add": every rank sends the next one ROUNDS_PER_RUN chunks of its own, which that copies or adds; together they
-    fill a slot at most. With "/cached" after it: the same chunks each time.
+    Their kinds are described at `Probe`. What a rank publishes in a run fills a slot at most.
     """
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from collectives.runtime import Executor
+from ringsim.measurements import ROUNDS_PER_RUN
 
-ROUNDS_PER_RUN = 8  # even, so that what goes out in a ping-pong comes back
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
 Rounds = Callable[[], None]

@@ -11,8 +11,9 @@ from enum import Enum
 
 import numpy as np
 
-from ringsim.calibration.one_host import calibrate_host, shift_s
+from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.several_hosts import calibrate_hosts
+from ringsim.calibration.shift import shift_s
 from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.files import MAX_COUNT, require_text, require_whole
 from ringsim.measurements import Measurements, Probe, RankHosts

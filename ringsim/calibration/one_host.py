@@ -3,13 +3,11 @@
 import math
 from dataclasses import replace
 
-from ringsim.algorithms import ring_all_gather
 from ringsim.calibration.shared_memory import shared_memory_of
+from ringsim.calibration.shift import shift_s
 from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import Cluster, Host, Link, Processor, Spec
-from ringsim.schedule import Schedule
-from ringsim.simulation import predict_time
 
 EXPLAINED = 0.98  # of a time; what is missing of it is noise
 
@@ -70,15 +68,6 @@ def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Clu
     moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
     memory = moved / (largest.median_s - smallest.median_s)
     return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
-
-
-def shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
-    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
-    ring = ring_all_gather(num_ranks)
-    step = ring.steps[0]
-    columns = [(step.src, step.dst, step.chunk, step.reduce)]
-    shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
-    return predict_time(shift, cluster, num_ranks * size_bytes, in_order=True)
 
 
 def _cluster(host: Host, processor: Processor) -> Cluster:

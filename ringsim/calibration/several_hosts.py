@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.one_host import processor_of, shift_s
+from ringsim.calibration.one_host import processor_of
+from ringsim.calibration.shift import shift_s
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Nics, SlowLink, Spec
 

@@ -2,15 +2,11 @@
 
 from dataclasses import replace
 
-from ringsim.algorithms import ring_all_gather
+from ringsim.calibration.shift import shift_s
 from ringsim.files import MAX_BYTES, require_whole
-from ringsim.measurements import Measurements
+from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
 from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork
-from ringsim.schedule import Schedule
-from ringsim.simulation import predict_time
 
-ROUNDS = 8  # chunks that a rank publishes in a run of a probe
-SLOT, TOUCHED = "shared_memory_slot_bytes", "shared_memory_touched_bytes"  # in the provenance
 _MOST = 1e12  # bytes a second, where the probes show no cost
 
 
@@ -21,26 +17,27 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
     pass on sums ("shm/shift"), each takes an addition whose sum is formed elsewhere, and the first a copy. Ranks that
     are more than cores take turns. Each is probed with tensors from all over the memory, and with the same ones each
-    time ("cached"). What a message that is passed on takes longer ("shm/shift") is latency, and what
-    one takes longer by a call of its own the call's.
+    time ("/cached"). What the smallest message takes longer if it is passed on is latency, and what it takes longer by
+    a call of its own ("shm/call") the call's.
     """
     copies, shifts, calls = (measurements.probes_of(f"shm/{kind}") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):
         return None
-    for name in (SLOT, TOUCHED):
+    for name in (SLOT_BYTES, TOUCHED_BYTES):
         require_whole(f"provenance.{name}", measurements.provenance.get(name), 1, MAX_BYTES)
     cores = cluster.spec.host.cores or measurements.num_ranks
     waiting = max(1.0, measurements.num_ranks / cores)
     overhead_s = copies[0].median_s / waiting
     costs = SharedMemory(
-        slot_bytes=measurements.provenance[SLOT],
-        touched_bytes=measurements.provenance[TOUCHED],
+        slot_bytes=measurements.provenance[SLOT_BYTES],
+        touched_bytes=measurements.provenance[TOUCHED_BYTES],
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
         rates=_rates(measurements, waiting),
     )
-    missing_s = shifts[0].median_s - message_s(costs, cluster, measurements.num_ranks, shifts[0].size_bytes)
+    smallest, network = shifts[0], _with_shared_memory(cluster, costs)
+    missing_s = smallest.median_s - shift_s(network, measurements.num_ranks, smallest.size_bytes)
     return replace(costs, latency_s=max(missing_s, 0.0))
 
 
@@ -49,8 +46,8 @@ def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]
     sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
     cached = _bytes_per_s(measurements, "/cached", waiting) or cold
-    rates = [MemoryRate(ROUNDS * size, *row, *other) for size, row, other in zip(sizes, cold, cached, strict=True)]
-    return tuple(rates) or (MemoryRate(1),)
+    rows = zip(sizes, cold, cached, strict=True)
+    return tuple(MemoryRate(ROUNDS_PER_RUN * size, *row, *other) for size, row, other in rows) or (MemoryRate(1),)
 
 
 def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
@@ -67,18 +64,14 @@ def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> lis
         copying_s = max((copy.median_s - copies[0].median_s) / 2, 0.0)
         adding_s = addition.median_s - additions[0].median_s - copying_s
         # A run of a shift also copies its first chunk, and of the sums that are sent on those that belong to the rank.
-        copies_each = (1 + (ROUNDS - 1) / measurements.num_ranks) / ROUNDS
+        copies_each = (1 + (ROUNDS_PER_RUN - 1) / measurements.num_ranks) / ROUNDS_PER_RUN
         adding_apart_s = shift.median_s - shifts[0].median_s - copies_each * copying_s
         times = (copying_s, adding_s, adding_apart_s)
         rates.append(tuple(copy.size_bytes * waiting / seconds if seconds > 0 else _MOST for seconds in times))
     return rates
 
 
-def message_s(costs: SharedMemory, cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
-    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
+def _with_shared_memory(cluster: Cluster, costs: SharedMemory) -> SharedMemoryNetwork:
+    """Returns the host of `cluster`, whose ranks share memory at these costs."""
     host = replace(cluster.spec.host, shared_memory=costs)
-    network = SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))
-    step = ring_all_gather(num_ranks).steps[0]
-    columns = [(step.src, step.dst, step.chunk, step.reduce)]
-    shift = Schedule.from_columns(ring_all_gather(num_ranks).collective, "shift", num_ranks, num_ranks, columns)
-    return predict_time(shift, network, num_ranks * size_bytes, in_order=True)
+    return SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))

@@ -12,7 +12,15 @@ from ringsim.measurements.collective_times import (
 )
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.logs.table import LogRow, LogTable
-from ringsim.measurements.measurements import Measurements, Probe, json_text, save_json
+from ringsim.measurements.measurements import (
+    ROUNDS_PER_RUN,
+    SLOT_BYTES,
+    TOUCHED_BYTES,
+    Measurements,
+    Probe,
+    json_text,
+    save_json,
+)
 from ringsim.measurements.provenance import provenance
 from ringsim.measurements.rank_hosts import RankHosts
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
@@ -24,8 +32,11 @@ __all__ = [
     "PT2PT_BANDWIDTH",
     "PT2PT_LATENCY",
     "RAW_SOCKETS",
+    "ROUNDS_PER_RUN",
     "SENDRECV",
+    "SLOT_BYTES",
     "TORCH",
+    "TOUCHED_BYTES",
     "TRANSFER",
     "CollectiveTimes",
     "LogRow",

@@ -29,6 +29,10 @@ FORMAT = "ringsim-measurements"
 VERSION = 3
 OLDER = (1, 2)  # without collectives; with one call in an iteration, and no word on who was late
 
+ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong comes back
+# In the provenance of probes of ranks that share memory: what a rank can publish at a time, and what it has touched.
+SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
+
 MAX_MESSAGE_BYTES = 2**40
 MAX_IN_FLIGHT = 2**20
 
@@ -45,8 +49,11 @@ class Probe:
     message in turn, the others being idle; "exchange/K": K pairs of neighbours send each other one both ways at once;
     "reduce": every rank adds `size_bytes` to as many in float32, "reduce/bfloat16" and others in theirs; "fresh": it
     copies them into memory that is new to it; "call": a shift in which each message is sent by a call of its own, as
-    collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. With "_cpu" after it: the
-    same, but seconds of a core, in all threads of a rank.
+    collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. Through shared memory:
+    "shm/shift": every rank passes on to its right neighbour the sum of a chunk of its own and of what has just come;
+    "shm/copy", "shm/add": it sends ROUNDS_PER_RUN chunks of its own, which the neighbour copies or adds; "shm/call": as
+    "call". With "/cached" after it: the same, with the same chunks in each run. With "_cpu" after it: the same, but
+    seconds of a core, in all threads of a rank.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
     collective is a sum over steps too, and the mean over the ranks that have a part in it.
     """

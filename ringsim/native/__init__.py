@@ -7,6 +7,7 @@ from ringsim.native.backends import (
     call_overhead_s,
     native_schedule,
     network_of_calls,
+    shared_memory_of_calls,
 )
 from ringsim.native.local_work import NEW_BEYOND_BYTES, LocalWork, local_s, local_work
 
@@ -21,4 +22,5 @@ __all__ = [
     "local_work",
     "native_schedule",
     "network_of_calls",
+    "shared_memory_of_calls",
 ]

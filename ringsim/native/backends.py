@@ -78,7 +78,14 @@ def network_of_calls(network: AnyNetwork, is_native: bool, touched_bytes: int | 
 
     is_native: of torch.distributed, rather than of `collectives`. touched_bytes: see `SharedMemoryNetwork`.
     """
-    return network if is_native else SharedMemoryNetwork.of(network, touched_bytes) or network
+    return shared_memory_of_calls(network, is_native, touched_bytes) or network
+
+
+def shared_memory_of_calls(
+    network: AnyNetwork, is_native: bool, touched_bytes: int | None = None
+) -> SharedMemoryNetwork | None:
+    """The same if it is shared memory; None if messages go over `network` itself."""
+    return None if is_native else SharedMemoryNetwork.of(network, touched_bytes)
 
 
 def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
@@ -88,7 +95,7 @@ def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
     """
     if not isinstance(network, Cluster):
         return 0.0
-    shared = None if is_native else SharedMemoryNetwork.of(network)
+    shared = shared_memory_of_calls(network, is_native)
     if shared is not None:
         return shared.costs.call_s
     processor = network.spec.processor

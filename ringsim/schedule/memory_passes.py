@@ -38,7 +38,7 @@ def memory_passes(schedule: Schedule) -> MemoryPasses:
     reduces, receiver, chunk_of = [], [], []
     writer: dict[tuple[int, int], int] = {}  # of a rank's chunk: the row that wrote it last
     known: set[tuple[int, int]] = set()  # a rank's own chunks that it has published
-    sums = np.zeros(schedule.num_ranks, dtype=np.int64)
+    num_published = np.zeros(schedule.num_ranks, dtype=np.int64)
     first = 0
     for step in schedule.steps:
         for row, transfer in enumerate(step, first):  # what is sent in a step was there before it
@@ -59,8 +59,8 @@ def memory_passes(schedule: Schedule) -> MemoryPasses:
         first += len(step)
     is_sum = np.array(reduces, dtype=np.bool_)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
-    np.add.at(sums, np.array(receiver, dtype=np.int64), is_sum & sent_on)
-    np.add.at(sums, [rank for rank, _ in known], 1)
+    np.add.at(num_published, np.array(receiver, dtype=np.int64), is_sum & sent_on)
+    np.add.at(num_published, [rank for rank, _ in known], 1)
     taken = is_last & wanted[receiver, chunk_of] & (sent_on | ~is_sum)
     apart = is_sum & (sent_on | (schedule.collective is Collective.REDUCE_SCATTER))
-    return MemoryPasses(published, taken, apart, int(sums.max(initial=0)))
+    return MemoryPasses(published, taken, apart, int(num_published.max(initial=0)))

@@ -11,7 +11,7 @@ from ringsim.simulation.engines.by_event import run_events
 from ringsim.simulation.engines.by_step import run_steps, time_steps
 from ringsim.simulation.engines.sharing import shares
 from ringsim.simulation.in_switch import serving
-from ringsim.simulation.portions import only_portion, time_portions
+from ringsim.simulation.portions import portions_of
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
@@ -48,7 +48,9 @@ def simulate(
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
     if isinstance(network, SharedMemoryNetwork):
-        return only_portion(schedule, network, sizes, on_progress, in_order=in_order)
+        portions = portions_of(schedule, network, sizes)
+        portions.require_one()
+        return portions.run_one(on_progress, in_order=in_order)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     run = run_events if shares(schedule, topology) else run_steps
     return run(schedule, topology, sizes, on_progress, in_order=in_order)
@@ -77,7 +79,8 @@ def predict_time(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     if isinstance(network, SharedMemoryNetwork):
-        return time_portions(schedule, network, sizes, on_progress, in_order=in_order)
+        portions = portions_of(schedule, network, sizes)
+        return portions.number * portions.run_one(on_progress, in_order=in_order).time_s
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if not shares(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress, in_order=in_order)

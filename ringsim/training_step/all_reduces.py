@@ -7,7 +7,7 @@ says is over first (see `choose`), over the network with the latencies and the b
 from typing import NamedTuple
 
 from ringsim.calibration import LibraryChoice, choose, why_unknown
-from ringsim.native import Backend, all_reduce_by_size, call_overhead_s, network_of_calls
+from ringsim.native import Backend, all_reduce_by_size, call_overhead_s, shared_memory_of_calls
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import QueuedCall, has_steady_times
@@ -35,8 +35,7 @@ class AllReduces:
         self._num_ranks = num_ranks
         self._plain = all_reduce_by_size(backend.all_reduce, num_ranks)
         self._call_s = call_overhead_s(network, backend.is_native)
-        shared = network_of_calls(network, backend.is_native)
-        self._own_network = shared if shared is not network else None
+        self._shared_memory = shared_memory_of_calls(network, backend.is_native)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
         chooses = isinstance(network, Cluster) and backend.chooses and not self.why_not
         self._cluster = network if isinstance(network, Cluster) and chooses else None
@@ -47,7 +46,7 @@ class AllReduces:
         choice = self._choice(size_bytes)
         if choice is None:
             schedule = self._plain(size_bytes)
-            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, self._call_s, self._own_network)
+            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, self._call_s, self._shared_memory)
             return BucketCall(size_bytes, None, call)
         even_bytes = in_even_chunks(choice.schedule, size_bytes, element_bytes)
         call_s = self._call_s + choice.start_s

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.native import call_overhead_s, native_schedule, network_of_calls
+from ringsim.native import call_overhead_s, native_schedule, shared_memory_of_calls
 from ringsim.network import Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import work_queue
@@ -34,10 +34,8 @@ class PredictedCall(NamedTuple):
     def queued(self, first_s: float, network: Cluster) -> work_queue.QueuedCall:
         """For a queue that begins `first_s` before the end of the backward pass."""
         call_s = call_overhead_s(network, self.is_native)
-        messages = network_of_calls(network, self.is_native)
-        own = None if messages is network else messages
-        ready_s = first_s - self.lead_s
-        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, own)
+        ready_s, shared = first_s - self.lead_s, shared_memory_of_calls(network, self.is_native)
+        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, shared)
 
 
 class Traffic(NamedTuple):

@@ -23,11 +23,11 @@ class CopyCounts(NamedTuple):
     """What ranks copy that read in place what they receive; (num_rows,) each.
 
     published: whether the sender copies the chunk to where the receiver reads it.
-    copies_at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
+    at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
     """
 
     published: Bools
-    copies_at_receiver: Floats
+    at_receiver: Floats
 
 
 def run_events(
@@ -37,15 +37,15 @@ def run_events(
     on_progress: OnProgress = ignore_progress,
     *,
     in_order: bool = False,
-    passes: CopyCounts | None = None,
+    copies: CopyCounts | None = None,
 ) -> Timeline:
     """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
 
     chunk_bytes: (num_chunks,).
-    in_order: see `dependencies`. passes: see `EventRun`.
+    in_order: see `dependencies`. copies: see `EventRun`.
     """
     rows = dependencies(schedule, in_order=in_order)
-    run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress, passes=passes)
+    run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress, copies=copies)
     run.finish()
     return run.timeline()
 
@@ -56,7 +56,7 @@ class EventRun:
     num_workers: of a queue, each with connections and a timer of its own; 0 if there is none. Rows belong to the first.
     on_progress: see `simulate`.
     sent_on: for each row the number of its connection, and all connections; without it as the topology has them.
-    passes: what is copied where ranks read in place what they receive; None if messages travel.
+    copies: what is copied where ranks read in place what they receive; None if messages travel.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class EventRun:
         num_workers: int = 0,
         on_progress: OnProgress = ignore_progress,
         sent_on: tuple[Rows, Connections] | None = None,
-        passes: CopyCounts | None = None,
+        copies: CopyCounts | None = None,
     ) -> None:
-        self._passes = passes
+        self._copies = copies
         self._on_progress = on_progress
         self._rows, self._topology = rows, topology
         self._connection, self._connections = sent_on or _sent_on(rows, topology, num_workers)
@@ -90,7 +90,7 @@ class EventRun:
         self._cores_are_scarce = bool((topology.processors.cores != NONE).any())
         processors = topology.processors
         self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
-        self._applying_is_free &= not processors.receive_overhead_s.any() and passes is None
+        self._applying_is_free &= not processors.receive_overhead_s.any() and copies is None
         self._tail = self._first_of_tail()
         self._held: list[Ints] = []
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
@@ -205,8 +205,8 @@ class EventRun:
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
         connection, amount = self._connection[row], self._bytes[self._rows.chunk[row]]
-        if self._passes is not None:
-            amount = np.where(self._passes.published[row], amount, 0.0)
+        if self._copies is not None:
+            amount = np.where(self._copies.published[row], amount, 0.0)
         shares = self._slots.shares[connection]
         num_sharing = np.count_nonzero(shares)
         if num_sharing == len(row):  # as mostly, and what follows takes several times as long
@@ -244,9 +244,9 @@ class EventRun:
         dst = self._rows.dst[row]
         reduce_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.reduce_bytes_per_s[dst]
         work_s = self._topology.processors.receive_overhead_s[dst] + np.where(self._rows.reduce[row], reduce_s, 0.0)
-        if self._passes is not None:
+        if self._copies is not None:
             copy_s = self._bytes[self._rows.chunk[row]] / self._topology.processors.copy_bytes_per_s[dst]
-            work_s = work_s + self._passes.copies_at_receiver[row] * copy_s
+            work_s = work_s + self._copies.at_receiver[row] * copy_s
         return work_s if self._jitter is None else work_s * self._jitter[1][row]
 
     def _be_applied(self, row: Ints) -> None:

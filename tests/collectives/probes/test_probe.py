@@ -12,13 +12,13 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import IN_FLIGHT, probe
-from collectives.probes.workload import ROUNDS_PER_RUN, Blocks, ProbeWorkload, time_blocks
+from collectives.probes.workload import Blocks, ProbeWorkload, time_blocks
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
 from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.uniform import calibrate_uniform
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from tests.collectives.shared_groups import sharing_group

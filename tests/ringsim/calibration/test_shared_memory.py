@@ -7,9 +7,9 @@ import pytest
 
 from ringsim.calibration.comparison import compare
 from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.shared_memory import ROUNDS, message_s
+from ringsim.calibration.shift import shift_s
 from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
@@ -35,16 +35,16 @@ def true_cluster(num_cores: int) -> Cluster:
 def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Measurements:
     """Probes on it, and all_reduces that took what it says."""
     waiting = max(1.0, num_ranks / num_cores)
-    shift_s = message_s(TRUE, true_cluster(num_cores), num_ranks, 64)
-    times = [("shm/call", 64, shift_s + TRUE.call_s)]
+    message_s = shift_s(SharedMemoryNetwork(true_cluster(num_cores)), num_ranks, 64)
+    times = [("shm/call", 64, message_s + TRUE.call_s)]
     for size in SIZES:
         for suffix, touched in (("", TOUCHED), ("/cached", 1)):
-            rate = rate_at(TRUE, ROUNDS * size, touched)
+            rate = rate_at(TRUE, ROUNDS_PER_RUN * size, touched)
             copy_s, add_s = size / rate.copy_bytes_per_s, size / rate.reduce_bytes_per_s
-            pass_s = size / rate.reduce_into_bytes_per_s + copy_s * (1 + 7 / num_ranks) / ROUNDS
+            pass_s = size / rate.reduce_into_bytes_per_s + copy_s * (1 + 7 / num_ranks) / ROUNDS_PER_RUN
             if size == SIZES[0]:
                 copy_s = add_s = pass_s = 0.0  # as the smallest are taken to have overheads only
-            times.append((f"shm/shift{suffix}", size, shift_s + waiting * pass_s))
+            times.append((f"shm/shift{suffix}", size, message_s + waiting * pass_s))
             times.append((f"shm/copy{suffix}", size, waiting * (8e-6 + 2 * copy_s)))
             times.append((f"shm/add{suffix}", size, waiting * (8e-6 + copy_s + add_s)))
     probes = tuple(Probe(kind, size, 1, tuple(s * factor for factor in BLOCKS)) for kind, size, s in times)
