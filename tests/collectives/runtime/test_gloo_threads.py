@@ -46,6 +46,7 @@ def ring_beside(group: dist.ProcessGroup) -> list[bool]:
     ring = dist.new_group(list(range(group.size())), backend="ring")
     both = [before, gloo_threads._gloo_threads() - before]
     policies = [{os.sched_getscheduler(thread) for thread in threads} for threads in both]
+    dist.barrier(group)  # a rank that leaves while another still connects ends that one's attempt
     dist.destroy_process_group(ring)
     gloo_threads.set_gloo_thread_policy()
     return [policy == {os.SCHED_BATCH} for policy in policies]

@@ -116,6 +116,7 @@ def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:
         other = dist.new_group(list(range(group.size())), backend=backend, timeout=timedelta(seconds=10))
         if used:
             collectives.all_reduce(torch.ones(3), group=other)
+        dist.barrier(group)  # a rank that leaves while another still connects ends that one's attempt
         dist.destroy_process_group(other)
         for call in (collectives.all_reduce, collectives.broadcast):
             arguments = {"group_src": 0} if call is collectives.broadcast else {}
