@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from collectives.benchmark.job import BLOCKS
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements
 
@@ -41,7 +42,9 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     assert (measurements.provenance["hosts"], measurements.provenance["machines"]) == ([0, 0], [0, 0])
     kinds = {probe.kind for probe in measurements.probes}
     assert kinds > {"shift", "shift_cpu", "ping/0", "exchange/1", "reduce", "reduce/bfloat16", "reduce/float16"}
-    assert kinds > {"call", "call/dist"}
+    assert kinds > {"call", "call/dist", "call/cold", "call/warm"}
+    # Half of them were made after the collectives.
+    assert {len(probe.times_s) for probe in measurements.probes} == {2 * BLOCKS.turns * BLOCKS.number}
     assert measurements.provenance["calm_polling"] is True
     assert "rank.copy_bandwidth" in ringsim("calibrate", measured, "-o", network)
     report = tmp_path / "report"

@@ -3,7 +3,7 @@
 A module of its own, because `CollectiveCall` itself may have the group probed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -16,6 +16,7 @@ from ringsim.measurements import ROUNDS_PER_RUN
 from ringsim.schedule import Collective
 
 SIZE_BYTES = 64
+WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core hold, as a backward pass touches
 
 
 @contextmanager
@@ -24,22 +25,50 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
 
     "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
     is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce
-    of one rank by itself, which sends nothing and is its call alone.
+    of one rank by itself, which sends nothing and is its call alone. "call/cold" and others: a message by one call,
+    after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk.
     """
-    everyone = range(group.size())
     # This group's thread should have the policy that those of the other groups have.
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
-    workloads = [ProbeWorkload("call/dist", SIZE_BYTES, 1, everyone, _native(own))]
-    if group.size() > 1:
-        workloads.append(ProbeWorkload("call", SIZE_BYTES, 1, everyone, _ours(group, shares_memory=False)))
-        if transport_in_use(group) == "shm":
-            workloads.append(ProbeWorkload("shm/call", SIZE_BYTES, 1, everyone, _ours(group, shares_memory=True)))
     try:
-        yield workloads
+        yield [
+            ProbeWorkload("call/dist", SIZE_BYTES, 1, range(group.size()), _repeated(_native(own))),
+            *_calls_to_others(group),
+        ]
     finally:
         dist.destroy_process_group(own)
+
+
+def _calls_to_others(group: dist.ProcessGroup) -> Iterator[ProbeWorkload]:
+    everyone = range(group.size())
+    if group.size() == 1:
+        return
+    yield from _cold_and_warm("call/dist", _native(group), everyone)
+    for kind, shares_memory in (("call", False), ("shm/call", True)):
+        if not shares_memory or transport_in_use(group) == "shm":
+            call = _ours(group, shares_memory)
+            yield ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))
+            yield from _cold_and_warm(kind, call, everyone)
+
+
+def _repeated(call: Rounds) -> Rounds:
+    def rounds() -> None:
+        for _ in range(ROUNDS_PER_RUN):
+            call()
+
+    return rounds
+
+
+def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> Iterator[ProbeWorkload]:
+    memory = torch.ones(WALKED_BYTES // 4)
+
+    def walk() -> None:
+        memory.neg_()
+
+    yield ProbeWorkload(f"{kind}/cold", SIZE_BYTES, 1, everyone, call, before=walk)
+    yield ProbeWorkload(f"{kind}/warm", SIZE_BYTES, 1, everyone, call, before=lambda: None)
 
 
 def _ours(group: dist.ProcessGroup, shares_memory: bool) -> Rounds:
@@ -48,19 +77,13 @@ def _ours(group: dist.ProcessGroup, shares_memory: bool) -> Rounds:
     )
     tensor = torch.zeros(SIZE_BYTES // 4)
 
-    def rounds() -> None:
-        for _ in range(ROUNDS_PER_RUN):
-            call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
-            call.perform(lambda: executor.run(tensor), call.fingerprint("probe", tensor), [tensor])
+    def one() -> None:
+        call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
+        call.perform(lambda: executor.run(tensor), call.fingerprint("probe", tensor), [tensor])
 
-    return rounds
+    return one
 
 
-def _native(own: dist.ProcessGroup) -> Rounds:
+def _native(group: dist.ProcessGroup) -> Rounds:
     tensor = torch.zeros(SIZE_BYTES // 4)
-
-    def rounds() -> None:
-        for _ in range(ROUNDS_PER_RUN):
-            dist.all_reduce(tensor, group=own)
-
-    return rounds
+    return lambda: dist.all_reduce(tensor, group=group)

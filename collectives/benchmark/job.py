@@ -23,7 +23,9 @@ from ringsim.measurements import CollectiveTimes, Measurements
 from ringsim.schedule import Collective
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
-BLOCKS = Blocks(turns=3, number=6)  # on a slow link with long messages even these take a minute
+# Before the cases and once more after them, as a machine may become slower meanwhile. On a slow link with long messages
+# even these take a minute.
+BLOCKS = Blocks(turns=2, number=4)
 
 
 def run_plan(
@@ -51,6 +53,8 @@ def run_plan(
         for case in cases:
             collectives += measure(case, _implementations(case, plan, group, raw, mpi), plan, group)
             progress.update(1, str(case))
+    if plan.probes:
+        probed = _with_times_of(probed, _probed(plan, group, progress))
     if plan.record:
         progress.begin("recording")
     return replace(probed, collectives=tuple(collectives), runs=record_runs(plan, group) if plan.record else ())
@@ -74,6 +78,12 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
         on_progress=partial(progress.advance_to, phase="probing"),
     )
     return replace(probed, provenance=probed.provenance | origin)
+
+
+def _with_times_of(first: Measurements, second: Measurements) -> Measurements:
+    """`first`, whose probes also have the times that the same ones had later."""
+    pairs = zip(first.probes, second.probes, strict=True)
+    return replace(first, probes=tuple(replace(one, times_s=one.times_s + other.times_s) for one, other in pairs))
 
 
 def _implementations(

@@ -102,15 +102,19 @@ class CollectiveCall:
         reduction: Reduction | None = None,
         wire: torch.dtype | None = None,
         source: torch.Tensor | None = None,
+        share: torch.Tensor | None = None,
     ) -> None:
-        """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn."""
+        """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn.
+
+        source, share: as in `Executor.run`.
+        """
         collective, algorithm, _ = self.key
         size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
             algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
         combine = reduction.combine if reduction else torch.Tensor.add_
-        executor.run(tensor, reduce=combine, source=source, wire=wire, number=self.number)
+        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, number=self.number)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key

@@ -26,7 +26,15 @@ import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, ReductionDtypes, reduction_dtypes
 from collectives.calls.reduction import Reduction, reduction_of
-from collectives.calls.tensor_checks import assign, check_list, check_share, check_tensor, check_writable, resolved
+from collectives.calls.tensor_checks import (
+    assign,
+    check_list,
+    check_share,
+    check_tensor,
+    check_writable,
+    resolved,
+    same_storage,
+)
 from collectives.runtime import Work, is_plain
 from ringsim.schedule import Collective
 
@@ -159,6 +167,11 @@ class _ReduceScatter:
         plain = len(inputs) == 1 and self.call.takes(inputs[0])
         return plain and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
 
+    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor) -> bool:
+        """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
+        own = whole.view(self.call.num_ranks, -1)[self.call.rank]
+        return own.data_ptr() == output.data_ptr() or not same_storage(own, output)
+
     def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
         for tensor in inputs:
             check_tensor("input", tensor)
@@ -169,17 +182,20 @@ class _ReduceScatter:
         return self.call.perform(lambda: self.run(detached), fingerprint, [self.output], inputs, async_op)
 
     def run(self, inputs: list[torch.Tensor]) -> None:
-        call = self.call
-        state = call.buffer(self.output.numel() * call.num_ranks, self.dtypes.state, self.output)
+        call, output = self.call, self.output.detach()
+        state = call.buffer(output.numel() * call.num_ranks, self.dtypes.state, output)
+        share = state.view(call.num_ranks, -1)[call.rank]
         if call.num_ranks > 1 and self._can_be_read_in_place(inputs):
-            call.execute(state, self.reduction, source=inputs[0])
+            if call.takes(output) and self._can_be_summed_in(output, inputs[0]):
+                share = output  # which saves a copy
+            call.execute(state, self.reduction, source=inputs[0], share=share)
         else:
             for part, tensor in zip(state.tensor_split(len(inputs)), inputs, strict=True):
                 part.view(tensor.shape).copy_(resolved(tensor))
             call.execute(state, self.reduction, self.dtypes.wire)
-        share = state.view(call.num_ranks, -1)[call.rank]
         self.reduction.finish(share, call.num_ranks)
-        assign(self.output, share.view(self.output.shape))
+        if share is not output:
+            assign(self.output, share.view(output.shape))
 
 
 def all_gather_into_tensor(
@@ -261,6 +277,7 @@ def _gather(call: CollectiveCall, whole: torch.Tensor, own: torch.Tensor) -> Non
     share = whole[call.rank]
     if own.data_ptr() != share.data_ptr() or not is_plain(own):
         values = resolved(own)
-        shared = values.untyped_storage().data_ptr() == share.untyped_storage().data_ptr()
-        share.view(own.shape).copy_(values.clone() if shared else values)  # torch copies no tensor over part of itself
+        if same_storage(values, share):
+            values = values.clone()  # torch copies no tensor over part of itself
+        share.view(own.shape).copy_(values)
     call.execute(whole)

@@ -46,6 +46,11 @@ def assign(target: torch.Tensor, values: torch.Tensor) -> None:
     target.detach().copy_(same if target.is_neg() or target.is_conj() else values)
 
 
+def same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors may share elements: whether they are views of one storage."""
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
 def check_writable(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError if no result fits into `tensor`.
 

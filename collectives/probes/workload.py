@@ -10,6 +10,7 @@ import torch
 from collectives.runtime import Executor
 from ringsim.measurements import ROUNDS_PER_RUN
 
+CALLS_PER_BLOCK = 3  # each after what is done before it
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
 Rounds = Callable[[], None]
@@ -19,7 +20,8 @@ class ProbeWorkload(NamedTuple):
     """What the ranks do in one probe.
 
     ranks: those that have a part in it.
-    rounds: does ROUNDS_PER_RUN of them.
+    rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
+    before: is done before each call, and not timed; all ranks must then have a part in it.
     """
 
     kind: str
@@ -27,6 +29,7 @@ class ProbeWorkload(NamedTuple):
     in_flight: int
     ranks: Sequence[int]
     rounds: Rounds
+    before: Rounds | None = None
 
 
 class Blocks(NamedTuple):
@@ -61,6 +64,8 @@ def time_blocks(
     meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
     for all blocks.
     """
+    if workload.before is not None:
+        return [_time_calls(workload.before, workload.rounds, meeting) for _ in range(blocks.number)]
     num_runs = _agreed_runs(workload, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
@@ -73,6 +78,27 @@ def time_blocks(
         elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
         times[block] = elapsed / num_runs / ROUNDS_PER_RUN, of_core / num_runs / ROUNDS_PER_RUN
     return times
+
+
+def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> tuple[float, float]:
+    """Seconds of a call, elapsed and of a core; the same on all ranks.
+
+    Ranks do not come at the same time. The one that comes last waits for nobody, and takes the shortest.
+    """
+    times = torch.zeros(CALLS_PER_BLOCK, 2, dtype=torch.float64)
+    for number in range(CALLS_PER_BLOCK):
+        before()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        call()
+        times[number, 0] = time.perf_counter() - begin
+        times[number, 1] = time.process_time() - begin_cpu
+    meeting.run(times, reduce=_minimum)
+    elapsed, of_core = times.median(dim=0).values.tolist()
+    return elapsed, of_core
+
+
+def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    torch.minimum(chunk, arrived, out=chunk)
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:

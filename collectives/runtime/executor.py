@@ -87,6 +87,7 @@ class RunOptions(NamedTuple):
 
     reduce: Reduce
     source: torch.Tensor | None
+    share: torch.Tensor | None
     wire: torch.dtype | None
     log: list[Event] | None
     number: int
@@ -171,6 +172,7 @@ class Executor:
         *,
         reduce: Reduce = torch.Tensor.add_,
         source: torch.Tensor | None = None,
+        share: torch.Tensor | None = None,
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
         number: int = 0,
@@ -183,6 +185,8 @@ class Executor:
         it is.
         source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
         chunks mean anything that the collective leaves at this rank. Not together with `wire`.
+        share: where this rank's equal share of the result goes, if not to its place in `tensor`; in memory of its own.
+        Only together with `source`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
@@ -195,7 +199,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, wire, log, number)
+        options = RunOptions(reduce, source, share, wire, log, number)
         if transport is STAGED:
             self._run_staged(tensor, options)
         else:
@@ -206,8 +210,10 @@ class Executor:
         host = self._host[: tensor.numel()]
         given = tensor if options.source is None else options.source
         host.copy_(given.detach().view(-1))  # it waits for the copy, both ways
-        self._run(host, POSTED, options._replace(source=None))
+        self._run(host, POSTED, options._replace(source=None, share=None))
         tensor.detach().view(-1).copy_(host)
+        if options.share is not None:
+            options.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])
 
     def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
@@ -216,7 +222,7 @@ class Executor:
         layout = self._layouts.of(
             LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, portion_bytes)
         )
-        tensors = self._chunk_tensors(tensor, options.source, wire, layout.lengths)
+        tensors = self._chunk_tensors(tensor, options, wire, layout.lengths)
         reduce = options.reduce
         if wire != tensor.dtype:
             reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
@@ -236,14 +242,22 @@ class Executor:
             ).run()
 
     def _chunk_tensors(
-        self, tensor: torch.Tensor, source: torch.Tensor | None, wire: torch.dtype, lengths: list[int]
+        self, tensor: torch.Tensor, options: RunOptions, wire: torch.dtype, lengths: list[int]
     ) -> ChunkTensors:
         targets = _cut(tensor, lengths)
-        chunks = targets.copy() if source is None else _cut(source, lengths)
+        chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
+        if options.share is not None:
+            targets[self._own] = _cut(options.share, lengths[self._own])
         if wire == tensor.dtype:
             return ChunkTensors(chunks, targets, chunks)
         self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
         return ChunkTensors(chunks, targets, _cut(self._wire[: tensor.numel()], lengths))
+
+    @cached_property
+    def _own(self) -> slice:
+        """The chunks of this rank's equal share of the tensor."""
+        rank, chunks_of_each = self.group.rank(), self.schedule.num_chunks // self.schedule.num_ranks
+        return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 
     @cached_property
     def _shared(self) -> tuple[LocalRanks | None, int | None]:

@@ -109,7 +109,9 @@ class FailureRecords:
         if cause:
             store.compare_set(verdict, "", cause)  # the first to find out tells all
         self._stay_while_serving()
-        return store.get(verdict).decode() if store.check([verdict]) else ""
+        sentence = store.get(verdict).decode() if store.check([verdict]) else ""
+        store.set(self._reader_key(self._rank), "")
+        return sentence
 
     def _follow(self, own: FailureRecord) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
@@ -151,11 +153,17 @@ class FailureRecords:
 
     def _stay_while_serving(self) -> None:
         """Where this rank serves the store: do not leave, and take it away, before the others could read there."""
-        deadline = time.monotonic() + LIMIT_S / 2
-        while _is_served_here(self._store) and len(self._all_records()) < self._num_ranks - 1:
-            if time.monotonic() > deadline:
-                break
+        if not _is_served_here(self._store):
+            return
+        others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
+        deadline = time.monotonic() + LIMIT_S / 3
+        # One of them may be the rank that failed.
+        while sum(self._asked().check([key]) for key in others) < len(others) - 1 and time.monotonic() < deadline:
             time.sleep(POLL_S)
+
+    def _reader_key(self, rank: int) -> str:
+        """Is there once `rank` has read who failed first."""
+        return f"{PREFIX}/{self._life}/read by {rank}"
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:

@@ -59,6 +59,7 @@ _PROBES = {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
         "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
         "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
+        "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
         "host.link.latency": "shift, the smallest",
         "host.memory_bandwidth": "shift, the largest",
     },
@@ -66,6 +67,7 @@ _PROBES = {
         "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
         "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
         "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
+        "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
         "host.link.latency": "shift, the smallest",
         "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
         "host.nic.bandwidth": "shift, long ones",
@@ -80,8 +82,10 @@ _SHARED_MEMORY_PROBES = {
     "host.shared_memory.receive_overhead": "shm/copy, the smallest",
     "host.shared_memory.latency": "shm/shift",
     "host.shared_memory.call": "shm/call; shm/shift",
+    "host.shared_memory.cold_call": "shm/call/cold; shm/call/warm",
     "host.shared_memory.rate.copy_bandwidth": "shm/copy",
     "host.shared_memory.rate.reduce_bandwidth": "shm/add",
+    "host.shared_memory.rate.reduce_into_bandwidth": "shm/shift",
 }
 
 
@@ -179,6 +183,8 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
         "rank.first_touch_bandwidth": rank.first_touch_bytes_per_s,
         "rank.call": rank.call_s,
         "rank.torch_call": rank.torch_call_s,
+        "rank.cold_call": rank.cold_call_s,
+        "rank.cold_torch_call": rank.cold_torch_call_s,
         "host.link.latency": host.link.latency_s,
         "host.link.bandwidth": host.link.bandwidth_bytes_per_s,
         "host.memory_bandwidth": host.memory_bytes_per_s,
@@ -196,6 +202,8 @@ def _shared_memory_values(shared: SharedMemory) -> dict[str, float]:
         "host.shared_memory.receive_overhead": shared.receive_overhead_s,
         "host.shared_memory.latency": shared.latency_s,
         "host.shared_memory.call": shared.call_s,
+        "host.shared_memory.cold_call": shared.cold_call_s,
         "host.shared_memory.rate.copy_bandwidth": shared.rates[-1].copy_bytes_per_s,
         "host.shared_memory.rate.reduce_bandwidth": shared.rates[-1].reduce_bytes_per_s,
+        "host.shared_memory.rate.reduce_into_bandwidth": shared.rates[-1].reduce_into_bytes_per_s,
     }

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from ringsim.calibration.cold_calls import cold_call_s
 from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.calibration.shift import shift_s
 from ringsim.calibration.uniform import fit_line, rate
@@ -54,6 +55,8 @@ def processor_of(measurements: Measurements) -> Processor:
         first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
         call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
+        cold_call_s=cold_call_s(measurements, "call"),
+        cold_torch_call_s=cold_call_s(measurements, "call/dist"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ringsim.calibration.cold_calls import cold_call_s
 from ringsim.calibration.shift import shift_s
 from ringsim.files import MAX_BYTES, require_whole
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
@@ -34,6 +35,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         send_overhead_s=overhead_s / 2,
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
+        cold_call_s=cold_call_s(measurements, "shm/call"),
         rates=_rates(measurements, waiting),
     )
     smallest, network = shifts[0], _with_shared_memory(cluster, costs)

@@ -88,15 +88,17 @@ def shared_memory_of_calls(
     return None if is_native else SharedMemoryNetwork.of(network, touched_bytes)
 
 
-def call_overhead_s(network: AnyNetwork, is_native: bool) -> float:
+def call_overhead_s(network: AnyNetwork, is_native: bool, after_computing: bool = False) -> float:
     """Seconds that a call takes beside its messages, as far as the network says; 0 for one that does not.
 
     is_native: of torch.distributed, rather than of `collectives`.
+    after_computing: whether the rank has computed since the call before, so that nothing of it is in the caches.
     """
     if not isinstance(network, Cluster):
         return 0.0
     shared = shared_memory_of_calls(network, is_native)
-    if shared is not None:
-        return shared.costs.call_s
-    processor = network.spec.processor
-    return processor.torch_call_s if is_native else processor.call_s
+    costs = network.spec.processor if shared is None else shared.costs
+    call_s, cold_s = costs.call_s, costs.cold_call_s
+    if is_native:
+        call_s, cold_s = network.spec.processor.torch_call_s, network.spec.processor.cold_torch_call_s
+    return call_s + cold_s * after_computing

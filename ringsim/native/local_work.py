@@ -1,8 +1,8 @@
 """What a call does beside its schedule: copies within a rank, some of them into memory that is new to the process.
 
 torch 2.13, ProcessGroupGloo: reduce_scatter_tensor works on a clone of its input and copies the share out of that;
-all_gather_into_tensor receives into a new tensor and copies all of it to the output. Ours reduce-scatters in memory
-that it keeps, and copies the share out.
+all_gather_into_tensor receives into a new tensor and copies all of it to the output. Ours sum and gather where the
+result belongs.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ def local_work(collective: Collective, algorithm: str, num_ranks: int, size_byte
     """Of one call; size_bytes: of the whole tensor."""
     share = size_bytes / num_ranks
     if algorithm != TORCH:
-        return LocalWork(share if collective is Collective.REDUCE_SCATTER else 0.0)
+        return LocalWork(0.0)
     if collective is Collective.REDUCE_SCATTER:
         return LocalWork(share, size_bytes)
     return LocalWork(size_bytes, size_bytes) if collective is Collective.ALL_GATHER else LocalWork(0.0)

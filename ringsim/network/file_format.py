@@ -26,6 +26,7 @@ _SHARED_MEMORY = Table(
         "receive_overhead": Key("receive_overhead_s", toml_values.time),
         "latency": Key("latency_s", toml_values.time),
         "call": Key("call_s", toml_values.time),
+        "cold_call": Key("cold_call_s", toml_values.time),
         "rate": Key("rates", _MEMORY_RATE, many=True),
     }
 )
@@ -62,6 +63,8 @@ _PROCESSOR = Table(
         "first_touch_bandwidth": Key("first_touch_bytes_per_s", toml_values.rate),
         "call": Key("call_s", toml_values.time),
         "torch_call": Key("torch_call_s", toml_values.time),
+        "cold_call": Key("cold_call_s", toml_values.time),
+        "cold_torch_call": Key("cold_torch_call_s", toml_values.time),
     }
 )
 _SLOW_RANK = Table(

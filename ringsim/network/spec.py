@@ -47,6 +47,7 @@ class SharedMemory:
 
     slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
     latency_s: from publishing to the receiver's noticing. call_s: what a call takes beside its messages and copies.
+    cold_call_s: what it takes longer after a computation.
     touched_bytes: of memory that a rank walked through while the rates were found.
     rates: by growing `published_bytes`; at least one.
     """
@@ -57,6 +58,7 @@ class SharedMemory:
     receive_overhead_s: float = 0.0
     latency_s: float = 0.0
     call_s: float = 0.0
+    cold_call_s: float = 0.0
     rates: tuple[MemoryRate, ...] = (MemoryRate(1),)
 
 
@@ -115,6 +117,7 @@ class Processor:
 
     first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
     call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
+    cold_call_s, cold_torch_call_s: what either takes longer after a computation.
     """
 
     send_overhead_s: float = 0.0
@@ -124,6 +127,8 @@ class Processor:
     first_touch_bytes_per_s: float = math.inf
     call_s: float = 0.0
     torch_call_s: float = 0.0
+    cold_call_s: float = 0.0
+    cold_torch_call_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,22 +34,23 @@ class AllReduces:
     def __init__(self, network: AnyNetwork, num_ranks: int, backend: Backend) -> None:
         self._num_ranks = num_ranks
         self._plain = all_reduce_by_size(backend.all_reduce, num_ranks)
-        self._call_s = call_overhead_s(network, backend.is_native)
+        self._call_s = [call_overhead_s(network, backend.is_native, computed) for computed in (False, True)]
         self._shared_memory = shared_memory_of_calls(network, backend.is_native)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
         chooses = isinstance(network, Cluster) and backend.chooses and not self.why_not
         self._cluster = network if isinstance(network, Cluster) and chooses else None
         self._choices: dict[int, LibraryChoice | None] = {}
 
-    def call(self, size_bytes: int, element_bytes: int, ready_s: float) -> BucketCall:
-        """The call for a bucket that is ready then."""
+    def call(self, size_bytes: int, element_bytes: int, ready_s: float, after_computing: bool = False) -> BucketCall:
+        """The call for a bucket that is ready then. after_computing: as `call_overhead_s` has it."""
+        called_s = self._call_s[after_computing]
         choice = self._choice(size_bytes)
         if choice is None:
             schedule = self._plain(size_bytes)
-            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, self._call_s, self._shared_memory)
+            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, called_s, self._shared_memory)
             return BucketCall(size_bytes, None, call)
         even_bytes = in_even_chunks(choice.schedule, size_bytes, element_bytes)
-        call_s = self._call_s + choice.start_s
+        call_s = called_s + choice.start_s
         call = QueuedCall(choice.schedule, even_bytes, element_bytes, ready_s, call_s, choice.cluster)
         return BucketCall(size_bytes, choice.protocol, call)
 

@@ -239,11 +239,13 @@ def _calls(
     config: DdpConfig,
     reductions: AllReduces,
 ) -> list[BucketCall]:
-    calls = []
+    calls: list[BucketCall] = []
+    last_s = -math.inf
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(reductions.call(size_bytes, element_bytes, at_s))
+        calls.append(reductions.call(size_bytes, element_bytes, at_s, after_computing=at_s > last_s))
+        last_s = at_s
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
         calls.append(reductions.call(size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1]))
@@ -257,7 +259,7 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     in_order = config.backend.in_order
     messages = network_of_calls(network, config.backend.is_native)
     messages_s = predict_time(schedule, messages, profile.buffer_bytes, in_order=in_order)
-    return call_overhead_s(network, config.backend.is_native) + messages_s
+    return call_overhead_s(network, config.backend.is_native, after_computing=True) + messages_s
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

@@ -4,29 +4,76 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+
+from tests.ranks import RankPool, group_on
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
-def test_it_learns_on_ring(example: str) -> None:
-    """By two ranks, in the way its first line says; nothing is complained about."""
+def under_torchrun(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of an example on two ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = subprocess.run(
-        [*torchrun, str(ROOT / "examples" / example), "ring"],
+    return subprocess.run(
+        [*torchrun, str(ROOT / "examples" / example), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=False,
     )
+
+
+@pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.slow)])
+def test_it_learns_on_ring(example: str) -> None:
+    """By two ranks, in the way its first line says; nothing is complained about."""
+    result = under_torchrun(example, "ring")
     assert result.returncode == 0, result.stderr
     losses = [float(loss) for loss in re.findall(r"^ring: step \d+: loss (\S+)$", result.stdout, re.MULTILINE)]
     assert len(losses) == 2
     assert losses[1] < 0.5 * losses[0]
+
+
+def gpt_on_both(group: dist.ProcessGroup, arguments: list[str]) -> tuple[list[float], list[float], bool]:
+    """The losses of examples/gpt.py on Gloo and on "ring", and whether the weights have the same bits."""
+    spec = spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    gpt = module_from_spec(spec)
+    spec.loader.exec_module(gpt)
+    options = gpt.read_options(arguments)
+    on_gloo, model = gpt.train(options, group)
+    on_ring, other = gpt.train(options, group_on("ring", group.size()))
+    same = all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    return on_gloo, on_ring, same
+
+
+def test_gpt_trains_alike_on_both_backends(ring_ranks: RankPool) -> None:
+    """Bit for bit on two ranks, where a sum is one addition; and it learns."""
+    small = ["--steps", "12", "--batch-size", "4", "--context", "16", "--layers", "1", "--width", "32"]
+    for on_gloo, on_ring, same in ring_ranks.run(gpt_on_both, small, num_ranks=2):
+        assert on_gloo == on_ring
+        assert same
+        assert len(on_ring) == 12
+        assert on_ring[-1] < 0.9 * on_ring[0]
+
+
+@pytest.mark.slow
+def test_gpt_runs_on_either_backend_by_one_word() -> None:
+    """Under torchrun, in the way its first line says; all that it prints is the same but for the backend's name."""
+    small = ["--steps", "51", "--batch-size", "4", "--layers", "1", "--width", "32", "--sample", "20"]
+    printed = {}
+    for backend in ("gloo", "ring"):
+        result = under_torchrun("gpt.py", "--backend", backend, *small)
+        assert result.returncode == 0, result.stderr
+        assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", result.stdout, re.MULTILINE)
+        printed[backend] = result.stdout
+    assert printed["gloo"].replace("gloo: ", "") == printed["ring"].replace("ring: ", "")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +81,7 @@ def test_it_learns_on_ring(example: str) -> None:
     [
         ("ddp.py", "torchrun --nproc-per-node 2 examples/ddp.py ring"),
         ("fsdp.py", "torchrun --nproc-per-node 2 examples/fsdp.py ring"),
+        ("gpt.py", "torchrun --nproc-per-node 2 examples/gpt.py --backend ring"),
         ("own_task.py", "python -m trainers --task own_task:Sine --ranks 2, in its folder"),
     ],
 )

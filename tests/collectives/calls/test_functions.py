@@ -98,6 +98,23 @@ def test_reduce_scatter_and_all_gather(ranks: RankPool, num_ranks: int, length: 
         torch.testing.assert_close(gathered.view(-1), expected)
 
 
+def scattered_into_its_input(group: dist.ProcessGroup, algorithm: str, offset: int) -> torch.Tensor:
+    """Our share, which is written over a part of the input: over ours, moved along by `offset` elements."""
+    whole = data(group.rank(), 5 * group.size() + 1, torch.float64)
+    share = whole[5 * group.rank() + offset :][:5]
+    collectives.reduce_scatter_tensor(share, whole[:-1], group=group, algorithm=algorithm)
+    return share
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_output_may_be_a_part_of_the_input(ranks: RankPool, algorithm: str, offset: int) -> None:
+    """Where it is another than this rank's own, the sum is formed elsewhere: that part may still have to be read."""
+    expected = torch.stack([data(rank, 16, torch.float64)[:15] for rank in range(3)]).sum(0)
+    shares = ranks.run(scattered_into_its_input, algorithm, offset, num_ranks=3)
+    torch.testing.assert_close(torch.cat(shares), expected)
+
+
 def refusals(group: dist.ProcessGroup) -> list[str]:
     """The messages of calls that do not fit."""
     calls = [

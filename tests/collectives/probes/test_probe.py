@@ -1,6 +1,7 @@
 """Probing a real process group."""
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -12,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import IN_FLIGHT, probe
-from collectives.probes.workload import Blocks, ProbeWorkload, time_blocks
+from collectives.probes.workload import CALLS_PER_BLOCK, Blocks, ProbeWorkload, time_blocks
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
@@ -25,6 +26,7 @@ from tests.collectives.shared_groups import sharing_group
 from tests.ranks import RankPool
 
 SHORT = Blocks(turns=3, number=2, least_s=2e-3)  # the times need not be good ones
+LATE_S = 0.1
 
 
 def probed(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Measurements:
@@ -108,11 +110,32 @@ def probed_calls(group: dist.ProcessGroup) -> list[str]:
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
     """Ours where there is somebody to send to, torch's always."""
-    expected = ["call/dist", "call"] if num_ranks > 1 else ["call/dist"]
-    shared = {"shm/call"}  # as the environment has it
-    assert [
-        [kind for kind in kinds if kind not in shared] for kinds in ranks.run(probed_calls, num_ranks=num_ranks)
-    ] == [expected] * num_ranks
+    kinds = [kind + state for kind in ("call/dist", "call") for state in ("", "/cold", "/warm")]
+    expected = kinds if num_ranks > 1 else ["call/dist"]
+    for probed_kinds in ranks.run(probed_calls, num_ranks=num_ranks):
+        # Those of shared memory are there as the environment has it.
+        assert [kind for kind in probed_kinds if not kind.startswith("shm/")] == expected
+
+
+def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], int]:
+    """What is said of calls that rank 0 comes to late, and how often something was done before one."""
+    before: list[None] = []
+
+    def arrive() -> None:
+        before.append(None)
+        time.sleep(LATE_S * (group.rank() == 0))
+
+    workload = ProbeWorkload("late", 64, 1, range(2), lambda: dist.barrier(group), before=arrive)
+    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
+    return time_blocks(workload, Blocks(turns=1, number=2), meeting, lambda: None), len(before)
+
+
+def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
+    """Nor do ranks that came early count, which wait: of each call the shortest time counts, on all ranks."""
+    (blocks, count), other = ranks.run(timed_after, num_ranks=2)
+    assert (blocks, count) == other
+    assert count == 2 * CALLS_PER_BLOCK
+    assert all(elapsed < LATE_S for elapsed, _ in blocks)
 
 
 def test_a_failure_is_named() -> None:

@@ -49,6 +49,17 @@ def test_what_a_call_takes_beside_its_message() -> None:
     assert call_overhead_s(calibrate_host(measurements, 2), is_native=True) == 0.0
 
 
+def test_what_a_call_takes_longer_after_a_computation() -> None:
+    """Of ours and of torch's: what it takes after a walk through memory less what it takes without one."""
+    measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
+    times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
+    probes = tuple(Probe(kind, 64, 1, (time_s,)) for kind, time_s in times.items())
+    found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
+    cold = [call_overhead_s(found, is_native, after_computing=True) for is_native in (False, True)]
+    assert cold == pytest.approx([3e-4, 2e-4])
+    assert call_overhead_s(found, is_native=True) == 0.0
+
+
 def test_the_elapsed_times_come_out() -> None:
     """Those of the smallest and the largest message, which is what latency and memory are there for."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))

@@ -23,7 +23,7 @@ from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 SLOT, TOUCHED = 2**22, 2**26
 SIZES = (64, 2**15, 2**19)
 RATES = (MemoryRate(2**18, 12e9, 10e9, 8e9, 20e9, 16e9, 15e9), MemoryRate(SLOT, 6e9, 5e9, 4e9, 9e9, 8e9, 7e9))
-TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, RATES)
+TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, 2e-4, RATES)
 
 
 def true_cluster(num_cores: int) -> Cluster:
@@ -37,6 +37,7 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
     waiting = max(1.0, num_ranks / num_cores)
     message_s = shift_s(SharedMemoryNetwork(true_cluster(num_cores)), num_ranks, 64)
     times = [("shm/call", 64, message_s + TRUE.call_s)]
+    times += [("shm/call/warm", 64, message_s), ("shm/call/cold", 64, message_s + TRUE.cold_call_s)]
     for size in SIZES:
         for suffix, touched in (("", TOUCHED), ("/cached", 1)):
             rate = rate_at(TRUE, ROUNDS_PER_RUN * size, touched)
@@ -72,7 +73,7 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     found = fit.cluster.spec.host.shared_memory
     assert found is not None
     assert (found.slot_bytes, found.touched_bytes) == (SLOT, TOUCHED)
-    for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s"):
+    for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s", "cold_call_s"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
     for rate, true in zip(found.rates, TRUE.rates, strict=True):
         columns = [[getattr(one, name) for name in MemoryRate.__dataclass_fields__] for one in (rate, true)]

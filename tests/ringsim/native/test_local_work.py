@@ -20,7 +20,7 @@ HOST = Cluster(
         (SCATTER, "dist", LocalWork(25.0, 100.0)),
         (GATHER, "dist", LocalWork(100.0, 100.0)),
         (REDUCE, "ring", LocalWork(0.0)),
-        (SCATTER, "ring", LocalWork(25.0)),
+        (SCATTER, "ring", LocalWork(0.0)),
         (GATHER, "ring", LocalWork(0.0)),
     ],
 )

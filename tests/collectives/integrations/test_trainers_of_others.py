@@ -1,0 +1,63 @@
+"""Lightning and accelerate train on the backend "ring"; what of theirs there is decides what is run."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+PRINTED = re.compile(r"^on (\w+): loss and weights (\[.*\]), the same on both: (\w+)$", re.MULTILINE)
+
+pytestmark = pytest.mark.slow
+
+
+def under_torchrun(program: str, *arguments: str) -> tuple[str, list[float], str]:
+    """What a program prints on two ranks: the backend, loss and weights, whether they are the same on both ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run(
+        [*torchrun, str(HERE / program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    printed = PRINTED.search(result.stdout)
+    assert result.returncode == 0, result.stderr
+    assert printed is not None, result.stdout + result.stderr
+    return printed[1], ast.literal_eval(printed[2]), printed[3]
+
+
+@pytest.mark.parametrize("library", ["lightning", "accelerate"])
+def test_it_trains_on_ring_as_on_gloo(library: str, tmp_path: Path) -> None:
+    """A mean of losses over ranks included, bit for bit, as two ranks are; and it learns."""
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'ringsim[integrations]'")
+    folder = [str(tmp_path)] if library == "lightning" else []
+    on_ring, on_gloo = (under_torchrun(f"{library}_program.py", backend, *folder) for backend in ("ring", "gloo"))
+    assert on_ring[0] == "ring"
+    assert on_gloo[0] == "gloo"
+    assert on_ring[1:] == on_gloo[1:]
+    loss, *weights = on_ring[1]
+    assert loss < 0.1
+    assert weights == pytest.approx([1.0, -2.0, 3.0], abs=0.1)
+    assert on_ring[2] == "True"
+
+
+def test_accelerate_does_not_take_the_name_of_the_backend() -> None:
+    """Which is why a program makes the group before; when this fails, it need not any more."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'ringsim[integrations]'")
+    program = (
+        "import collectives; from accelerate import Accelerator; from accelerate.utils import InitProcessGroupKwargs\n"
+        "Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend='ring')])"
+    )
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, **torchrun, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert "Your assigned backend ring is not available, please use gloo" in done.stderr
