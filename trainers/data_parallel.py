@@ -81,7 +81,7 @@ class DataParallel(nn.Module):
         """What the model makes of the arguments."""
         self._in_backward = False
         self.strategy.begin()
-        if self._buffers_to_send and self.training and self._enabled:
+        if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
             with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
                 for name in self._buffers_to_send:
                     dist.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
@@ -141,8 +141,20 @@ class DataParallel(nn.Module):
         if self._enabled:
             self.strategy.synchronise()
 
+    def sync_parameters(self) -> None:
+        """Make the parameters the same on all ranks, if the strategy lets ranks take steps of their own.
+
+        To be called on every rank after the last step, and before a model is evaluated or saved. Collective.
+        """
+        self.strategy.sync_parameters()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, also those that the strategy keeps for itself."""
+        super().zero_grad(set_to_none)
+        self.strategy.zero_grad()
+
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """The optimizer of this rank: `make`, given what it is to step. With "zero1" that is a share of the parameters.
+        """The optimizer of this rank: `make`, given what it is to step. A sharded strategy gives it shares.
 
         Such as `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
         """
@@ -155,10 +167,18 @@ class DataParallel(nn.Module):
     def check_identical(self) -> None:
         """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
 
-        Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's.
+        Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's. With
+        a strategy that lets ranks take steps of their own, the parameters differ until the next average.
         """
         if differs := difference(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
+
+    def compile(self, *arguments: Any, **keywords: Any) -> None:
+        """Compile the model's passes as `torch.compile` does, with its arguments; the synchronisation stays as it is.
+
+        The plain model remains what it is, such as for an evaluation.
+        """
+        self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
         """That of the plain model."""

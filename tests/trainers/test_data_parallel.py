@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from tests.ranks import RankPool
 from tests.trainers.models import inputs, mean_gradients, small_model
 from trainers.data_parallel import DataParallel, DriftError, broadcast_state
 from trainers.strategies import STRATEGIES
+from trainers.strategy_names import INEXACT, SHARDED
 
-ALL = [name for name in STRATEGIES if name not in ("none", "zero1", "ddp_on_ring") and not name.endswith("bf16")]
+UNLIKE = ("ddp_on_ring", *SHARDED, *INEXACT)
+ALL = [name for name in STRATEGIES if name not in UNLIKE and not name.endswith("bf16")]
 
 
 def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], **options: bool) -> str:
@@ -277,7 +280,8 @@ def test_buffers_follow_rank_0(ranks: RankPool) -> None:
 def drifted(group: dist.ProcessGroup) -> tuple[str, str]:
     """What the check says before and after one weight has changed on rank 1."""
     model = DataParallel(small_model(), "ring", group)
-    model.check_identical()
+    with mock.patch("torch.distributed.all_gather_object", side_effect=AssertionError):
+        model.check_identical()  # by a collective of ours alone: a program may end right after it
     if group.rank() == 1:
         with torch.no_grad():
             model.model[0].weight[2, 1] += 0.5

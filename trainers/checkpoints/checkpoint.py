@@ -24,6 +24,7 @@ class Checkpoint:
     config: numbers, strings and dicts of them, such as `dataclasses.asdict` gives.
     random_states: of each rank, as `random_state` gives them; empty if nobody means to go on from here.
     notes: what else the run must know to go on as if it had never stopped; as `config`.
+    strategy_states: of each rank, what only it holds with a strategy that keeps a state; empty with others.
     """
 
     model_state: dict[str, Any]
@@ -32,9 +33,11 @@ class Checkpoint:
     step: int
     random_states: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    strategy_states: list[dict[str, Any]] = field(default_factory=list)
 
 
 NAMES = tuple(part.name for part in fields(Checkpoint))
+LATER: dict[str, Any] = {"strategy_states": []}  # what older files of this version do not have
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
@@ -78,18 +81,22 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
         raise ValueError(f"checkpoint {path}: was not written by this program")
     if parts.get("version") != VERSION:
         raise ValueError(f"checkpoint {path}: has version {parts.get('version')}; this program reads {VERSION}")
+    parts = {**LATER, **parts}
     if missing := [name for name in (*NAMES, "seals") if name not in parts]:
         raise ValueError(f"checkpoint {path}: lacks {', '.join(missing)}")
     for name in NAMES:
         if fault := _fault(name, parts[name]):
             raise ValueError(f"checkpoint {path}: {fault}")
+    seals = parts["seals"]
     for name in NAMES:
-        if not isinstance(parts["seals"], dict) or seal(parts[name]) != parts["seals"].get(name):
+        if name in LATER and not parts[name]:
+            continue
+        if not isinstance(seals, dict) or seal(parts[name]) != seals.get(name):
             raise ValueError(f"checkpoint {path}: {name}: is not what was saved: somebody has changed it since")
     return Checkpoint(**{name: parts[name] for name in NAMES})
 
 
-FORMS = {"model_state": {}, "optimizer_state": {}, "config": {}, "step": 0, "random_states": [], "notes": {}}
+FORMS = {"model_state": {}, "optimizer_state": {}, "config": {}, "step": 0, "random_states": [], "notes": {}} | LATER
 
 
 def _fault(name: str, value: Any) -> str | None:

@@ -4,8 +4,18 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from ringsim.files import atomic_file
+
 NAME = re.compile(r"checkpoint-(0|[1-9][0-9]*)\.pt")
-UNFINISHED = (".checkpoint-*.pt.*.tmp", ".log.jsonl.*.tmp", ".result.json.*.tmp")  # by `atomic_file`, when killed
+OPTIONS_FILE = "run.toml"
+NAMES = ("checkpoint-*.pt", "log.jsonl", "result.json", OPTIONS_FILE)
+UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # by `atomic_file`, when killed
+
+
+def save_options(output: Path, text: str) -> None:
+    """Write the options of a run. Raises OSError if they cannot be written."""
+    with atomic_file(output / OPTIONS_FILE) as file:
+        file.write(text.encode(errors="replace"))  # a path may hold bytes that are no text
 
 
 class CheckpointFolder:

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.checkpoints.first_rank import first_decides
-from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.folder import CheckpointFolder, save_options
 from trainers.checkpoints.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
 from trainers.checkpoints.step_log import LOG, Mark, StepLog
 from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
@@ -88,6 +88,11 @@ class CheckpointManager:
         if self._board is not None:
             board = self._board
             self.attempt(lambda: board.write(line))
+
+    def write_options(self, text: str) -> None:
+        """Leave the options of the run, from which another can be started, on rank 0."""
+        if self._log is not None:
+            self.attempt(lambda: save_options(self.output, text))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""

@@ -11,6 +11,12 @@ from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
 from trainers.checkpoints.first_rank import first_decides, send_to_all
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.saved_forms import SavedForms
+from trainers.strategy_names import SHARDED, WITH_STATE
+
+# What the training of older checkpoints does not name.
+BEFORE_OPTIONS: dict[str, Any] = {
+    "lr_schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "amp": None, "compile": False
+}  # fmt: skip
 
 
 class OtherRunError(ValueError):
@@ -88,12 +94,16 @@ def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any], forms: 
 
 
 def _renamed(checkpoint: Checkpoint) -> Checkpoint:
-    """With today's names: the batch of all ranks together was once called batch_size."""
+    """With today's names, and what every run did before there were options for it.
+
+    The batch of all ranks together was once called batch_size.
+    """
     training = checkpoint.config.get("training")
-    if not isinstance(training, dict) or "batch_size" not in training or "global_batch_size" in training:
+    if not isinstance(training, dict):
         return checkpoint
-    renamed = {"global_batch_size" if name == "batch_size" else name: value for name, value in training.items()}
-    return replace(checkpoint, config={**checkpoint.config, "training": renamed})
+    if "batch_size" in training and "global_batch_size" not in training:
+        training = {"global_batch_size" if name == "batch_size" else name: value for name, value in training.items()}
+    return replace(checkpoint, config={**checkpoint.config, "training": {**BEFORE_OPTIONS, **training}})
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
@@ -116,11 +126,28 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
             f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
             f"saved: there is nothing to resume; give another --output"
         )
-    if (strategies[0] == "zero1") != (strategies[1] == "zero1"):
+    if strategies[0] != strategies[1] and any(_plain(name) in SHARDED for name in strategies):
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {strategies[0]}, whose optimizer state does not fit "
             f"{strategies[1]}; resume with {strategies[0]}, or give another --output"
         )
+    _refuse_other_ranks(strategies, counts, path)
+
+
+def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], path: Path) -> None:
+    """What each rank keeps for itself fits the same strategy on as many ranks only."""
+    keeping = [name for name in strategies if _plain(name) in WITH_STATE]
+    if keeping and (strategies[0] != strategies[1] or counts[0] != counts[1]):
+        before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))
+        raise OtherRunError(
+            f"checkpoint {path}: is of the strategy {before}, now {now}, and with {keeping[0]} each rank has a state "
+            f"of its own; resume with what it began with, or give another --output"
+        )
+
+
+def _plain(strategy: str) -> str:
+    """Its name, without the number after a slash."""
+    return strategy.partition("/")[0]
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ right.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,20 @@ NOTES: dict[str, Any] = {
 class SavedForms:
     """model: the state of the model. optimizer: that of an optimizer which has taken a step, on any device.
 
-    training: that of the run's identity.
+    training: that of the run's identity. strategy: of each rank, as `Strategy.state_forms` gives them.
     """
 
-    def __init__(self, model: Mapping[str, Any], optimizer: dict[str, Any], training: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Mapping[str, Any],
+        optimizer: dict[str, Any],
+        training: dict[str, Any],
+        strategy: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self._model = dict(model)
         self._optimizer = optimizer
-        self._training = {**training, "clip_norm": None}  # a number or none
+        self._strategy = list(strategy)
+        self._training = {**training, "clip_norm": None, "schedule_steps": None, "amp": None}  # or none
 
     def check_config(self, checkpoint: Checkpoint) -> str | None:
         """What is wrong with what it says of its run, before the two runs can be compared; None if nothing is."""
@@ -53,16 +60,27 @@ class SavedForms:
             mismatch("model_state", checkpoint.model_state, self._model)
             or _fault_of_notes(checkpoint)
             or self._fault_of_optimizer(checkpoint.optimizer_state, checkpoint.notes["states"])
+            or self._fault_of_strategy(checkpoint.strategy_states)
             or _fault_of_random_states(checkpoint.random_states)
         )
 
-    def _fault_of_optimizer(self, saved: dict[str, Any], num_states: int) -> str | None:
+    def _fault_of_strategy(self, saved: list[dict[str, Any]]) -> str | None:
+        unlike_optimizers = [{**form, "optimizer": None} if "optimizer" in form else form for form in self._strategy]
+        if fault := mismatch("strategy_states", saved, unlike_optimizers):
+            return fault
+        for rank, state in enumerate(saved):
+            if "optimizer" in state and (fault := self._fault_of_optimizer(state["optimizer"])):
+                return f"strategy_states[{rank}]: {fault}"
+        return None
+
+    def _fault_of_optimizer(self, saved: Any, num_states: int | None = None) -> str | None:
+        """num_states: how many parameters it must have a state of, if that is known."""
         if fault := mismatch("optimizer_state", saved, dict.fromkeys(("state", "param_groups"))):
             return fault
         groups, state = saved["param_groups"], saved["state"]
         if fault := self._fault_of_groups(groups) or mismatch("optimizer_state.state", state, {}, inside=False):
             return fault
-        if len(state) != num_states:
+        if num_states is not None and len(state) != num_states:
             return f"optimizer_state.state: has {len(state)} entries, must have {num_states}"
         return next((f for index, got in state.items() if (f := self._fault_of_state(index, got))), None)
 

@@ -1,7 +1,7 @@
 """`TensorBoardLog`: the figures of a run's log as curves for TensorBoard."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ def require_tensorboard() -> None:
 
 
 class TensorBoardLog:
-    """Each number of a line is a scalar of the same name at the line's "step". Written by one rank.
+    """Each number of a line is a scalar of the same name at the line's "step", one of a dict "evaluation/loss".
+
+    Written by one rank.
 
     begin: at which step the run begins. TensorBoard leaves out what an earlier run has written of later steps into the
     same directory, as `StepLog` drops such lines.
@@ -33,7 +35,7 @@ class TensorBoardLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add the figures of a line; they are in the file when this returns."""
-        for name, value in line.items():
+        for name, value in _named(line):
             if name != "step" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, line["step"])
         self._writer.flush()
@@ -41,3 +43,11 @@ class TensorBoardLog:
     def close(self) -> None:
         """No line is to come any more."""
         self._writer.close()
+
+
+def _named(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}/{inner}", number) for inner, number in value.items())
+        else:
+            yield name, value

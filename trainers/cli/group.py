@@ -11,6 +11,7 @@ import click
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
 from trainers.cli.compare import compare_command
+from trainers.cli.judging import evaluate_command, sample_command
 from trainers.cli.main_job import main as main_job
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
@@ -67,4 +68,6 @@ def main() -> None:
 
 main.add_command(train)
 main.add_command(compare_command)
+main.add_command(evaluate_command)
+main.add_command(sample_command)
 main.add_command(main_job, "ring")

@@ -30,16 +30,23 @@ from ringsim.console import (
     wide_option,
 )
 from ringsim.units import plural
+from trainers.checkpoints.folder import OPTIONS_FILE
 from trainers.checkpoints.step_log import LOG
 from trainers.checkpoints.tensorboard_log import FOLDER, require_tensorboard
+from trainers.cli.config_file import as_toml, config_option
 from trainers.cli.options import (
+    amp_option,
     batch_size_option,
+    compile_option,
     log_every_option,
     model_options,
+    schedule_option,
     seed_option,
     tensorboard_option,
     timeout_option,
+    warmup_option,
 )
+from trainers.loop.compiler import require_compiler
 from trainers.loop.config import StepConfig
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig, LogConfig
@@ -77,6 +84,10 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @batch_size_option(BATCH_SIZE)
 @click.option("--steps", type=int, default=STEPS, help="Each strategy is trained with for so many steps.")
 @click.option("--learning-rate", type=float, default=LEARNING_RATE, help="AdamW has this learning rate.")
+@warmup_option
+@schedule_option
+@amp_option
+@compile_option
 @seed_option
 @click.option(
     "--strategies",
@@ -107,12 +118,17 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @tensorboard_option
 @style_option
 @wide_option
+@config_option
 @json_option
 def main(
     data: str,
     batch_size: int,
     steps: int,
     learning_rate: float,
+    warmup_steps: int,
+    lr_schedule: str,
+    amp: str | None,
+    compile: bool,  # noqa: A002  the name of the option
     seed: int,
     strategies: tuple[str, ...],
     gloo_thread_policy: Literal["batch", "normal"],
@@ -131,10 +147,14 @@ def main(
     Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
     require_one_stdout(as_json, profile)
-    step = StepConfig(batch_size=batch_size, seed=seed)
+    step = StepConfig(
+        batch_size=batch_size, seed=seed, warmup_steps=warmup_steps, lr_schedule=lr_schedule, amp=amp, compile=compile
+    )
+    if compile:
+        require_compiler()
     task = LanguageModel(seed, data, learning_rate, **sizes)
     config = JobConfig(task, data, step, strategies, steps, profile)
-    logged = LogConfig(output, log_every, tensorboard)
+    logged = LogConfig(output, log_every, tensorboard, as_toml(click.get_current_context(), {}))
     step.batches(task, 0, torchrun.num_ranks(START))
     _check_output(logged)
     done = _run(config, gloo_thread_policy, timeout_s, logged, style)
@@ -146,7 +166,7 @@ def main(
         for line in busy:
             click.echo(line, err=as_json)  # one object alone may stand on stdout
         logs = [*([LOG] if log_every else []), *([FOLDER] if tensorboard else [])]
-        for path in (*(output / name for name in (*logs, *RESULTS)), *([profile] if profile else [])):
+        for path in (*(output / name for name in (*logs, OPTIONS_FILE, *RESULTS)), *([profile] if profile else [])):
             if path != STDOUT:
                 say_wrote(path)
         results = report["strategies"]

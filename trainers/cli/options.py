@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from ringsim.console import Name
-from trainers.loop.config import LOG_EVERY
+from trainers.loop.config import AMP_DTYPES, LOG_EVERY
+from trainers.loop.rate_schedule import LR_SCHEDULES
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.config import ModelConfig
 
@@ -49,6 +50,23 @@ log_every_option = click.option(
     type=int,
     default=LOG_EVERY,
     help="So many steps lie between two lines on stderr and in log.jsonl, 0: there are none.",
+)
+warmup_option = click.option(
+    "--warmup-steps", type=int, default=0, help="The learning rate grows to the whole one over so many steps."
+)
+schedule_option = click.option(
+    "--lr-schedule",
+    type=Name("name", LR_SCHEDULES),
+    default="constant",
+    help="After the warm-up the learning rate stays as it is (constant), or falls to 0 at the last step (cosine).",
+)
+amp_option = click.option(
+    "--amp",
+    type=Name("dtype", AMP_DTYPES),
+    help="Forward passes compute in this dtype (bfloat16) what loses little by it; parameters keep their own.",
+)
+compile_option = click.option(
+    "--compile", is_flag=True, help="The model is compiled by torch.compile, which needs a C++ compiler."
 )
 tensorboard_option = click.option(
     "--tensorboard", is_flag=True, help="What is logged is written for TensorBoard, too, to tensorboard in --output."

@@ -2,14 +2,15 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from trainers.tasks import TASKS, require_option
+from ringsim.files import refusal
+from trainers.tasks import TASKS, Task, require_option
 
-KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
+KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
 
 
 def read_settings(task: str, texts: Iterable[str], others: Iterable[str] = ()) -> dict[str, Any]:
@@ -32,6 +33,42 @@ def read_settings(task: str, texts: Iterable[str], others: Iterable[str] = ()) -
         require_option(task, name, others)
         settings[name] = _converted(name, value, _type_of(task, name))
     return settings
+
+
+def checked_options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a file, as what `load_task` takes.
+
+    Raises ValueError for a value of another type than the task's option has, and for an option that it does not have.
+    """
+    options: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if not name.isidentifier():
+            raise ValueError(f"{key!r}: is no name of a task's option")
+        require_option(task, name)
+        wanted = _type_of(task, name)
+        if not _may_be(value, wanted):
+            rule = "a number, true, false or text" if wanted is None else KINDS[wanted]
+            raise refusal(key, value, f": must be {rule}")
+        options[name] = value
+    return options
+
+
+def _may_be(value: object, wanted: type | None) -> bool:
+    """wanted: None if it is for a user's task, which may want anything."""
+    if wanted is None:
+        return isinstance(value, int | float | str)
+    return isinstance(value, int | float if wanted is float else wanted) and not isinstance(value, bool)
+
+
+def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a task of ours, with those that were not given; of a user's only what was given."""
+    made = TASKS.get(name)
+    if made is None:
+        return dict(given)
+    defaults = {key: parameter.default for key, parameter in inspect.signature(made).parameters.items()}
+    known = {**defaults, **task.config(), **given}
+    return {option: known[option] for option in made.options}
 
 
 def read_unknown(arguments: Sequence[str]) -> Iterator[str]:

@@ -12,20 +12,28 @@ from ringsim.console import FILE, Choice, Name, Progress, check_writable, exampl
 from ringsim.units import plural
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.tensorboard_log import require_tensorboard
+from trainers.cli.config_file import as_toml, config_option, is_of_file, task_options_of_file
 from trainers.cli.options import (
     MAX_RANKS,
     RESUME_COMMAND,
+    amp_option,
     batch_size_option,
+    compile_option,
     log_every_option,
+    schedule_option,
     seed_option,
     task_option,
     tensorboard_option,
     timeout_option,
+    warmup_option,
 )
-from trainers.cli.task_options import own_flags, read_settings, read_unknown
+from trainers.cli.task_options import all_options, own_flags, read_settings, read_unknown
+from trainers.launch import slurm
 from trainers.launch.environment import read_environment
 from trainers.launch.spawn import spawn
 from trainers.launch.stop_request import StopRequest
+from trainers.launch.termination import is_under_torchrun
+from trainers.loop.compiler import require_compiler
 from trainers.loop.config import ON_NAN, TrainConfig
 from trainers.loop.rank import Launch, run_rank
 from trainers.strategy_names import STRATEGY_NAMES
@@ -55,7 +63,7 @@ AUTO = "auto"
     type=Name("name", STRATEGY_NAMES),
     default="bucketed",
     help=f"Gradients are synchronised by this strategy: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
-    "bucketed/4, ddp/4.",
+    "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
 )
 @click.option(
     "--ranks",
@@ -69,6 +77,10 @@ AUTO = "auto"
 @click.option(
     "--clip-norm", type=float, help="The global norm of the gradients is at most this; without it it may be any."
 )
+@warmup_option
+@schedule_option
+@amp_option
+@compile_option
 @seed_option
 @click.option(
     "--broadcast", is_flag=True, help="All ranks begin with rank 0's weights; without it all must have the same."
@@ -95,6 +107,12 @@ AUTO = "auto"
     help="The run goes on from the newest checkpoint in --output if there is one, and begins otherwise.",
 )
 @log_every_option
+@click.option(
+    "--eval-every",
+    type=int,
+    default=0,
+    help="So many steps lie between two evaluations on held-out data, 0: only the trained model is evaluated.",
+)
 @click.option("--quiet", is_flag=True, help="The lines of --log-every are written to log.jsonl only.")
 @tensorboard_option
 @click.option(
@@ -111,6 +129,7 @@ AUTO = "auto"
 )
 @click.option("--profile", type=FILE, help="A time line of a few steps is written to this file, for ui.perfetto.dev.")
 @timeout_option
+@config_option
 @json_option
 def train(
     task: str,
@@ -128,12 +147,18 @@ def train(
     --data, --d-model, --heads, --layers.
     """
     context = click.get_current_context()
-    options = read_settings(task, [*settings, *read_unknown(context.args)], own_flags(context))
+    given = read_settings(task, [*settings, *read_unknown(context.args)], own_flags(context))
+    options = {**task_options_of_file(context, task), **given}
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
+    if config.compile:
+        require_compiler()
     environment = read_environment(os.environ)
+    if is_of_file(context, "ranks") and (is_under_torchrun(os.environ) or slurm.in_step(os.environ)):
+        ranks = None  # there are those that have been started
     num_ranks = ranks or environment.num_ranks
     loaded = load_task(task, config.seed, **options)
-    config.batches(loaded, 0, num_ranks)
+    batches = config.batches(loaded, 0, num_ranks)
+    config.schedule(config.num_steps(loaded.epochs, batches.batches_per_epoch))
     if environment.rank == 0:
         _check_output(config)
     if config.profile is not None:
@@ -141,7 +166,8 @@ def train(
             "KINETO_LOG_LEVEL", "99"
         )  # else torch's profiler talks on stderr; read when torch is loaded
     resume = context.meta.get(RESUME_COMMAND, "")
-    return _run(Launch(task, options, config, timeout_s, as_json, resume, quiet), loaded, ranks)
+    file = as_toml(context, all_options(task, loaded, options), ranks=num_ranks, output=config.output)
+    return _run(Launch(task, options, config, timeout_s, as_json, resume, quiet, file), loaded, ranks)
 
 
 def _run(launch: Launch, task: Task, ranks: int | None) -> int:

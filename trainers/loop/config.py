@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trainers.loop.batches import Batches
+from trainers.loop.rate_schedule import RateSchedule, check_schedule
 from trainers.strategy_names import check_strategy
 from trainers.tasks.base import Task
 from trainers.tasks.config import MAX_TOKENS_PER_BATCH, check_seed, require_at_least
 
 ON_NAN = ("stop", "skip")
+AMP_DTYPES = ("bfloat16",)
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 
@@ -26,6 +28,9 @@ class StepConfig:
     seed: of the weights and of the order of the samples.
     broadcast: begin with rank 0's weights, instead of checking that all ranks have the same.
     on_nan: what becomes of a step in which a loss is not finite, one of ON_NAN.
+    lr_schedule, warmup_steps: of the task's learning rate, as `RateSchedule` has them.
+    amp: the dtype, one of AMP_DTYPES, in which forward passes compute what does not need the parameters' own; None: all
+    in that. compile: whether the model is compiled by torch.compile.
 
     Raises ValueError for a value out of range.
     """
@@ -37,6 +42,10 @@ class StepConfig:
     seed: int = 0
     broadcast: bool = False
     on_nan: str = "stop"
+    lr_schedule: str = "constant"
+    warmup_steps: int = 0
+    amp: str | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -50,6 +59,9 @@ class StepConfig:
             raise ValueError(f"--clip-norm {self.clip_norm}: must be finite and greater than 0")
         if self.on_nan not in ON_NAN:
             raise ValueError(f"--on-nan {self.on_nan}: must be one of {', '.join(ON_NAN)}")
+        if self.amp is not None and self.amp not in AMP_DTYPES:
+            raise ValueError(f"--amp {self.amp}: must be {', '.join(AMP_DTYPES)}")
+        check_schedule(self.lr_schedule, self.warmup_steps)
         check_seed(self.seed)
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
@@ -60,8 +72,15 @@ class StepConfig:
         """The samples of each step. Raises ValueError as `Batches` does."""
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
-    def identity(self, task: Task, num_ranks: int) -> dict[str, Any]:
-        """All that decides what a run computes; a checkpoint holds it."""
+    def schedule(self, num_steps: int) -> RateSchedule:
+        """Of the learning rate. num_steps: of the whole run. Raises ValueError as `RateSchedule` does."""
+        return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
+
+    def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
+        """All that decides what a run computes; a checkpoint holds it.
+
+        num_steps: of the whole run; they decide only where the learning rate depends on them.
+        """
         return {
             "task": task.config(),
             "training": {
@@ -71,6 +90,11 @@ class StepConfig:
                 "global_batch_size": self.global_batch_size(task, num_ranks),
                 "accumulate": self.accumulate,
                 "clip_norm": self.clip_norm,
+                "lr_schedule": self.lr_schedule,
+                "warmup_steps": self.warmup_steps,
+                "amp": self.amp,
+                "compile": self.compile,
+                "schedule_steps": None if self.lr_schedule == "constant" else num_steps,
             },
         }
 
@@ -82,7 +106,7 @@ class TrainConfig(StepConfig):
     epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
     save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
     with "none" never. save_every may be in epochs, too: "1epoch". tensorboard: whether what is logged is written for
-    TensorBoard, too.
+    TensorBoard, too. eval_every: steps between two evaluations on held-out data, by rank 0; 0: none while it trains.
     keep: how many checkpoints. profile: where to write a time line of some steps.
 
     Raises ValueError for a value out of range.
@@ -97,16 +121,21 @@ class TrainConfig(StepConfig):
     log_every: int = LOG_EVERY
     tensorboard: bool = False
     check_every: int | None = None
+    eval_every: int = 0
     profile: Path | None = None
 
     def __post_init__(self) -> None:
         StepConfig.__post_init__(self)  # super() does not work in a class that `slots` has made anew
         require_at_least(1, epochs=self.epochs, steps=self.steps)
         require_at_least(1, save_every=self._saves()[0], keep=self.keep)
-        for option, every in (("--log-every", self.log_every), ("--check-every", self.check_every)):
+        for option, every in (
+            ("--log-every", self.log_every),
+            ("--check-every", self.check_every),
+            ("--eval-every", self.eval_every),
+        ):
             if every is not None and every < 0:
                 raise ValueError(f"{option} {every}: must be at least 0, which is never")
-        if self.tensorboard and not self.log_every:
+        if self.tensorboard and not self.log_every and not self.eval_every:
             raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")
 
     @property
@@ -120,6 +149,15 @@ class TrainConfig(StepConfig):
         """Between two checkpoints."""
         count, in_epochs = self._saves()
         return count * batches_per_epoch if in_epochs else count
+
+    def writes_line(self, done: int, num_steps: int) -> bool:
+        """Whether the log has a line after `done` of the steps: every few of them, and after the last."""
+        is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
+        return is_due or self.evaluates(done)
+
+    def evaluates(self, done: int) -> bool:
+        """Whether the model is evaluated after so many steps."""
+        return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
         """A checkpoint after so many steps, or epochs (True)."""

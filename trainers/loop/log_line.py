@@ -38,6 +38,20 @@ def describe_process(line: Mapping[str, Any]) -> list[str]:
     return [*shown, f"{format_duration(line['time_left_s'])} left"]
 
 
+def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
+    """Returns the line that is printed of an evaluation.
+
+    >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
+    'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'
+    """
+    return f"step {step}/{num_steps}: held-out data: {format_figures(figures)}"
+
+
+def format_figures(figures: Mapping[str, float | None]) -> str:
+    """Figures on held-out data as they are printed; nan for one that is not finite."""
+    return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
+
+
 def format_milliseconds(time_s: float) -> str:
     """Such as 12.3 ms: three digits, as more of them change from line to line."""
     return format_time(float(f"{time_s:.3g}"))

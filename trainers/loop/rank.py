@@ -34,7 +34,7 @@ class Launch:
     """What is asked of all ranks.
 
     task: its name; options: its own. resume: the command that would go on with it. quiet: whether lines of the log are
-    not printed.
+    not printed. options_file: all options, as the file OPTIONS_FILE in the output directory shall have them.
     """
 
     task: str
@@ -44,6 +44,7 @@ class Launch:
     as_json: bool = False
     resume: str = ""
     quiet: bool = False
+    options_file: str = ""
 
     def interrupted(self) -> str:
         """What is said when the run is interrupted."""
@@ -107,6 +108,8 @@ def _run(
         trainer = Trainer(task, launch.config, group, environment.device, progress.say)
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
+    if launch.options_file:
+        trainer.manager.write_options(launch.options_file)
     begin_s = time.perf_counter()
     progress.begin("training", trainer.num_steps, trainer.first_step)
     with stop.heeding():

@@ -1,6 +1,5 @@
 """What a run leaves at its end: result.json, and a few lines to read."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +7,22 @@ import torch
 
 from ringsim.measurements import provenance, save_json
 from ringsim.units import plural
+from trainers.checkpoints.folder import OPTIONS_FILE
 from trainers.checkpoints.manager import RESULT
 from trainers.checkpoints.step_log import LOG
 from trainers.checkpoints.tensorboard_log import FOLDER
 from trainers.identity import fingerprint
+from trainers.loop.log_line import format_figures
 from trainers.loop.trainer import Trainer
-from trainers.tasks.evaluating import evaluating
+from trainers.tasks.evaluating import evaluate, evaluating
 
 
 def judge(trainer: Trainer) -> tuple[dict[str, Any], str]:
     """The figures of the trained model on held-out data, and what is to be seen of it; on one rank alone."""
     model = trainer.train_step.model.model
+    figures = evaluate(trainer.task, model)
     with evaluating(model):
-        figures = trainer.task.evaluate(model)
-        shown = trainer.task.show(model)
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}, shown
+        return figures, trainer.task.show(model)
 
 
 def result_of(trainer: Trainer, figures: dict[str, Any], train_s: float) -> dict[str, Any]:
@@ -64,17 +64,16 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
         lines.append(f"  {plural(result['skipped_steps'], 'step')} left out, as the loss was not finite")
     if result["last_loss"] is not None:
         lines.append(f"  loss of the last step {result['last_loss']:.4f}")
-    figures = ", ".join(
-        f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in result["evaluation"].items()
-    )
-    if figures:
-        lines.append(f"  held-out data: {figures}")
+    if result["evaluation"]:
+        lines.append(f"  held-out data: {format_figures(result['evaluation'])}")
     return "\n".join(lines)
 
 
 def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:
     """The files that the run leaves, but for older checkpoints."""
     config = trainer.config
-    logs = [*([LOG] if config.log_every else []), *([FOLDER] if config.tensorboard else [])]
+    logs = [*([LOG] if config.log_every + config.eval_every else []), *([FOLDER] if config.tensorboard else [])]
     files = [trainer.manager.output / name for name in (result["checkpoint"], *logs, RESULT)]
+    options = trainer.manager.output / OPTIONS_FILE
+    files += [options] if options.exists() else []  # a program of a user's own writes none
     return [*files, *([config.profile] if config.profile else [])]

@@ -20,6 +20,7 @@ from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
 from trainers.loop.loss_sync import DivergedError, LossSync
+from trainers.loop.rate_schedule import ScheduledRates
 from trainers.strategies.ddp import Ddp
 from trainers.tasks.base import Task
 
@@ -64,11 +65,16 @@ class StepResult(NamedTuple):
 class TrainStep:
     """Made on all ranks of `group` at once. Several can be made on one group, and be run in turn.
 
+    num_steps: of the whole run, which the schedule of the learning rate must know.
+
     Raises ValueError on every rank if the ranks' models differ and `config.broadcast` is not set, or for batches that
     leave a rank without a sample.
     """
 
-    def __init__(self, task: Task, config: StepConfig, group: dist.ProcessGroup, device: str = "cpu") -> None:
+    def __init__(
+        self, task: Task, config: StepConfig, group: dist.ProcessGroup, device: str = "cpu", num_steps: int = 1
+    ) -> None:
+        schedule = config.schedule(num_steps)
         self.batches = config.batches(task, group.rank(), group.size())
         seed_alike(config.seed)
         model = task.model().to(device)
@@ -79,6 +85,9 @@ class TrainStep:
         self.clock = GradientClock(model)  # before the strategy: what it does with a gradient then comes after it
         self.model = DataParallel(model, config.strategy, group, broadcast=config.broadcast)
         self.optimizer = self.model.optimizer(task.optimizer)
+        if config.compile:
+            self.model.compile()
+        self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
         self.loss_sync = LossSync(group)
         self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only DDP's communicate without saying what failed; other errors there are the task's.
@@ -93,6 +102,7 @@ class TrainStep:
 
         Raises CollectiveError, naming rank, step and strategy, when a peer fails.
         """
+        self._rates.set(self.optimizer.param_groups, step)
         with self.naming_step(step), span(f"training step {step}"):
             return self._run(self.batches.share(step), stop, asked)
 
@@ -125,13 +135,19 @@ class TrainStep:
     def gradient_norm(self) -> float:
         """The global norm of the last step's synchronised gradients before they were clipped; collective.
 
-        The step must not have been left out. With the strategy "none" each rank has a norm of its own.
+        The step must not have been left out. With the strategies "none", "local_sgd" and "diloco" each
+        rank has a norm of its own.
         """
         norm = self._norm_before_clipping
         if norm is None:
             with naming_failures("taking the norm of the gradients failed"):
                 norm = self.model.strategy.gradient_norm()
         return norm.item()
+
+    def finish(self) -> None:
+        """After the last step: leave the same parameters on all ranks, where each has taken steps alone; collective."""
+        with span("average the parameters"), naming_failures("averaging the parameters failed"):
+            self.model.sync_parameters()
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
@@ -177,18 +193,23 @@ class TrainStep:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with self.model.no_sync():
             for part in held:
-                loss = self._loss(part)
+                loss = self.loss(part)
                 total += loss.detach()
                 with span("backward"):
                     torch.autograd.backward(loss)
-        loss = self._loss(last)
+        loss = self.loss(last)
         return (total + loss.detach()).item(), loss
 
-    def _loss(self, share: Share) -> Tensor:
+    def loss(self, share: Share) -> Tensor:
+        """Of this share of a batch, with its graph; collective where the model has buffers to send."""
         with span("batch"):
             batch = on_device(self.task.batch(share.indices), self.device)
         with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():
-            return self.task.loss(self.model, batch) * share.weight
+            if self.config.amp is None:
+                return self.task.loss(self.model, batch) * share.weight
+            with torch.autocast(torch.device(self.device).type, getattr(torch, self.config.amp)):
+                loss = self.task.loss(self.model, batch)
+            return loss.float() * share.weight  # losses are compared and added on all ranks
 
     def _backward(self, loss: Tensor) -> None:
         """The backward pass that is synchronised."""
@@ -196,7 +217,7 @@ class TrainStep:
             torch.autograd.backward(loss)
 
     def _update(self) -> None:
-        with span("optimizer"), naming_failures("stepping the optimizer failed"):  # zero1 gathers the parameters
+        with span("optimizer"), naming_failures("stepping the optimizer failed"):  # some gather parameters there
             if self.config.clip_norm is not None:
                 self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
             self.optimizer.step()

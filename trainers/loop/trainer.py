@@ -18,12 +18,13 @@ from trainers.checkpoints.saved_forms import SavedForms
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
-from trainers.loop.log_line import describe_line
+from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.loss_sync import DivergedError, StoppedError
 from trainers.loop.meter import Meter
 from trainers.loop.trace import ProfilerTrace
 from trainers.loop.train_step import TrainStep
 from trainers.tasks.base import Task
+from trainers.tasks.evaluating import evaluate
 
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
@@ -61,13 +62,16 @@ class Trainer:
         self.group = group
         self._device = device
         self._say: Say = say if group.rank() == 0 else _silent
-        self.train_step = TrainStep(task, config, group, device)
-        self.batches = self.train_step.batches
+        self.batches = config.batches(task, group.rank(), group.size())
         self.num_steps = config.num_steps(task.epochs, self.batches.batches_per_epoch)
+        self.train_step = TrainStep(task, config, group, device, self.num_steps)
         self._save_every = config.steps_between_saves(self.batches.batches_per_epoch)
-        self.meter = Meter(group, getattr(task, "tokens_per_sample", 0), makes_lines=config.log_every > 0)
-        self.identity = config.identity(task, group.size())
+        self.meter = Meter(
+            group, getattr(task, "tokens_per_sample", 0), makes_lines=config.log_every + config.eval_every > 0
+        )
+        self.identity = config.identity(task, group.size(), self.num_steps)
         self.first_step = 0
+        self._check_is_due = False
         self.stopped_by = 0  # the number of the signal that has asked a rank to stop before the last step
         self.num_done = 0
         self._say_line: Say = _silent
@@ -84,9 +88,9 @@ class Trainer:
         self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
     def _forms(self) -> SavedForms:
-        return SavedForms(
-            self.train_step.model.state_dict(), self.train_step.optimizer_form(), self.identity["training"]
-        )
+        optimizer = self.train_step.optimizer_form()
+        strategy = self.train_step.model.strategy.state_forms(optimizer)
+        return SavedForms(self.train_step.model.state_dict(), optimizer, self.identity["training"], strategy)
 
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
@@ -104,6 +108,7 @@ class Trainer:
         try:
             self.train_step.model.load_state_dict(checkpoint.model_state)
             self.train_step.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.train_step.model.strategy.load_state_dict(checkpoint.strategy_states)
         except (RuntimeError, ValueError, KeyError) as error:
             raise ValueError(f"checkpoint {path}: does not fit the task: {str(error).splitlines()[0]}") from error
         self.first_step = self.num_done = checkpoint.step
@@ -192,11 +197,16 @@ class Trainer:
     def _keep(self, done: int) -> None:
         """After `done` steps: what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
-        if config.log_every and (done % config.log_every == 0 or is_last):
+        if is_last:
+            self.train_step.finish()
+        if config.writes_line(done, self.num_steps):
             self._log(done)
         saves = done % self._save_every == 0 or is_last or self.stopped_by != 0
         if config.drift_every and (done % config.drift_every == 0 or saves):
+            self._check_is_due = True
+        if self._check_is_due and self.train_step.model.strategy.parameters_agree:
             self._check(done - 1)
+            self._check_is_due = False
         if saves:
             self._save(done)
 
@@ -206,12 +216,29 @@ class Trainer:
         if not self.meter.skipped_in_a_row:
             norm = self.train_step.gradient_norm()
             line["gradient_norm"] = float(f"{norm:.5g}") if math.isfinite(norm) else None
+        if not self.config.schedule(self.num_steps).is_constant:
+            line["learning_rate"] = float(self.train_step.optimizer.param_groups[0]["lr"])
         step_s = (time.perf_counter() - self._begin_s) / (done - self.first_step)
+        figures = self._evaluate() if self.config.evaluates(done) else {}
         line["time_left_s"] = round((self.num_steps - done) * step_s, 1)
         line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.manager.log(line)
+        self.manager.log({**line, "evaluation": figures} if figures else line)
         self._say_line(describe_line(line, self.num_steps))
+        if figures:
+            self._say_line(describe_evaluation(done, self.num_steps, figures))
         self.meter.restart()
+
+    def _evaluate(self) -> dict[str, float | None]:
+        """The figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
+        figures: dict[str, float | None] = {}
+        if self.group.rank() == 0:
+            before = random_state(self._device)
+            with span("evaluate"):
+                figures = evaluate(self.task, self.train_step.model.model)
+            set_random_state(before, self._device)
+        with naming_failures("waiting for rank 0, which evaluates the model, failed"):
+            dist.barrier(self.group)  # so that their waiting is no part of the next step
+        return figures
 
     def _check(self, step: int) -> None:
         with span("compare the ranks' models"):
@@ -223,22 +250,24 @@ class Trainer:
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):
             optimizer_state = self.train_step.optimizer.state_dict()
+            strategy = self.train_step.model.strategy
             notes = {"states": len(optimizer_state["state"]), "log": self.manager.log_mark}
             checkpoint = Checkpoint(
                 self.train_step.model.state_dict(),
                 optimizer_state,
                 self.identity,
                 done,
-                self._random_states(),
+                self._of_every_rank(random_state(self._device)),
                 self.meter.notes() | notes,
+                self._of_every_rank(strategy.state_dict()) if strategy.keeps_state else [],
             )
             self.manager.save(checkpoint, self.config.keep)
 
-    def _random_states(self) -> list[dict[str, Any]]:
-        """Of every rank, on rank 0; [] on the others; collective."""
+    def _of_every_rank(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        """The states of all ranks, on rank 0; [] on the others; collective."""
         states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
-        with naming_failures("gathering the random states failed"):
-            dist.gather_object(random_state(self._device), states, group=self.group, group_dst=0)
+        with naming_failures("gathering the states of the ranks failed"):
+            dist.gather_object(state, states, group=self.group, group_dst=0)
         return states or []
 
     def _hear_of_trouble(self) -> None:

@@ -19,7 +19,7 @@ class JobConfig:
     data: what the task was made from, as the user named it. step: of all strategies, but for its name.
     profile: where to save the profile of a step, if anywhere.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and a warm-up that is not shorter than `steps`.
     """
 
     task: LanguageModel
@@ -31,6 +31,7 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         require_at_least(1, steps=self.steps)
+        self.step.schedule(self.steps)
 
     def of_each_strategy(self) -> Iterator[StepConfig]:
         """How the model of each strategy is trained."""
@@ -43,12 +44,16 @@ class JobConfig:
     def training(self) -> dict[str, Any]:
         """For JSON; batch_size: per rank."""
         sizes = {"batch_size": self.step.batch_size, "steps": self.steps}
-        return {**sizes, "learning_rate": self.task.learning_rate, "seed": self.step.seed}
+        rate = {"lr_schedule": self.step.lr_schedule, "warmup_steps": self.step.warmup_steps}
+        numbers = {"amp": self.step.amp, "compile": self.step.compile}
+        return {**sizes, "learning_rate": self.task.learning_rate, **rate, **numbers, "seed": self.step.seed}
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """Where the main job writes its log, and how often: after `every` steps of all strategies, 0: never.
+
+    options: all of the job, as a file beside the log shall have them.
 
     Raises ValueError for a value out of range.
     """
@@ -56,6 +61,7 @@ class LogConfig:
     output: Path
     every: int
     tensorboard: bool = False
+    options: str = ""
 
     def __post_init__(self) -> None:
         if self.every < 0:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
@@ -26,8 +27,10 @@ from trainers.identity import fingerprint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
+from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
 from trainers.main_job.profile import STEPS, WARM_UP_STEPS, record_profile
-from trainers.main_job.report import RankNotes, Report, make_report, tokens_per_step
+from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
+from trainers.predictions.memory import Memory, predict_memory
 from trainers.predictions.prediction import can_overlap, predict_strategy
 
 BLOCKS = Blocks(turns=3, number=3)
@@ -50,6 +53,7 @@ class StrategyRun:
             sync_s=[result.sync_s for result in self.results],
             step_s=[result.step_s for result in self.results],
             fingerprint=fingerprint(self.train_step.model),
+            memory=measure_memory(self.train_step),
         )
 
 
@@ -85,19 +89,24 @@ def run_job(
     if config.profile and group.rank() == 0:
         _save_profile(profile, config.profile)
     progress.begin("predicting")
-    predictions = {run.name: predict_strategy(run.name, profile, network, group.size()) for run in runs}
+    shapes = shapes_of(runs[0].train_step.model)
+    predictions = {run.name: predict_strategy(run.name, profile, network, group.size(), shapes) for run in runs}
     progress.begin("training", config.steps * len(runs))
     with closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log:
         train_in_turn(runs, config.steps, lambda name: progress.update(1, name), log)
     notes = _gather_notes(runs, group)
     num_parameters = sum(p.numel() for p in parameters)
     report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
+    add_memory(report, predict_memories(config, profile, group), notes)
     return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
 
 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
     """One for each strategy, all with the same initial weights."""
-    return [StrategyRun(step.strategy, TrainStep(config.task, step, group)) for step in config.of_each_strategy()]
+    return [
+        StrategyRun(step.strategy, TrainStep(config.task, step, group, num_steps=config.steps))
+        for step in config.of_each_strategy()
+    ]
 
 
 def _save_profile(profile: StepProfile, path: Path) -> None:
@@ -128,6 +137,9 @@ def train_in_turn(
             after_step(run.name)
         if log is not None and log.is_due(step + 1):
             log.write(step + 1, {run.name: (run.train_step, run.results) for run in runs})
+    for run in runs:
+        with run.train_step.naming_step(steps - 1):
+            run.train_step.finish()
 
 
 def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
@@ -164,7 +176,7 @@ def agreed_profile(
     for messages on cores that the next step needs. Where a host has no core to spare for sending, every gradient counts
     as ready at the end of the backward pass.
     """
-    train_step = TrainStep(config.task, config.of_no_strategy(), group)
+    train_step = TrainStep(config.task, config.of_no_strategy(), group, num_steps=config.steps)
     gradients = torch.zeros(sum(p.numel() for p in train_step.model.parameters()))
     memory = torch.zeros(len(gradients) * STATE_PER_GRADIENT * (num_runs - 1))
 
@@ -183,6 +195,21 @@ def agreed_profile(
         ready_at_end = tuple(replace(parameter, ready_s=profile.backward_s) for parameter in profile.parameters)
         profile = replace(profile, parameters=ready_at_end)
     return profile
+
+
+def predict_memories(config: JobConfig, profile: StepProfile, group: dist.ProcessGroup) -> dict[str, Memory]:
+    """By strategy; the activations are those of a forward pass without synchronisation. Collective."""
+    train_step = TrainStep(config.task, config.of_no_strategy(), group)
+    states, activations = states_per_element(train_step), activation_bytes(train_step)
+    shapes = shapes_of(train_step.model)
+    return {
+        name: predict_memory(name, profile, group.size(), states, activations, shapes) for name in config.strategies
+    }
+
+
+def shapes_of(model: nn.Module) -> list[tuple[int, ...]]:
+    """Of the parameters that are trained, in their order."""
+    return [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _stretched(profile: StepProfile, factor: float) -> StepProfile:

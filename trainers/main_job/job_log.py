@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainers.checkpoints.folder import save_options
 from trainers.checkpoints.step_log import LOG, StepLog
 from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
 from trainers.loop.log_line import describe_line, describe_process, format_milliseconds, format_norm, peak_memory_bytes
@@ -34,8 +35,11 @@ class JobLog:
         self._log: StepLog | None = None
         self._boards: dict[str, TensorBoardLog] = {}
         self._begin_s = time.perf_counter()
-        if self._writes and config.every:
+        if self._writes and (config.every or config.options):
             config.output.mkdir(parents=True, exist_ok=True)
+        if self._writes and config.options:
+            save_options(config.output, config.options)
+        if self._writes and config.every:
             self._log = StepLog(config.output / LOG, 0)
 
     def is_due(self, done: int) -> bool:

@@ -16,7 +16,9 @@ from ringsim.verdict import JobReport, RunDirectory, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.checkpoints.output_lock import WRITING_S, locked
 from trainers.main_job.config import RESULTS, JobConfig
+from trainers.predictions.memory import Memory
 from trainers.predictions.prediction import StepPrediction
+from trainers.strategy_names import INEXACT, parse_strategy, steps_between_averages
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -27,13 +29,15 @@ Report = dict[str, Any]
 class RankNotes(NamedTuple):
     """What one rank has noted of a strategy's steps.
 
-    losses: of the whole batch, the same on all ranks. fingerprint: of the parameters after the last step.
+    losses: of the whole batch, the same on all ranks. fingerprint: of the parameters after the last step. memory: what
+    the rank holds then.
     """
 
     losses: list[float]
     sync_s: list[float]
     step_s: list[float]
     fingerprint: str
+    memory: Memory | None = None
 
 
 def make_report(
@@ -48,7 +52,7 @@ def make_report(
     """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
-    curves = [result["losses"] for result in results if result["strategy"] != "none"]
+    curves = [result["losses"] for result in results if parse_strategy(result["strategy"])[0] not in INEXACT]
     differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
     return {
         "format": "ringsim-report",
@@ -66,6 +70,15 @@ def make_report(
     }
 
 
+def add_memory(report: Report, predicted: Mapping[str, Memory], notes: Mapping[str, Sequence[RankNotes]]) -> None:
+    """Put the bytes that a rank holds into each strategy's row: predicted, and of the rank that holds most."""
+    for result in report["strategies"]:
+        name = result["strategy"]
+        held = [rank.memory for rank in notes[name] if rank.memory is not None]
+        result["predicted_memory_bytes"] = predicted[name]._asdict()
+        result["memory_bytes"] = max(held, key=lambda memory: memory.total)._asdict()
+
+
 def tokens_per_step(config: JobConfig, num_ranks: int) -> int:
     """Of all ranks together."""
     return config.step.batches(config.task, 0, num_ranks).num_samples(0) * config.task.tokens_per_sample
@@ -77,10 +90,13 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
     warm_up = min(MAX_WARM_UP_STEPS, len(losses) // 2)
     # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
     # the others' includes their waiting for it.
-    sync_s = [min(times) for times in zip(*(rank.sync_s for rank in ranks), strict=True)][warm_up:]
+    period = steps_between_averages(name)
+    least_s = [min(times) for times in zip(*(rank.sync_s for rank in ranks), strict=True)][warm_up:]
+    sync_s = over_periods(least_s, period)
     # A rank begins a step when its last one ends: whoever begins early waits longer, so that only means add up to what
     # all steps take.
-    step_s = [statistics.mean(times) for times in zip(*(rank.step_s for rank in ranks), strict=True)][warm_up:]
+    mean_s = [statistics.mean(times) for times in zip(*(rank.step_s for rank in ranks), strict=True)][warm_up:]
+    step_s = over_periods(mean_s, period)
     measured_s = statistics.median(sync_s)
     measured_step_s = statistics.median(step_s)
     return {
@@ -102,9 +118,19 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
         "sync_s": sync_s,
         "steps_s": step_s,
         # Who comes last waits for nobody: the rank that spends least here is the one that the others wait for.
-        "rank_sync_s": [statistics.median(rank.sync_s[warm_up:]) for rank in ranks],
+        "rank_sync_s": [statistics.median(over_periods(rank.sync_s[warm_up:], period)) for rank in ranks],
         "losses": losses,
     }
+
+
+def over_periods(times_s: Sequence[float], period: int) -> list[float]:
+    """Each step's time with the mean of its `period` steps in its place, of which one alone communicates.
+
+    The steps after the last whole period get the mean of that.
+    """
+    num_periods = max(len(times_s) // period, 1)
+    means = [statistics.mean(times_s[index * period : (index + 1) * period]) for index in range(num_periods)]
+    return [means[min(index // period, num_periods - 1)] for index in range(len(times_s))]
 
 
 def judge_report(report: Report) -> Verdict:

@@ -1,8 +1,8 @@
 """`predict_strategy`: the time that a strategy's synchronisation, and a whole training step, should take."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from ringsim.algorithms import direct_all_gather
@@ -11,6 +11,7 @@ from ringsim.network import Cluster
 from ringsim.simulation import time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile, predict_step
 from trainers.predictions.traffic import TRAFFIC, PredictedCall, Traffic
+from trainers.strategy_names import parse_strategy
 
 DDP: dict[str, DdpConfig] = {
     "ddp": DdpConfig(backend=BACKENDS["gloo"]),
@@ -22,25 +23,37 @@ LOSS_BYTES = 8  # `LossSync` gathers two float64 of each rank
 
 
 class StepPrediction(NamedTuple):
-    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step."""
+    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step.
+
+    Of strategies that communicate every few steps only, the mean of these steps.
+    """
 
     sync_s: float
     step_s: float
 
 
-def predict_strategy(name: str, profile: StepProfile, network: Cluster, num_ranks: int) -> StepPrediction:
+def predict_strategy(
+    name: str, profile: StepProfile, network: Cluster, num_ranks: int, shapes: Sequence[tuple[int, ...]] = ()
+) -> StepPrediction:
     """What a step with that strategy takes on `num_ranks` ranks that each do what the profile says.
 
-    name: as `make_strategy` takes it, such as "ring" or "ddp/4".
+    name: as `make_strategy` takes it, such as "ring" or "ddp/4". shapes: of the parameters; "powersgd" needs them.
     """
-    plain, _, cap = name.partition("/")
-    bucket_cap_mb = float(cap) if cap else None
+    plain, number = parse_strategy(name)
     if plain in DDP:
-        prediction = _predict_ddp(DDP[plain], bucket_cap_mb, profile, network, num_ranks)
+        prediction = _predict_ddp(DDP[plain], number.get("bucket_cap_mb"), profile, network, num_ranks)
     else:
-        make = partial(TRAFFIC[plain], bucket_cap_mb=bucket_cap_mb) if cap else TRAFFIC[plain]
-        prediction = _predict_by_traffic(make(profile, num_ranks), profile, network, num_ranks)
+        traffic = traffic_of(name, profile, num_ranks, shapes)
+        prediction = _predict_by_traffic(traffic, profile, network, num_ranks)
     return prediction._replace(step_s=prediction.step_s + predict_loss_sync_s(network, num_ranks))
+
+
+def traffic_of(name: str, profile: StepProfile, num_ranks: int, shapes: Sequence[tuple[int, ...]] = ()) -> Traffic:
+    """What a strategy other than DDP sends; the arguments are those of `predict_strategy`."""
+    plain, number = parse_strategy(name)
+    if plain == "powersgd":
+        return TRAFFIC[plain](profile, num_ranks, shapes=shapes, **number)
+    return TRAFFIC[plain](profile, num_ranks, **number)
 
 
 def _predict_ddp(
@@ -54,7 +67,7 @@ def _predict_ddp(
 
 
 def _predict_by_traffic(traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int) -> StepPrediction:
-    sync_s = predict_sync_s(traffic, network, num_ranks)
+    sync_s = predict_sync_s(traffic, network, num_ranks) / traffic.every
     compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * traffic.optimizer_share
     return StepPrediction(sync_s, compute_s + sync_s)
 
@@ -66,7 +79,13 @@ def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
     fast as a reduction: both are bound by memory.
     """
     first_s = max((call.lead_s for call in traffic.calls), default=0.0)
-    spans = time_queue([call.queued(first_s, network) for call in traffic.calls], network, 1, in_order=True)
+    # A call follows a computation unless it could have been made together with the one before.
+    before_s = [math.inf, *(call.lead_s for call in traffic.calls)]
+    calls = [
+        call.queued(first_s, network, after_computing=call.lead_s < last_s)
+        for call, last_s in zip(traffic.calls, before_s, strict=False)
+    ]
+    spans = time_queue(calls, network, 1, in_order=True)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
@@ -76,7 +95,7 @@ def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
     if num_ranks == 1:
         return 0.0
     call = PredictedCall(direct_all_gather(num_ranks), 2 * LOSS_BYTES * num_ranks, LOSS_BYTES)
-    return time_queue([call.queued(0.0, network)], network, 1, in_order=True)[0].end_s
+    return time_queue([call.queued(0.0, network, after_computing=True)], network, 1, in_order=True)[0].end_s
 
 
 def can_overlap(ranks_per_host: int, cores: int | None) -> bool:

@@ -5,7 +5,7 @@ A vector of gradients has, behind them, a mark for each parameter (see `FlatGrad
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,9 @@ from ringsim.network import Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import work_queue
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
+from trainers.strategy_names import EVERY, RANK
+
+WALKS_OF_POWERSGD = 5  # over a matrix: add the gradient to the error, three products, subtract the last
 
 
 class PredictedCall(NamedTuple):
@@ -31,9 +34,12 @@ class PredictedCall(NamedTuple):
     lead_s: float = 0.0
     is_native: bool = False
 
-    def queued(self, first_s: float, network: Cluster) -> work_queue.QueuedCall:
-        """For a queue that begins `first_s` before the end of the backward pass."""
-        call_s = call_overhead_s(network, self.is_native)
+    def queued(self, first_s: float, network: Cluster, after_computing: bool) -> work_queue.QueuedCall:
+        """For a queue that begins `first_s` before the end of the backward pass.
+
+        after_computing: as `call_overhead_s` has it.
+        """
+        call_s = call_overhead_s(network, self.is_native, after_computing)
         ready_s, shared = first_s - self.lead_s, shared_memory_of_calls(network, self.is_native)
         return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, shared)
 
@@ -42,12 +48,14 @@ class Traffic(NamedTuple):
     """All that one synchronisation moves: between the ranks, and within each.
 
     calls: one after the other. local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
-    optimizer_share: the part of the parameters that a rank's optimizer steps.
+    optimizer_share: the part of the parameters that a rank's optimizer steps. every: all this is done once in so many
+    steps.
     """
 
     calls: list[PredictedCall]
     local_bytes: int
     optimizer_share: float = 1.0
+    every: int = 1
 
 
 class Vector(NamedTuple):
@@ -77,14 +85,14 @@ def allreduce(profile: StepProfile, num_ranks: int) -> Traffic:
 
 def flat(profile: StepProfile, num_ranks: int) -> Traffic:
     """One vector for each dtype, by torch's all_reduce."""
-    vectors = _vectors(profile)
+    vectors = vectors_of(profile)
     calls = [_gloo_all_reduce(num_ranks, vector) for vector in vectors]
     return Traffic(calls, local_bytes=2 * _size_bytes(vectors))  # pack, divide
 
 
 def rs_ag(profile: StepProfile, num_ranks: int) -> Traffic:
     """The same in two halves."""
-    vectors, calls = _vectors(profile, multiple_of=num_ranks), []
+    vectors, calls = vectors_of(profile, multiple_of=num_ranks), []
     for vector in vectors:
         # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
         for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
@@ -96,7 +104,7 @@ def rs_ag(profile: StepProfile, num_ranks: int) -> Traffic:
 
 def ring(profile: StepProfile, num_ranks: int) -> Traffic:
     """One vector for each dtype, by our ring."""
-    schedule, vectors = ring_all_reduce(num_ranks), _vectors(profile)
+    schedule, vectors = ring_all_reduce(num_ranks), vectors_of(profile)
     calls = [PredictedCall(schedule, *_sizes(vector)) for vector in vectors]
     return Traffic(calls, local_bytes=2 * _size_bytes(vectors))  # pack, divide
 
@@ -119,7 +127,7 @@ def bucketed(
 
 def zero1(profile: StepProfile, num_ranks: int) -> Traffic:
     """The gradients reduce-scattered, and the parameters all-gathered; no marks."""
-    vectors, calls = _vectors(profile, multiple_of=num_ranks, marked=False), []
+    vectors, calls = vectors_of(profile, multiple_of=num_ranks, marked=False), []
     for vector in vectors:
         for schedule in (ring_reduce_scatter(num_ranks), ring_all_gather(num_ranks)):
             calls.append(PredictedCall(schedule, *_sizes(vector)))
@@ -128,7 +136,76 @@ def zero1(profile: StepProfile, num_ranks: int) -> Traffic:
     return Traffic(calls, local_bytes, optimizer_share=1 / num_ranks)
 
 
-MakeTraffic = Callable[..., Traffic]  # of a profile and the number of ranks; those with buckets take their size, too
+def zero2(profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None = None) -> Traffic:
+    """A reduce-scatter for each bucket of gradients, then an all-gather for each of parameters; no marks."""
+    parameters, scatters, gathers, size_bytes = profile.parameters, [], [], 0
+    order = range(len(parameters) - 1, -1, -1)
+    for bucket in fill_buckets(order, parameters, BucketCaps.from_mb(bucket_cap_mb)):
+        held = [parameters[index] for index in bucket]
+        vector = Vector(padded(sum(p.elements for p in held), num_ranks), ELEMENT_BYTES[held[0].dtype])
+        lead_s = profile.backward_s - max(p.ready_s for p in held)
+        scatters.append(PredictedCall(ring_reduce_scatter(num_ranks), *_sizes(vector), lead_s))
+        gathers.append(PredictedCall(ring_all_gather(num_ranks), *_sizes(vector)))
+        size_bytes += vector.size_bytes
+    local_bytes = size_bytes + 2 * size_bytes // num_ranks  # pack; take the share, divide
+    return Traffic([*scatters, *gathers], local_bytes, optimizer_share=1 / num_ranks)
+
+
+def local_sgd(
+    profile: StepProfile, num_ranks: int, every: int = EVERY.example, has_outer_momentum: bool = False
+) -> Traffic:
+    """The parameters themselves, one vector for each dtype, once in `every` steps; no marks."""
+    schedule, vectors = ring_all_reduce(num_ranks), vectors_of(profile, marked=False)
+    calls = [PredictedCall(schedule, *_sizes(vector)) for vector in vectors]
+    walks = 3 + 8 * has_outer_momentum  # pack, divide, unpack; remember the start (pack, copy), and a step of momentum
+    return Traffic(calls, walks * _size_bytes(vectors), every=every)
+
+
+def powersgd(
+    profile: StepProfile, num_ranks: int, rank: int = RANK.example, shapes: Sequence[tuple[int, ...]] = ()
+) -> Traffic:
+    """Two vectors for each dtype: left factors with all that is sent as it is, and marks; then right factors.
+
+    shapes: of the parameters, which a profile does not have. Raises ValueError without them.
+    """
+    parts = powersgd_parts(profile, rank, shapes)
+    sent = [vector for pair in parts.vectors for vector in pair if vector.elements]
+    calls = [PredictedCall(ring_all_reduce(num_ranks), *_sizes(vector)) for vector in sent]
+    return Traffic(calls, WALKS_OF_POWERSGD * parts.compressed_bytes + 2 * _size_bytes(sent))  # pack, divide
+
+
+class PowerSgdParts(NamedTuple):
+    """vectors: of each dtype that of left factors, and what is sent as it is, and that of right factors.
+
+    compressed_bytes: of the gradients that are sent as factors.
+    """
+
+    vectors: list[tuple[Vector, Vector]]
+    compressed_bytes: int
+
+
+def powersgd_parts(profile: StepProfile, rank: int, shapes: Sequence[tuple[int, ...]]) -> PowerSgdParts:
+    """What powersgd makes of parameters of these shapes. Raises ValueError for another number of shapes."""
+    if len(shapes) != len(profile.parameters):
+        raise ValueError(f"powersgd: {len(shapes)} shapes of parameters: must be {len(profile.parameters)}")
+    elements: dict[str, list[int]] = {}
+    compressed_bytes = 0
+    for parameter, shape in zip(profile.parameters, shapes, strict=True):
+        count, rows = parameter.elements, shape[0] if len(shape) > 1 else 0
+        is_compressed = rows > 0 and (rows + count // rows) * rank < count
+        lefts, rights = (rows * rank, count // rows * rank) if is_compressed else (count, 0)
+        both = elements.setdefault(parameter.dtype, [0, 0])
+        both[0] += lefts + 1  # the mark
+        both[1] += rights
+        compressed_bytes += is_compressed * parameter.size_bytes
+    vectors = [
+        (Vector(lefts, ELEMENT_BYTES[dtype]), Vector(rights, ELEMENT_BYTES[dtype]))
+        for dtype, (lefts, rights) in elements.items()
+    ]
+    return PowerSgdParts(vectors, compressed_bytes)
+
+
+MakeTraffic = Callable[..., Traffic]  # of a profile and the number of ranks; some take the number after a slash, too
 
 TRAFFIC: dict[str, MakeTraffic] = {
     "none": none,
@@ -139,6 +216,10 @@ TRAFFIC: dict[str, MakeTraffic] = {
     "bucketed": bucketed,
     "bucketed_bf16": partial(bucketed, wire="bfloat16"),
     "zero1": zero1,
+    "zero2": zero2,
+    "local_sgd": local_sgd,
+    "diloco": partial(local_sgd, has_outer_momentum=True),
+    "powersgd": powersgd,
 }
 
 
@@ -156,11 +237,14 @@ def _size_bytes(vectors: list[Vector]) -> int:
     return sum(vector.size_bytes for vector in vectors)
 
 
-def _vectors(profile: StepProfile, multiple_of: int = 1, marked: bool = True) -> list[Vector]:
+def vectors_of(profile: StepProfile, multiple_of: int = 1, marked: bool = True) -> list[Vector]:
     """One for each dtype, padded to a multiple of that many elements."""
     elements: dict[str, int] = {}
     for parameter in profile.parameters:
         elements[parameter.dtype] = elements.get(parameter.dtype, 0) + parameter.elements + marked
-    return [
-        Vector(math.ceil(count / multiple_of) * multiple_of, ELEMENT_BYTES[dtype]) for dtype, count in elements.items()
-    ]
+    return [Vector(padded(count, multiple_of), ELEMENT_BYTES[dtype]) for dtype, count in elements.items()]
+
+
+def padded(count: int, multiple_of: int) -> int:
+    """The next multiple."""
+    return math.ceil(count / multiple_of) * multiple_of

@@ -1,6 +1,7 @@
 """Ways to make the gradients of all ranks their mean: one small object each, to be read side by side.
 
-To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1.
+To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1, zero2, local_sgd,
+power_sgd.
 
 >>> from trainers import STRATEGIES
 >>> list(STRATEGIES)[:5]
@@ -17,13 +18,16 @@ from trainers.strategies.base import Strategy
 from trainers.strategies.bucketed import Bucketed
 from trainers.strategies.ddp import Ddp, DdpOnRing, DdpRing
 from trainers.strategies.flat import Flat
+from trainers.strategies.local_sgd import LocalSgd, OuterMomentum
 from trainers.strategies.no_sync import NoSync
+from trainers.strategies.power_sgd import PowerSgd
 from trainers.strategies.ring import Ring
 from trainers.strategies.rs_ag import ReduceScatterAllGather
 from trainers.strategies.zero1 import Zero1
-from trainers.strategy_names import check_strategy
+from trainers.strategies.zero2 import Zero2
+from trainers.strategy_names import parse_strategy
 
-MakeStrategy = Callable[..., Strategy]  # of a model and a group; those with buckets take their size, too
+MakeStrategy = Callable[..., Strategy]  # of a model and a group; some take the number after a slash, too
 
 # The names stand in strategy_names.py too, which is read before torch is loaded.
 STRATEGIES: dict[str, MakeStrategy] = {
@@ -39,14 +43,20 @@ STRATEGIES: dict[str, MakeStrategy] = {
     "ddp_ring_bf16": partial(DdpRing, wire=torch.bfloat16),
     "ddp_on_ring": DdpOnRing,
     "zero1": Zero1,
+    "zero2": Zero2,
+    "local_sgd": LocalSgd,
+    "diloco": partial(LocalSgd, outer=OuterMomentum()),
+    "powersgd": PowerSgd,
 }
 
 
 def make_strategy(name: str) -> MakeStrategy:
-    """That of STRATEGIES; "ddp/4" and the like have buckets of 4 MiB. Raises ValueError for another name."""
-    check_strategy(name)
-    plain, _, cap = name.partition("/")
-    return partial(STRATEGIES[plain], bucket_cap_mb=float(cap)) if cap else STRATEGIES[plain]
+    """That of STRATEGIES, with the number after the slash: "ddp/4" and the like have buckets of 4 MiB.
+
+    Raises ValueError for another name.
+    """
+    plain, number = parse_strategy(name)
+    return partial(STRATEGIES[plain], **number) if number else STRATEGIES[plain]
 
 
 __all__ = [
@@ -57,11 +67,15 @@ __all__ = [
     "DdpOnRing",
     "DdpRing",
     "Flat",
+    "LocalSgd",
     "MakeStrategy",
     "NoSync",
+    "OuterMomentum",
+    "PowerSgd",
     "ReduceScatterAllGather",
     "Ring",
     "Strategy",
     "Zero1",
+    "Zero2",
     "make_strategy",
 ]

@@ -33,3 +33,6 @@ class AllReduce(Strategy):
             parameter.grad = torch.zeros_like(parameter)
         dist.all_reduce(parameter.grad, group=self.group)
         parameter.grad /= self.group.size()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [self._used]

@@ -1,6 +1,7 @@
 """`Strategy`: what `DataParallel` asks of a way to synchronise gradients."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,10 +15,13 @@ class Strategy:
 
     module: what is called in place of the model: the model itself, or a wrapper of it.
     parameters: those that are trained, in their order.
-    gather_s: how long the optimizer's last step has taken to gather parameters, where ranks step shares of them.
+    gather_s: how long the optimizer's last step has taken to gather parameters, where ranks step shares of them, or to
+    average them.
+    keeps_state: whether a rank has a state of its own, beside that of model and optimizer on rank 0.
     """
 
     gather_s = 0.0
+    keeps_state = False
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         self.module = model
@@ -37,12 +41,46 @@ class Strategy:
     def synchronise(self) -> None:
         """Make every gradient the mean over all ranks, whatever backward passes have left there."""
 
+    def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
+        """Let forward passes go through what `compile_module` makes of the plain model."""
+        compiled: Any = compile_module(self.module)
+        self.module = compiled
+
     def hold(self, held: bool) -> None:
         """Until told otherwise, backward passes are to be synchronised (not held) or not."""
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """What `make` makes of the parameters that this rank is to step."""
         return make(self.parameters)
+
+    @property
+    def parameters_agree(self) -> bool:
+        """Whether all ranks should hold the same parameters and buffers now."""
+        return True
+
+    def sync_parameters(self) -> None:
+        """Leave the same parameters on all ranks, if steps of their own have taken them apart; collective."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on as if it had never stopped, beside what rank 0 saves; {} of most."""
+        return {}
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on from what `state_dict` gave. states: of every rank."""
+
+    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """What the states of all ranks look like, as `mismatch` takes it; [] if there are none.
+
+        optimizer: what the state of the optimizer looks like.
+        """
+        return []
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that are kept elsewhere than at the parameters, if any are."""
+
+    def vectors(self) -> list[torch.Tensor]:
+        """All that is kept from step to step beside parameters, their gradients and the optimizer's state."""
+        return []
 
     def saved_like(self) -> Sequence[torch.Tensor]:
         """Of which shapes and dtypes the optimizer's state is, as it is saved: those of what it steps, all ranks'."""

@@ -71,3 +71,6 @@ class Bucketed(Strategy):
     def synchronise(self) -> None:
         self.begin()
         self.finish()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [bucket.vector for bucket in self._buckets]

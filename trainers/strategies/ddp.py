@@ -1,5 +1,7 @@
 """torch's DistributedDataParallel, and its buckets on our ring: by a comm hook, or by our backend under all of it."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,6 +35,13 @@ class Ddp(Strategy):
         for gradients in self._vectors:
             collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
             gradients.unpack()
+
+    def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
+        # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.
+        self.module.module = compile_module(self.module.module)
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [gradients.vector for gradients in self._vectors]
 
     def hold(self, held: bool) -> None:
         self.module.require_backward_grad_sync = not held  # what DDP's own no_sync does

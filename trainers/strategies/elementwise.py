@@ -13,46 +13,50 @@ VALUES = (0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0)  # the halves differ: s
 GRADIENTS = (0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0)
 
 
-def check_shardable(make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter]) -> None:
+def check_shardable(
+    make: MakeOptimizer, parameters: Sequence[nn.Parameter], shares: Sequence[nn.Parameter], name: str
+) -> None:
     """Find out beforehand what would train otherwise than without shares, silently.
 
-    parameters: those of the model. Raises ValueError, which says what cannot be and what to do.
+    parameters: those of the model. name: of the strategy. Raises ValueError, which says what cannot be and what to do.
     """
     of_model = make(list(parameters))
     kind = type(of_model).__name__
-    _check_groups(of_model, parameters, kind)
-    _check_taken(make(list(shares)), shares, kind)
+    _check_groups(of_model, parameters, kind, name)
+    _check_taken(make(list(shares)), shares, kind, name)
     if not _is_elementwise(make):
         raise ValueError(
             f"{kind}: what it does with an element depends on others, such as a norm over a whole parameter: with "
-            f"zero1 a rank sees only its share of them; take SGD, Adam or AdamW, or another strategy"
+            f"{name} a rank sees only its share of them; take SGD, Adam or AdamW, or another strategy"
         )
 
 
-def _check_groups(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], kind: str) -> None:
+def _check_groups(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], kind: str, strategy: str
+) -> None:
     groups = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
     for number, group in enumerate(groups):
         differing = sorted(name for name in {*groups[0], *group} if group.get(name) != groups[0].get(name))
         if differing:
             raise ValueError(
-                f"{kind}: group {number} of the parameters has another {', '.join(differing)} than group 0: zero1 "
+                f"{kind}: group {number} of the parameters has another {', '.join(differing)} than group 0: {strategy} "
                 f"steps all with the same options; give one group, or take another strategy"
             )
     taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if taken != {id(parameter) for parameter in parameters}:
         raise ValueError(
-            f"{kind}: has {len(taken)} parameters, the model {len(parameters)} that require a gradient: zero1 steps "
-            f"all of them; switch the others off with requires_grad_(False), or take another strategy"
+            f"{kind}: has {len(taken)} parameters, the model {len(parameters)} that require a gradient: {strategy} "
+            f"steps all of them; switch the others off with requires_grad_(False), or take another strategy"
         )
 
 
-def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter], kind: str) -> None:
+def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter], kind: str, strategy: str) -> None:
     """It must be made of what `make` is given, not of parameters that `make` knows itself."""
     taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if sorted(taken) != sorted(map(id, shares)):
         raise ValueError(
-            f"{kind}: was not made of the parameters that were given, but of others: with zero1 a rank steps its share "
-            f"of them, and model.optimizer(lambda parameters: {kind}(parameters, ...)) must use what it is given"
+            f"{kind}: was not made of the parameters that were given, but of others: with {strategy} a rank steps its "
+            f"share of them, and model.optimizer(lambda parameters: {kind}(parameters, ...)) must use what it is given"
         )
 
 

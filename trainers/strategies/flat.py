@@ -1,5 +1,6 @@
 """One `dist.all_reduce` of all gradients, which lie one after the other in one vector."""
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -19,3 +20,6 @@ class Flat(Strategy):
             dist.all_reduce(gradients.pack(), group=self.group)
             gradients.vector /= self.group.size()
             gradients.unpack()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [gradients.vector for gradients in self._vectors]

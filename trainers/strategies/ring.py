@@ -1,5 +1,6 @@
 """Our ring all-reduce over the flattened gradients, all in one go."""
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -19,3 +20,6 @@ class Ring(Strategy):
         for gradients in self._vectors:
             collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
             gradients.unpack()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [gradients.vector for gradients in self._vectors]

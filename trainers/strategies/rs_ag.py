@@ -1,5 +1,6 @@
 """Reduce-scatter, then all-gather, over the flattened and padded gradients."""
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -25,3 +26,6 @@ class ReduceScatterAllGather(Strategy):
             share.div_(self.group.size())
             ALL_GATHER(gradients.vector, share, group=self.group)
             gradients.unpack()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [*(gradients.vector for gradients in self._vectors), *self._shares]

@@ -63,18 +63,19 @@ class ShardedWeights:
 class ShardedOptimizer(torch.optim.Optimizer):
     """`inner`, made for the shares, as an optimizer of the whole model; a learning rate scheduler can take it.
 
-    check: called before a step is taken, with the gradients there; may raise.
+    check: called before a step is taken, with the gradients there; may raise. name: of the strategy.
     gather_s: how long the last step has taken to gather the parameters.
     """
 
     def __init__(
-        self, inner: torch.optim.Optimizer, weights: Sequence[ShardedWeights], check: Callable[[], None]
+        self, inner: torch.optim.Optimizer, weights: Sequence[ShardedWeights], check: Callable[[], None], name: str
     ) -> None:
         self._settled = False
         super().__init__(inner.param_groups, inner.defaults)  # the very same dicts: who sets a rate here sets it there
         self._settled = True
         self._inner = inner
         self._check = check
+        self._name = name
         self._weights = list(weights)
         self.state = inner.state
         self.gather_s = 0.0
@@ -96,7 +97,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: which parameters there are is settled when the model is wrapped. Raises ValueError."""
         if self._settled:
-            raise ValueError("zero1 steps all parameters of the model already: no group can be added")
+            raise ValueError(f"{self._name} steps all parameters of the model already: no group can be added")
         super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -144,7 +145,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 def _refuse_other_shape(place: str, value: object, has_right_shape: bool) -> None:
     """A tensor of another shape would be that of one rank alone."""
     if isinstance(value, torch.Tensor) and value.dim() > 0 and not has_right_shape:
-        raise ValueError(f"{place}: is of shape {tuple(value.shape)}: zero1 can only keep a number for each element")
+        raise ValueError(f"{place}: is of shape {tuple(value.shape)}: only numbers for each element can be shared")
 
 
 def _is_of_share(weights: ShardedWeights, value: object) -> bool:

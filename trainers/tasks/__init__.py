@@ -6,15 +6,18 @@ from typing import Any
 from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task
 from trainers.tasks.config import check_seed
+from trainers.tasks.docstrings import Docstrings
 from trainers.tasks.lm import LanguageModel
 from trainers.tasks.mlp import Mlp
 from trainers.tasks.user import load_user_task
 from trainers.tasks.wine import Wine
 
-TASKS: dict[str, type[LanguageModel | Mlp | Wine]] = {"lm": LanguageModel, "mlp": Mlp, "wine": Wine}
+TASKS: dict[str, type[LanguageModel | Mlp | Wine | Docstrings]] = {
+    "lm": LanguageModel, "mlp": Mlp, "wine": Wine, "docstrings": Docstrings
+}  # fmt: skip
 TASK_NAMES = tuple(TASKS)
 
-__all__ = ["TASKS", "TASK_NAMES", "LanguageModel", "Mlp", "Task", "Wine", "load_task", "require_option"]
+__all__ = ["TASKS", "TASK_NAMES", "Docstrings", "LanguageModel", "Mlp", "Task", "Wine", "load_task", "require_option"]
 
 
 def load_task(name: str, seed: int, **options: Any) -> Task:

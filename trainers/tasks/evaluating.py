@@ -1,12 +1,22 @@
-"""`evaluating`: a model as it is to be judged."""
+"""`evaluate`: the figures of a model; `evaluating`: a model as it is to be judged."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trainers.tasks.base import Task
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
+    """The task's figures on held-out data; None for one that is not finite, which JSON does not have."""
+    with evaluating(model):
+        figures = task.evaluate(model)
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 @contextmanager

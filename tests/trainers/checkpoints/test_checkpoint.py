@@ -103,6 +103,7 @@ def test_other_files_are_refused(path: Path) -> None:
         ("config", {3: 4}, "config: has keys that are not names"),
         ("random_states", torch.zeros(2), "random_states: is a tensor of float32 (2,), must be a list"),
         ("notes", None, "notes: is None, must be a dict"),
+        ("strategy_states", {}, "strategy_states: is a dict, must be a list"),
     ],
 )
 def test_a_field_that_cannot_be_right_is_named(path: Path, field: str, value: Any, fault: str) -> None:
@@ -129,6 +130,14 @@ def test_a_field_that_was_changed_is_named(path: Path, field: str) -> None:
             changed["losses"].append(0.0)
     torch.save(parts, path)
     assert refusal(path) == f"checkpoint {path}: {field}: is not what was saved: somebody has changed it since"
+
+
+def test_an_older_file_has_no_states_of_strategies(path: Path) -> None:
+    """It is read as one of a strategy that keeps none."""
+    parts = torch.load(path, weights_only=True)
+    del parts["strategy_states"], parts["seals"]["strategy_states"]
+    torch.save(parts, path)
+    assert load_checkpoint(path).strategy_states == []
 
 
 def test_a_checkpoint_runs_no_code(path: Path) -> None:

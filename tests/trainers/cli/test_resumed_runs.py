@@ -144,7 +144,7 @@ def check_killed(
     assert len(losses) == steps
     assert losses == expected.losses
     assert result_of(output)["last_loss"] == expected.losses[-1]
-    assert sorted(path.suffix for path in output.iterdir()) == [".json", ".jsonl", ".pt", ".pt"]
+    assert sorted(path.suffix for path in output.iterdir()) == [".json", ".jsonl", ".pt", ".pt", ".toml"]
 
 
 def test_a_killed_run_goes_on_bit_for_bit(ranks: RankPool, launcher: Launcher, tmp_path: Path) -> None:

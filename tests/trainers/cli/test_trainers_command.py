@@ -36,7 +36,10 @@ from trainers.strategy_names import STRATEGY_NAMES
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--task nope", "trainers: task 'nope': is not one of lm, mlp, wine; or give your own as MODULE:FUNCTION"),
+        (
+            "--task nope",
+            "trainers: task 'nope': is not one of lm, mlp, wine, docstrings; or give your own as MODULE:FUNCTION",
+        ),
         (
             "--strategy rung",
             f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",
@@ -51,6 +54,11 @@ from trainers.strategy_names import STRATEGY_NAMES
         ),
         ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
         ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
+        ("--lr-schedule cos", "trainers: --lr-schedule cos: must be one of constant, cosine"),
+        (
+            "--warmup-steps 5 --steps 5",
+            "trainers: --warmup-steps 5: must be less than the 5 steps of the run",
+        ),
         ("--batch-size 0", "trainers: --batch-size 0: must be at least 1"),
         (
             "--task tests.trainers.points:make_points --ranks 9",
@@ -127,12 +135,12 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     output = tmp_path / "new" / "run"
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
     done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
-    left = ("checkpoint-40.pt", "log.jsonl", "result.json")
+    left = ("checkpoint-40.pt", "log.jsonl", "result.json", "run.toml")
     assert done.returncode == 0, done.stderr
-    *told, _, _, _ = said = done.stderr.splitlines()
+    *told, _, _, _, _ = said = done.stderr.splitlines()
     assert said[len(told) :] == [f"wrote {output / name}" for name in left]
     assert sorted(path.name for path in output.iterdir()) == [
-        "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json"
+        "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json", "run.toml"
     ]  # fmt: skip
     lines = read_log(output / "log.jsonl")
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
@@ -160,7 +168,8 @@ def test_the_result_as_json(launcher: Launcher, tmp_path: Path) -> None:
 def test_lines_can_be_left_out(launcher: Launcher, tmp_path: Path, options: list[str], num_lines: int) -> None:
     """On stderr alone, or in the log as well, which is then not named as written."""
     done = launch(launcher, *POINTS, *options, "--output", str(tmp_path))
-    written = [tmp_path / name for name in ("checkpoint-12.pt", *(["log.jsonl"] if num_lines else []), "result.json")]
+    names = ("checkpoint-12.pt", *(["log.jsonl"] if num_lines else []), "result.json", "run.toml")
+    written = [tmp_path / name for name in names]
     assert (done.returncode, done.stderr) == (0, "".join(f"wrote {path}\n" for path in written))
     assert len(read_log(tmp_path / "log.jsonl")) == num_lines
 

@@ -149,6 +149,33 @@ while True:
 """
 
 
+SCONTROL = """#!/bin/sh
+case $1 in show) echo "   PreemptEligibleTime=2026-11-23T03:39:05 PreemptTime={preempted_at}";; *) echo "$@";; esac
+"""
+
+
+def with_stand_ins(folder: Path, srun: str, scontrol: str) -> dict[str, str]:
+    """The environment of a job in which these scripts stand for two of Slurm's commands."""
+    for name, text in {"srun": srun, "scontrol": scontrol}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("preempted_at", "code", "queued"),
+    [("2026-11-23T03:39:30", 143, "requeue 7\n"), ("None", 143, ""), ("2026-11-23T03:39:30", 0, "")],
+)
+def test_the_batch_script_queues_a_preempted_job_again(
+    tmp_path: Path, preempted_at: str, code: int, queued: str
+) -> None:
+    """Slurm tells only its ranks; a job that failed, or has finished all the same, is not queued."""
+    variables = with_stand_ins(tmp_path, f"#!/bin/sh\nexit {code}\n", SCONTROL.format(preempted_at=preempted_at))
+    script = ["bash", str(ROOT / "scripts" / "train.sbatch"), "-m", "trainers"]
+    job = subprocess.run(script, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert (job.returncode, job.stdout) == (code, queued)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "expected", "queued"),
     [
@@ -161,10 +188,7 @@ def test_the_batch_script_passes_signals_on(
     tmp_path: Path, number: signal.Signals, code: int, expected: int, queued: str
 ) -> None:
     """It waits for the ranks then, and has the job queued again if the time is over."""
-    for name, text in {"srun": STOPPING.format(code=code), "scontrol": '#!/bin/sh\necho "$@"\n'}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    variables = with_stand_ins(tmp_path, STOPPING.format(code=code), SCONTROL.format(preempted_at="None"))
     script = ["bash", str(ROOT / "scripts" / "train.sbatch"), "-m", "trainers"]
     with subprocess.Popen(script, env=variables, stdout=subprocess.PIPE, text=True) as job:
         try:

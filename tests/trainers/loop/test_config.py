@@ -19,6 +19,9 @@ from trainers.tasks import LanguageModel, Mlp
         ({"accumulate": 0}, "--accumulate 0: must be at least 1"),
         ({"clip_norm": 0.0}, "--clip-norm 0.0: must be finite and greater than 0"),
         ({"on_nan": "maybe"}, "--on-nan maybe: must be one of stop, skip"),
+        ({"amp": "float16"}, "--amp float16: must be bfloat16"),
+        ({"lr_schedule": "cos"}, "--lr-schedule cos: must be one of constant, cosine"),
+        ({"warmup_steps": -1}, "--warmup-steps -1: must be at least 0"),
         ({"seed": -1}, "--seed -1: must be at least 0 and less than 2**63"),
         ({"steps": 0}, "--steps 0: must be at least 1"),
         ({"save_every": 0}, "--save-every 0: must be at least 1"),
@@ -54,6 +57,7 @@ def test_the_main_job_trains_all_strategies_alike() -> None:
     config = JobConfig(task, "topics", StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
     assert [step.strategy for step in config.of_each_strategy()] == ["ring", "ddp/4"]
     assert {(step.batch_size, step.seed) for step in config.of_each_strategy()} == {(4, 7)}
-    assert config.training() == {"batch_size": 4, "steps": 5, "learning_rate": 3e-3, "seed": 7}
+    rate = {"learning_rate": 3e-3, "lr_schedule": "constant", "warmup_steps": 0}
+    assert config.training() == {"batch_size": 4, "steps": 5, **rate, "amp": None, "compile": False, "seed": 7}
     with pytest.raises(ValueError, match=r"^--steps 0: must be at least 1$"):
         JobConfig(task, "topics", StepConfig(), ("ring",), 0)

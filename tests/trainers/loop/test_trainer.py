@@ -18,9 +18,12 @@ from trainers.loop.trainer import Trainer
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 
 
-@pytest.mark.parametrize("strategy", ["ring", "ddp", "zero1", "bucketed"])
+@pytest.mark.parametrize("strategy", ["ring", "ddp", "zero1", "zero2/0.00002", "bucketed", "diloco/5", "powersgd/1"])
 def test_an_interrupted_run_equals_the_uninterrupted_one(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
-    """Bit for bit, losses and model, with dropout, a changing buffer, ranks without samples and lines between saves."""
+    """Bit for bit, losses and model, with dropout, a changing buffer, ranks without samples and lines between saves.
+
+    Also where the ranks hold other parameters when a checkpoint is written; and in the end they do not.
+    """
     whole, parts = (
         config(tmp_path / name, strategy=strategy, clip_norm=2.0, log_every=3) for name in ("whole", "parts")
     )
@@ -79,12 +82,32 @@ def test_another_strategy_may_go_on(ranks: RankPool, tmp_path: Path) -> None:
     assert resumed.said[1] == "it is of the strategy ring, now ddp: losses will agree to rounding"
 
 
+def test_what_each_rank_keeps_fits_no_other_run(ranks: RankPool, tmp_path: Path) -> None:
+    """Neither another strategy nor another number of ranks; a state that does not fit is found before it is used."""
+    asked = config(tmp_path, strategy="diloco/5", steps=6)
+    ranks.run(run, asked, None, 5, num_ranks=2)
+    for change, num_ranks in (({"strategy": "ring"}, 2), ({"strategy": "diloco/4"}, 2), ({}, 3)):
+        strategy = change.get("strategy", "diloco/5")
+        for each in ranks.run(run, replace(asked, resume=True, **change), num_ranks=num_ranks):
+            assert f"is of the strategy diloco/5 on 2 ranks, now {strategy} on {num_ranks} ranks, and " in each.error
+    path = tmp_path / "checkpoint-4.pt"
+    checkpoint = load_checkpoint(path)
+    for state, said in (({"taken": "4"}, "taken: is a text, '4', must be a whole"), ({"optimizer": {}}, "lacks state")):
+        states = [checkpoint.strategy_states[0], {**checkpoint.strategy_states[1], **state}]
+        save_checkpoint(path, replace(checkpoint, strategy_states=states))
+        refused = ranks.run(run, replace(asked, resume=True), num_ranks=2)[0]
+        assert refused.said[0].startswith(f"checkpoint {path}: strategy_states[1]")
+        assert said in refused.said[0]
+
+
 @pytest.mark.parametrize(
     ("change", "options", "differing"),
     [
         ({"seed": 4}, {}, "seed 3, now 4"),
         ({"batch_size": 5, "clip_norm": 1.0}, {}, "global_batch_size 8, now 10; clip_norm None, now 1.0"),
         ({}, NO_DROPOUT, "dropout 0.5, now 0.0"),
+        ({"amp": "bfloat16"}, {}, "amp None, now bfloat16"),
+        ({"lr_schedule": "cosine"}, {}, "lr_schedule constant, now cosine; schedule_steps None, now 12"),
     ],
 )
 def test_another_run_is_refused(
@@ -127,7 +150,9 @@ def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_pa
     assert checkpoint.config == {
         "task": {"seed": 3, "dropout": 0.5},
         "training": {
-            "strategy": "ring", "num_ranks": 2, "seed": 3, "global_batch_size": 8, "accumulate": 1, "clip_norm": None
+            "strategy": "ring", "num_ranks": 2, "seed": 3, "global_batch_size": 8, "accumulate": 1, "clip_norm": None,
+            "lr_schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "amp": None,
+            "compile": False,
         },
     }  # fmt: skip
 

@@ -27,6 +27,7 @@ from trainers.cli.group import main as trainers
 from trainers.cli.main_job import DEFAULT_STRATEGIES, main
 from trainers.main_job.job_log import describe_job_line
 from trainers.main_job.report_table import format_report
+from trainers.strategy_names import STRATEGY_NAMES
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
@@ -42,7 +43,7 @@ from trainers.main_job import job
 job.BLOCKS = {SHORT}
 main(prog_name="train_ring.py")
 """
-RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png"]
+RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png", "run.toml"]
 
 
 def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[str]:
@@ -105,7 +106,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         *told,
         *(
             f"wrote {folder / name}"
-            for name in ("log.jsonl", "checkpoint.pt", "report.png", "report.html", "report.json")
+            for name in ("log.jsonl", "run.toml", "checkpoint.pt", "report.png", "report.html", "report.json")
         ),
         f"wrote {profile}",
     ]
@@ -174,8 +175,7 @@ def test_one_rank(tmp_path: Path, command: list[str]) -> None:
         ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write for it"),
         (
             "--strategies ring,rung",
-            "Invalid value for '--strategies': 'rung' is not one of none, allreduce, flat, rs_ag, ring, bucketed, "
-            "bucketed_bf16, ddp, ddp_ring, ddp_ring_bf16, ddp_on_ring, zero1; did you mean ring?",
+            f"Invalid value for '--strategies': 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",
         ),
         ("--timeout nan", "Invalid value for '--timeout': nan: must be greater than 0 and at most 86400"),
         (

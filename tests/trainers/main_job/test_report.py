@@ -7,7 +7,7 @@ import pytest
 from ringsim.verdict.finding import Topic
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
-from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, busy_lines, judge_report, summarise
+from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, busy_lines, judge_report, over_periods, summarise
 from trainers.main_job.report_table import format_report
 from trainers.predictions.prediction import StepPrediction
 
@@ -89,3 +89,30 @@ def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
 def test_what_each_rank_spends_synchronising_is_kept() -> None:
     """The median of each, without the first steps: who spends least is the rank that the others wait for."""
     assert summarise("ring", PREDICTION, [FIRST, SECOND], TOKENS)["rank_sync_s"] == [0.3, 0.6]
+
+
+def test_what_comes_every_few_steps_is_shared_among_them() -> None:
+    """Of a strategy that averages every third step, a step has the mean of three; those left over, of the last."""
+    assert over_periods([0.0, 0.0, 0.6, 0.0, 0.3, 0.0, 0.0], 3) == pytest.approx([0.2] * 3 + [0.1] * 4)
+    assert over_periods([0.25, 0.75], 3) == [0.5, 0.5]
+    assert over_periods([0.1, 0.4], 1) == [0.1, 0.4]
+    result = summarise("local_sgd/7", PREDICTION, [FIRST, SECOND], TOKENS)
+    assert result["measured_sync_s"] == pytest.approx(1.8 / 7)
+    assert result["step_s"] == pytest.approx(1.5)
+
+
+def test_a_strategy_that_trains_otherwise_is_named() -> None:
+    """Its losses are not counted among those that should be the same."""
+    result = summarise("diloco/8", PREDICTION, [FIRST, SECOND], TOKENS)
+    where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
+    report = {
+        "strategies": [result],
+        "measurements": {"provenance": where},
+        "num_ranks": 2,
+        "train": {"batch_size": 5},
+        "num_parameters": 7,
+        "max_loss_difference": 0.0,
+    }
+    assert "loss curves except of `diloco/8`, whose training is another one, differ by at" in format_report(
+        report, True
+    )

@@ -8,7 +8,7 @@ from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.training_step import BucketCaps, DdpConfig, Parameter, StepProfile, predict_step
 from trainers.predictions.prediction import can_overlap, predict_loss_sync_s, predict_strategy, predict_sync_s
 from trainers.predictions.traffic import PredictedCall, Traffic
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategy_names import SHARDED, STRATEGY_NAMES
 
 HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
 CALLING_S = 0.125
@@ -38,6 +38,18 @@ def test_each_call_has_its_price() -> None:
     assert predict_sync_s(Traffic([], 500), crowded, 2) == pytest.approx(2 * 500 / 1e7)
 
 
+def test_a_call_after_a_computation_takes_longer() -> None:
+    """The first one, and those for which gradients had to be waited for; not one that could be made with the last."""
+    processor = Processor(cold_call_s=CALLING_S, cold_torch_call_s=2 * CALLING_S)
+    network = Cluster("cold", Spec(host=HOST, processor=processor), "", "")
+    one_s = predict_time(RING, network, 1000)
+    together = [PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, is_native=True)]
+    assert predict_sync_s(Traffic(together, 0), network, 2) == pytest.approx(2 * one_s + CALLING_S)
+    assert predict_sync_s(Traffic(together[::-1], 0), network, 2) == pytest.approx(2 * one_s + 2 * CALLING_S)
+    apart = [PredictedCall(RING, 1000, 4, lead_s=lead_s) for lead_s in (1e-6, 0.0)]
+    assert predict_sync_s(Traffic(apart, 0), network, 2) == pytest.approx(2 * one_s + 2 * CALLING_S, abs=1e-5)
+
+
 def test_what_the_backward_pass_hides_is_free() -> None:
     """A call that starts early counts only with what is left of it, and not at all if it is done in time."""
     early = PredictedCall(RING, 1000, 4, lead_s=0.25 * ONE_S)
@@ -64,12 +76,14 @@ PROFILE = StepProfile(
     tuple(Parameter(f"layer {n}", 250, ready_s=0.125 * (4 - n)) for n in range(4)), 0.25, 0.5, 0.125, buffer_bytes=40
 )
 
+SHAPES = [(25, 10)] * 4
 
-@pytest.mark.parametrize("name", [*STRATEGY_NAMES, "bucketed/0.001", "ddp/0.001"])
+
+@pytest.mark.parametrize("name", [*STRATEGY_NAMES, "bucketed/0.001", "ddp/0.001", "diloco/3"])
 def test_every_strategy_is_predicted(name: str) -> None:
     """A step takes at least what computing takes; with "none" no more than that and hearing of the losses."""
-    prediction = predict_strategy(name, PROFILE, NETWORK, 2)
-    optimizer_s = PROFILE.optimizer_s / 2 if name == "zero1" else PROFILE.optimizer_s
+    prediction = predict_strategy(name, PROFILE, NETWORK, 2, SHAPES)
+    optimizer_s = PROFILE.optimizer_s / 2 if name in SHARDED else PROFILE.optimizer_s
     compute_s = PROFILE.forward_s + PROFILE.backward_s + optimizer_s
     rest_s = prediction.step_s - compute_s - prediction.sync_s - predict_loss_sync_s(NETWORK, 2)
     if name.startswith("ddp"):
@@ -98,4 +112,19 @@ def test_one_rank_hears_of_its_loss_at_once() -> None:
 def test_where_copying_costs_nothing_it_is_free(name: str) -> None:
     """As on one rank, which has nobody to be probed with."""
     free = Cluster("free", Spec(host=HOST), "", "")
-    assert predict_strategy(name, PROFILE, free, 1).sync_s == 0.0
+    assert predict_strategy(name, PROFILE, free, 1, SHAPES).sync_s == 0.0
+
+
+def test_what_comes_every_few_steps_is_shared_among_them() -> None:
+    """An average of all parameters, of which a step has an eighth."""
+    one, eight = (predict_strategy(name, PROFILE, NETWORK, 2) for name in ("local_sgd/1", "local_sgd/8"))
+    assert one.sync_s == pytest.approx(8 * eight.sync_s)
+    assert one.step_s - eight.step_s == pytest.approx(7 * eight.sync_s)
+
+
+def test_factors_have_the_shapes_of_parameters() -> None:
+    """Which a profile does not tell; of a lower rank they are smaller."""
+    with pytest.raises(ValueError, match="^powersgd: 0 shapes of parameters: must be 4$"):
+        predict_strategy("powersgd", PROFILE, NETWORK, 2)
+    one, two = (predict_strategy(f"powersgd/{rank}", PROFILE, NETWORK, 2, SHAPES).sync_s for rank in (1, 2))
+    assert one < two

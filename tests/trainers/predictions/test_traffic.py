@@ -16,7 +16,7 @@ from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel
 from trainers.loop.loss_sync import LossSync
-from trainers.predictions.prediction import DDP, LOSS_BYTES
+from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
 from trainers.strategies import rs_ag
 from trainers.strategies.ddp import Ddp
@@ -65,27 +65,34 @@ def profile_of(model: nn.Module, ready_s: list[float] | None = None) -> StepProf
     return StepProfile(tuple(parameters), 0.0, max(ready_s, default=0.0) if ready_s else 0.0, 0.0)
 
 
+def shapes_of(model: nn.Module) -> list[tuple[int, ...]]:
+    """Of its parameters."""
+    return [tuple(p.shape) for p in model.parameters() if p.requires_grad]
+
+
 def predicted(traffic: Traffic) -> list[Sent]:
     """The same of a prediction."""
     return [(call.schedule.collective.value, call.size_bytes, call.is_native) for call in traffic.calls]
 
 
 def sent_and_predicted(group: dist.ProcessGroup, name: str) -> tuple[list[Sent], list[Sent]]:
-    """By one step, after one that settles things."""
+    """By one step, after one that settles things; or as many as there are from one average to the next."""
     model = small_model()
     parallel = DataParallel(model, name, group)
     optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    traffic = traffic_of(name, profile_of(model), group.size(), shapes_of(model))
     sent: list[Sent] = []
-    for _ in range(2):
-        sent.clear()
+    for step in range(2 * traffic.every):
+        if step == traffic.every:
+            sent.clear()
         with noting(sent):
             optimizer.zero_grad()
             parallel(inputs(group.rank())).pow(2).mean().backward()
             optimizer.step()
-    return sent, predicted(TRAFFIC[name](profile_of(model), group.size()))
+    return sent, predicted(traffic)
 
 
-@pytest.mark.parametrize("name", TRAFFIC)
+@pytest.mark.parametrize("name", [*TRAFFIC, "powersgd/1", "zero2/0.00002"])
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_what_is_predicted_is_what_is_sent(ranks: RankPool, name: str, num_ranks: int) -> None:
     """Call by call, in bytes, by ours or torch's; also where vectors must be padded."""
@@ -104,9 +111,9 @@ def test_traffic_of_each_strategy() -> None:
     sent = {
         name: [
             (call.schedule.collective.value, call.schedule.algorithm, call.size_bytes, call.lead_s)
-            for call in make(profile, 2).calls
+            for call in traffic_of(name, profile, 2, shapes_of(small_model())).calls
         ]
-        for name, make in TRAFFIC.items()
+        for name in (*TRAFFIC, "powersgd/1")
     }
     ring, gloo = ("all_reduce", "ring"), ("all_reduce", "gloo_ring")
     assert sent["none"] == []
@@ -116,7 +123,13 @@ def test_traffic_of_each_strategy() -> None:
     assert sent["ring"] == sent["bucketed"] == [(*ring, 140, 0.0)]
     assert sent["bucketed_bf16"] == [(*ring, 70, 0.0)]
     assert sent["zero1"] == [("reduce_scatter", "ring", 120, 0.0), ("all_gather", "ring", 120, 0.0)]
+    assert sent["zero2"] == sent["zero1"]
     assert TRAFFIC["zero1"](profile, 2).optimizer_share == 0.5
+    # Of rank 4 no factors would be smaller; of rank 1 those of (4, 3) and (2, 4) are, but not of (1, 2).
+    assert sent["powersgd"] == [(*ring, 140, 0.0)]
+    assert sent["powersgd/1"] == [(*ring, 4 * (4 + 4 + 2 + 2 + 2 + 1 + 6), 0.0), (*ring, 4 * (3 + 4), 0.0)]
+    assert sent["local_sgd"] == sent["diloco"] == [(*ring, 116, 0.0)]
+    assert TRAFFIC["local_sgd"](profile, 2, every=5).every == 5
 
 
 def test_every_strategy_has_a_prediction() -> None:

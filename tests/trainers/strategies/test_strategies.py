@@ -12,10 +12,13 @@ from tests.ranks import RankPool, group_on
 from tests.trainers.models import Branching, Tied, inputs, mean_gradients, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
-from trainers.strategy_names import STRATEGY_NAMES
+from trainers.strategy_names import INEXACT, SHARDED, STRATEGY_NAMES, parse_strategy, steps_between_averages
 
-MEANING = [name for name in STRATEGIES if name not in ("none", "zero1")]  # which leave the mean in `grad`
-OURS = [name for name in MEANING if not name.startswith("ddp")]  # torch's wants find_unused_parameters, and told so
+MEANING = [name for name in STRATEGIES if name not in (*SHARDED, *INEXACT)]  # which leave the mean in `grad`
+OURS = [
+    *(name for name in MEANING if not name.startswith("ddp")),
+    "powersgd/9",
+]  # torch's wants find_unused_parameters, and told so
 STEPS = 4
 
 
@@ -45,9 +48,12 @@ def synchronised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-@pytest.mark.parametrize("name", [*MEANING, "bucketed/0.00002", "ddp/0.00002"])
+@pytest.mark.parametrize("name", [*MEANING, "bucketed/0.00002", "ddp/0.00002", "powersgd/9"])
 def test_gradients_become_the_mean(request: pytest.FixtureRequest, name: str, num_ranks: int) -> None:
-    """The same on all ranks, bit for bit, and those of one process with all the data; also in tiny buckets."""
+    """The same on all ranks, bit for bit, and those of one process with all the data; also in tiny buckets.
+
+    Also with factors that would be larger than any gradient, which are then sent as they are.
+    """
     results = pool_of(name, request).run(synchronised, name, num_ranks=num_ranks)
     for index, expected in enumerate(mean_gradients(small_model(), num_ranks)):
         torch.testing.assert_close(results[0][index], expected, **tolerance(name))
@@ -81,7 +87,7 @@ def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.T
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.1])
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "none" and not name.endswith("bf16")])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in INEXACT and not name.endswith("bf16")])
 def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
     for make in (small_model, partial(seeded, Tied)):
@@ -121,8 +127,11 @@ def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
     ("name", "message"),
     [
         ("rung", "'rung' is not one of none, allreduce, "),
-        ("ring/4", "'ring/4': ring has no buckets; only bucketed, bucketed_bf16, ddp, "),
+        ("ring/4", "'ring/4': ring takes no number; only bucketed, bucketed_bf16, ddp, "),
         ("ddp/", "'ddp/': after the slash must be the size of a bucket in MiB, such as ddp/4"),
+        ("local_sgd/0", "'local_sgd/0': after the slash must be the number of steps from one average to the next, "),
+        ("diloco/2.5", "'diloco/2.5': after the slash must be the number of steps from one average to the next, such"),
+        ("diloco/9999999", "'diloco/9999999': after the slash must be the number of steps from one average to the"),
         ("ddp/-1", "'ddp/-1': after the slash must be the size of a bucket in MiB, such as ddp/4"),
     ],
 )
@@ -135,3 +144,10 @@ def test_names_that_are_refused(name: str, message: str) -> None:
 def test_names_are_known_without_torch() -> None:
     """The command lines check them before they load it."""
     assert tuple(STRATEGIES) == STRATEGY_NAMES
+
+
+def test_a_number_after_the_slash() -> None:
+    """It becomes an argument of the strategy; of some it says how often they communicate."""
+    assert parse_strategy("bucketed/0.5") == ("bucketed", {"bucket_cap_mb": 0.5})
+    assert parse_strategy("diloco/16") == ("diloco", {"every": 16})
+    assert [steps_between_averages(name) for name in ("ring", "ddp/4", "local_sgd", "diloco/16")] == [1, 1, 8, 16]

@@ -1,4 +1,4 @@
-"""`Guard`: what would have the ranks of `zero1` train apart, or not as asked, without a word, is an error instead.
+"""`Guard`: misuse that would have the ranks of a sharded strategy train apart, unnoticed, is an error instead.
 
 The gradients that a rank finds at its parameters are its own: only those of its share are the mean. Whoever steps or
 clips with them, as one may with every other strategy, gets a model that differs between the ranks.
@@ -16,13 +16,13 @@ from trainers.strategies.flat_vector import FlatVector
 
 
 class ShardingError(RuntimeError):
-    """A model that is trained with `zero1` is treated as if its gradients were the mean over all ranks."""
+    """A model that is trained with a sharded strategy is treated as if its gradients were the mean over all ranks."""
 
 
 class Guard:
     """Of the parameters and the vectors in which they and their gradients lie, group by group of the same dtype.
 
-    compare: raises DriftError if the ranks' parameters differ; collective.
+    compare: raises ShardingError if the ranks' parameters differ; collective. name: of the strategy.
     """
 
     def __init__(
@@ -31,7 +31,9 @@ class Guard:
         homes: Sequence[FlatVector],
         gradients: Sequence[FlatVector],
         compare: Callable[[], None],
+        name: str,
     ) -> None:
+        self._name = name
         self._parameters, self._homes, self._gradients = parameters, homes, gradients
         self._compare = compare
         self._own = {id(parameter) for some in parameters for parameter in some}
@@ -46,8 +48,8 @@ class Guard:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) in self._own:
                 raise ShardingError(
-                    f"{type(optimizer).__name__} was made of the model's own parameters: with zero1 a rank has the "
-                    f"mean gradients of its share only, and the ranks would train apart; make it with "
+                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} a rank has "
+                    f"the mean gradients of its share only, and the ranks would train apart; make it with "
                     f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
                 )
 
@@ -61,8 +63,8 @@ class Guard:
             for parameter, view in zip(parameters, home.views, strict=True):
                 if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
                     raise ShardingError(
-                        "the model's parameters have been moved, or have another dtype, since zero1 was given them: "
-                        "model.to(...) must come before DataParallel(model, ...)"
+                        f"the model's parameters have been moved, or have another dtype, since {self._name} was given "
+                        "them: model.to(...) must come before DataParallel(model, ...)"
                     )
         if self._unstepped and self._unstepped & (self._unstepped - 1) == 0:
             self._compare()
@@ -78,7 +80,7 @@ class Guard:
         changed = self._versions != [gradients.vector._version for gradients in self._gradients]
         if self._versions and changed:
             raise ShardingError(
-                "gradients were changed after they were synchronised, which zero1 does not see: clip with "
+                f"gradients were changed after they were synchronised, which {self._name} does not see: clip with "
                 "model.clip_grad_norm_(...), and take the last backward pass before a step outside of no_sync()"
             )
         if not all(map(_is_home, self._parameters, self._gradients)):

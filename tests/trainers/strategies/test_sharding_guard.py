@@ -1,4 +1,4 @@
-"""What would train the ranks of `zero1` apart, or otherwise than asked, is an error on every rank."""
+"""What would train the ranks of a sharded strategy apart, or otherwise than asked, is an error on every rank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +14,7 @@ from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel
 
 SGD = partial(torch.optim.SGD, lr=0.1)
+BUCKETS = "zero2/0.00002"  # every parameter or two are a bucket
 Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
 
 
@@ -75,9 +76,23 @@ def with_one_more_group(_: DataParallel, optimizer: torch.optim.Optimizer, __: i
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
 
-def used(group: dist.ProcessGroup, use: Use) -> str:
-    """What is raised in four steps."""
-    parallel = DataParallel(small_model(), "zero1", group)
+def plain_zero_grad(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of the plain model, which does not know of the shares' gradients."""
+    parallel.module.zero_grad()
+    backward(parallel, step)
+    optimizer.step()
+
+
+def drifting(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Changes parameters by hand, each rank its own way, and never steps."""
+    backward(parallel, step)
+    for parameter in parallel.parameters():
+        parameter.data += parallel.group.rank()
+
+
+def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
+    """What is raised in four steps with that strategy."""
+    parallel = DataParallel(small_model(), name, group)
     optimizer = parallel.optimizer(SGD)
     try:
         for step in range(4):
@@ -88,20 +103,24 @@ def used(group: dist.ProcessGroup, use: Use) -> str:
 
 
 @pytest.mark.parametrize(
-    ("use", "message"),
+    ("name", "use", "message"),
     [
-        (own_optimizer, "ShardingError: SGD was made of the model's own parameters: "),
-        (own_optimizer_of_one, "ShardingError: SGD was made of the model's own parameters: "),
-        (by_hand, "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "),
-        (own_clipping, "ShardingError: gradients were changed after they were synchronised"),
-        (never_synchronised, "ShardingError: there are gradients that have not been synchronised"),
-        (moved, "ShardingError: the model's parameters have been moved"),
-        (with_one_more_group, "ValueError: zero1 steps all parameters of the model already"),
+        ("zero1", own_optimizer, "ShardingError: SGD was made of the model's own parameters: "),
+        ("zero1", own_optimizer_of_one, "ShardingError: SGD was made of the model's own parameters: "),
+        ("zero1", by_hand, "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "),
+        ("zero1", own_clipping, "ShardingError: gradients were changed after they were synchronised"),
+        ("zero1", never_synchronised, "ShardingError: there are gradients that have not been synchronised"),
+        ("zero1", moved, "ShardingError: the model's parameters have been moved"),
+        ("zero1", with_one_more_group, "ValueError: zero1 steps all parameters of the model already"),
+        (BUCKETS, own_optimizer, "ShardingError: SGD was made of the model's own parameters: with zero2 "),
+        (BUCKETS, never_synchronised, "ShardingError: there are gradients that have not been synchronised"),
+        (BUCKETS, drifting, "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "),
+        (BUCKETS, plain_zero_grad, "ShardingError: the gradients of the last step are still there"),
     ],
 )
-def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: Use, message: str) -> None:
+def test_misuse_is_an_error_on_every_rank(ranks: RankPool, name: str, use: Use, message: str) -> None:
     """In one line, and with what to do."""
-    for error in ranks.run(used, use, num_ranks=2):
+    for error in ranks.run(used, name, use, num_ranks=2):
         assert error.startswith(message)
         assert "\n" not in error
 

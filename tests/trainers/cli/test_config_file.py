@@ -1,0 +1,128 @@
+"""`--config`: what a TOML file may say, who wins, and that the file which a run leaves starts the same run."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.fuzz.launcher import Launcher
+from tests.trainers.commands import launch, result_of
+from trainers.cli.config_file import as_toml
+from trainers.cli.group import main
+from trainers.loop.rank import Launch
+
+POINTS = "tests.trainers.points:make_points"
+
+
+def refusal(tmp_path: Path, text: str, *arguments: str) -> str:
+    """What is said of such a file, which must be a line, and the only thing that happens."""
+    file = tmp_path / "my run.toml"
+    file.write_text(text)
+    done = CliRunner().invoke(main, ["--config", str(file), "--output", str(tmp_path / "run"), *arguments])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert list(tmp_path.iterdir()) == [file]
+    return done.stderr.replace(f"{file}", "FILE").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch_size = 8", "trainers: FILE: batch_size: unknown key; did you mean batch-size? known here are task, "),
+        ("config = 'other.toml'", "trainers: FILE: config: unknown key; "),
+        ("batch-size = '8'", 'trainers: FILE: batch-size = "8": must be a whole number'),
+        ("batch-size = true", "trainers: FILE: batch-size = true: must be a whole number"),
+        ("clip-norm = 'much'", 'trainers: FILE: clip-norm = "much": must be a number'),
+        ("broadcast = 1", "trainers: FILE: broadcast = 1: must be true or false"),
+        ("task = 3", "trainers: FILE: task = 3: must be text"),
+        ("save-every = 0.5", "trainers: FILE: save-every = 0.5: must be text or a whole number"),
+        ("save-every = 0", "trainers: --save-every 0: must be at least 1"),
+        ("task-options = 3", "trainers: FILE: task-options = 3: must be a table, [task-options]"),
+        ("[task-options]\nd-model = 0.5", "trainers: FILE: d-model = 0.5: must be a whole number"),
+        ("[task-options]\nlearning-rate = 'x'", 'trainers: FILE: learning-rate = "x": must be a number'),
+        ("task = 'mlp'\n[task-options]\nheads = 4", "trainers: FILE: --heads: the task mlp has no such option; it has"),
+        ("[task-options]\n'a b' = 4", "trainers: FILE: 'a b': is no name of a task's option"),
+        ("task = ", "trainers: FILE: is not TOML: "),
+    ],
+)
+def test_mistakes_name_file_key_and_rule(tmp_path: Path, text: str, message: str) -> None:
+    """In one line, with exit code 2, before anything is written."""
+    assert refusal(tmp_path, text).startswith(message)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    """As the system says it."""
+    done = CliRunner().invoke(main, ["--config", "/nowhere/run.toml"])
+    assert (done.exit_code, done.stderr) == (2, "trainers: /nowhere/run.toml: No such file or directory\n")
+
+
+def launched(tmp_path: Path, text: str, *arguments: str, **environment: str) -> tuple[Launch, int | None]:
+    """What would be started with such a file, and the ranks that would be started for it."""
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with mock.patch("trainers.cli.train._run", return_value=0) as run, mock.patch.dict(os.environ, environment):
+        done = CliRunner().invoke(main, ["--config", str(file), *arguments])
+    assert done.exit_code == 0, done.stderr
+    return run.call_args.args[0], run.call_args.args[2]
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    """Over options, and over those of the task; a number of epochs may be written as on the command line."""
+    text = "steps = 7\nsave-every = 5\nranks = 2\nclip-norm = 2\nquiet = true\n[task-options]\nd-model = 32\nheads = 2"
+    launch, ranks = launched(tmp_path, text, "--steps", "9", "--heads", "8")
+    assert (launch.config.steps, launch.config.steps_between_saves(1), launch.config.clip_norm) == (9, 5, 2.0)
+    assert (launch.options, launch.quiet, ranks) == ({"d_model": 32, "heads": 8}, True, 2)
+
+
+def test_a_launcher_decides_on_the_number_of_ranks(tmp_path: Path) -> None:
+    """Else each of torchrun's ranks would start as many as the file says."""
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+    launch, ranks = launched(
+        tmp_path, "ranks = 4", **variables, MASTER_PORT="29400", TORCHELASTIC_RUN_ID="1", GROUP_RANK="0"
+    )
+    assert ranks is None
+    assert "\nranks = 1\n" in launch.options_file
+
+
+def test_every_option_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Of a user's task, too, with text that TOML has to escape."""
+    options = ["--clip-norm", "0.1", "--save-every", "2epochs", "--warmup-steps", "1", "--steps", "9", "--ranks", "2"]
+    odd = 'a "b"\\ \x7f ü \n'
+    options += ["--task", POINTS, "--set", "dropout=1e-05", "--output", str(tmp_path / odd)]
+    first, _ = launched(tmp_path, "", *options)
+    second, ranks = launched(tmp_path, first.options_file)
+    assert replace(second, resume=first.resume) == first
+    assert (second.options, second.config.output, ranks) == ({"dropout": 1e-05}, tmp_path / odd, 2)
+
+
+def test_the_file_of_a_run_starts_the_same_run(launcher: Launcher, tmp_path: Path) -> None:
+    """With the same bits, in another directory."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = ["--task", POINTS, "--seed", "5", "--steps", "4", "--warmup-steps", "2", "--dropout", "0.25"]
+    done = launch(launcher, *options, "--strategy", "ring", "--ranks", "2", "--output", str(first))
+    assert (done.returncode, f"wrote {first / 'run.toml'}" in done.stderr) == (0, True)
+    again = launch(launcher, "--config", str(first / "run.toml"), "--output", str(second))
+    assert again.returncode == 0, again.stderr
+    assert result_of(first)["fingerprint"] == result_of(second)["fingerprint"]
+    text = (first / "run.toml").read_text()
+    assert (second / "run.toml").read_text() == text.replace(f"{first}", f"{second}")
+
+
+def test_options_that_a_task_has_by_itself_are_in_the_file(tmp_path: Path) -> None:
+    """So that the file says the same when a later version has other defaults."""
+    launch, _ = launched(tmp_path, "", "--task", "lm", "--heads", "2")
+    assert 'data = "topics"\nlearning-rate = 0.003\nvocabulary = 256\nd-model = 128\nheads = 2\n' in launch.options_file
+
+
+def test_the_main_job_reads_and_writes_them_too() -> None:
+    """It has no options of a task of their own."""
+    command = main.commands["ring"]
+    with click.Context(command) as context:
+        context.params = {str(option.name): option.default for option in command.params}
+        context.params |= {"strategies": ("ring", "ddp"), "output": Path("report"), "profile": None, "amp": None}
+        text = as_toml(context, {})
+    assert 'strategies = "ring,ddp"\n' in text
+    assert "[task-options]" not in text

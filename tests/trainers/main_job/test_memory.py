@@ -1,0 +1,74 @@
+"""What a rank holds with each strategy is what is predicted."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ringsim.training_step import StepProfile
+from tests.ranks import RankPool
+from trainers.loop.config import StepConfig
+from trainers.loop.train_step import TrainStep
+from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
+from trainers.predictions.memory import Memory, predict_memory
+from trainers.strategies import STRATEGIES
+from trainers.strategies.parameters import described
+from trainers.tasks import LanguageModel
+
+TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
+NAMES = (*(name for name in STRATEGIES if name != "ddp_on_ring"), "bucketed/0.004", "zero2/0.004", "powersgd/1")
+Pairs = dict[str, tuple[Memory, Memory]]
+
+
+def held_and_predicted(group: dist.ProcessGroup) -> Pairs:
+    """By strategy, after two steps."""
+    pairs = {}
+    alone = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+    states, activations = states_per_element(alone), activation_bytes(alone)
+    for name in NAMES:
+        train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy=name), group)
+        parameters = described(p for p in train_step.model.parameters() if p.requires_grad)
+        shapes = [tuple(p.shape) for p in train_step.model.parameters() if p.requires_grad]
+        for step in range(2):
+            train_step.run(step)
+        profile = StepProfile(tuple(parameters), 0.0, 0.0, 0.0)
+        expected = predict_memory(name, profile, group.size(), states, activations, shapes)
+        pairs[name] = (measure_memory(train_step), expected)
+    return pairs
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_what_is_held_is_what_is_predicted(ranks: RankPool, num_ranks: int) -> None:
+    """Byte by byte, in each of the kinds; the sharded strategies hold less of what they share."""
+    for pairs in ranks.run(held_and_predicted, num_ranks=num_ranks):
+        for name, (held, expected) in pairs.items():
+            assert held == expected, name
+        whole, zero1, zero2 = (pairs[name][0] for name in ("none", "zero1", "zero2"))
+        assert whole.optimizer == 2 * whole.parameters
+        assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
+        assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
+
+
+class Squares(nn.Module):
+    """Saves its input of 5 numbers once, as a product with itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (5,)."""
+        return self.scale * x
+
+
+def test_parameters_are_no_activations(ranks: RankPool) -> None:
+    """Of a product autograd saves both factors; only the input counts."""
+    assert ranks.run(saved_of_a_product, num_ranks=1) == [20]
+
+
+def saved_of_a_product(group: dist.ProcessGroup) -> int:
+    """The bytes that are saved by a model of one product."""
+    train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+    train_step.model.model = Squares()
+    train_step.loss = lambda _: train_step.model.model(torch.ones(5))  # type: ignore[method-assign]
+    return activation_bytes(train_step)

@@ -1,0 +1,125 @@
+"""`powersgd`: gradients as products of thin matrices, with what is left out added to the next ones."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.ranks import RankPool
+from trainers.data_parallel import DataParallel
+
+ROWS, COLUMNS, STEPS = 6, 5, 5
+
+
+class Layers(nn.Module):
+    """A matrix, a convolution, a vector, a layer that rank 1 alone uses, and one that nobody does."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.matrix = nn.Linear(COLUMNS, ROWS, dtype=dtype)
+        self.convolution = nn.Conv1d(4, 7, 3, dtype=dtype)
+        self.some, self.never = nn.Linear(COLUMNS, ROWS, dtype=dtype), nn.Linear(COLUMNS, ROWS, dtype=dtype)
+
+    def forward(self, rank: int, step: int) -> torch.Tensor:
+        """The loss of the rank's own data."""
+        dtype = self.matrix.weight.dtype
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        x = torch.randn(8, COLUMNS, generator=generator).to(dtype)
+        images = torch.randn(8, 4, 5, generator=generator).to(dtype)
+        loss: torch.Tensor = self.matrix(x).pow(3).mean() + self.convolution(images).pow(2).mean()
+        return loss + self.some(x).pow(2).mean() if rank == 1 else loss
+
+
+Gradients = list[torch.Tensor | None]
+
+
+def gradients_of(model: nn.Module) -> Gradients:
+    """Copies."""
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def synchronised(group: dist.ProcessGroup, name: str, dtype: torch.dtype) -> tuple[list[Gradients], list[Gradients]]:
+    """The rank's own gradients and the synchronised ones, in each of some steps of the same weights."""
+    model, alone = Layers(dtype), Layers(dtype)
+    parallel = DataParallel(model, name, group)
+    own, shared = [], []
+    for step in range(STEPS):
+        for each in (alone, parallel):
+            each.zero_grad()
+            each(group.rank(), step).backward()
+        own.append(gradients_of(alone))
+        shared.append(gradients_of(model))
+    return own, shared
+
+
+def expected_matrices(own: list[torch.Tensor], right: torch.Tensor) -> list[torch.Tensor]:
+    """The algorithm of the paper for one matrix: own: (steps, ranks, rows, columns); right: the first factor."""
+    errors, products = torch.zeros_like(own[0]), []
+    for gradients in own:
+        sent = gradients + errors
+        left = torch.linalg.qr((sent @ right).mean(dim=0)).Q
+        right = (sent.mT @ left).mean(dim=0)
+        products.append(left @ right.T)
+        errors = sent - products[-1]
+    return products
+
+
+def test_it_is_the_algorithm_of_the_paper(ranks: RankPool) -> None:
+    """Product after product, with errors that are added to the next gradients; the ranks get the same bits."""
+    results = ranks.run(synchronised, "powersgd/1", torch.float64, num_ranks=3)
+    own = [torch.stack([rank[0][step][0] for rank in results]) for step in range(STEPS)]
+    first = torch.randn(2 * COLUMNS + 12 + COLUMNS, generator=torch.Generator().manual_seed(0)).double()
+    products = expected_matrices(own, first[:COLUMNS].view(COLUMNS, 1))
+    for step, product in enumerate(products):
+        torch.testing.assert_close(results[0][1][step][0], product)
+        assert torch.linalg.matrix_rank(product) == 1
+    for other in results[1:]:
+        torch.testing.assert_close(other[1], results[0][1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_left_out_comes_later(ranks: RankPool, dtype: torch.dtype) -> None:
+    """Over some steps the sum of the gradients lacks no more than the last error; vectors lack nothing."""
+    results = ranks.run(synchronised, "powersgd/2", dtype, num_ranks=2)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+    for index in (1, 3):  # the biases
+        for step in range(STEPS):
+            mean = torch.stack([rank[0][step][index] for rank in results]).mean(dim=0)
+            torch.testing.assert_close(results[0][1][step][index], mean, **tolerance)
+    for index in (0, 2):
+        sums = [torch.stack([part[step][index] for step in range(STEPS)]).sum(dim=0) for part in results[0]]
+        others = torch.stack([results[1][0][step][index] for step in range(STEPS)]).sum(dim=0)
+        wanted = (sums[0] + others) / 2
+        assert (sums[1] - wanted).norm() < 0.5 * wanted.norm()
+
+
+def test_parameters_that_are_not_used(ranks: RankPool) -> None:
+    """What one rank uses all get, and what nobody uses stays without a gradient."""
+    for _, shared in ranks.run(synchronised, "powersgd/1", torch.float32, num_ranks=2):
+        for gradients in shared:
+            assert all(gradient is not None for gradient in gradients[:6])
+            assert gradients[6:] == [None, None]
+
+
+def learned(group: dist.ProcessGroup, name: str) -> tuple[float, str]:
+    """The loss after some steps of training; the ranks hold the same parameters."""
+    torch.manual_seed(0)
+    parallel = DataParallel(nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 8)), name, group)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(group.rank()))
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = (parallel(x) - x[:, :8].sin()).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    parallel.check_identical()
+    return loss.item(), name
+
+
+def test_it_learns(ranks: RankPool) -> None:
+    """Of rank 1 nearly as well as with whole gradients."""
+    compressed, exact = (ranks.run(learned, name, num_ranks=2)[0][0] for name in ("powersgd/1", "ring"))
+    assert exact < compressed < 3 * exact + 0.02

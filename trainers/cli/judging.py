@@ -1,0 +1,115 @@
+"""`trainers evaluate` and `trainers sample`: what a model in a checkpoint has learned; in one process."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringsim.console import Name, examples, json_option, print_result
+from trainers.checkpoints.folder import OPTIONS_FILE, CheckpointFolder
+from trainers.cli.config_file import require_task, task_of_run
+from trainers.cli.task_options import own_flags, read_settings, read_unknown
+from trainers.tasks import TASK_NAMES, load_task
+from trainers.tasks.config import ModelConfig
+from trainers.tasks.data import NUM_BYTE_VALUES
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.checkpoints.checkpoint import Checkpoint
+
+MAX_TOKENS = 2**20
+CHECKPOINT = click.Path(path_type=Path)
+
+
+@click.command(
+    "evaluate",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog=examples("trainers evaluate runs/lm/checkpoint-50.pt", "trainers evaluate runs/lm --data other.txt"),
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option(
+    "--task",
+    type=Name("name", TASK_NAMES),
+    help=f"The model is one of this task; without it that of the {OPTIONS_FILE} beside the checkpoint.",
+)
+@json_option
+def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
+    """Evaluates the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
+
+    Options that are not listed are the task's, and win over those of the run.
+    """
+    path = newest(checkpoint)
+    context = click.get_current_context()
+    name, seed, options = task_of_run(path.with_name(OPTIONS_FILE), task)
+    given = read_settings(name, read_unknown(context.args), own_flags(context))
+    loaded = load_task(name, seed, **{**options, **given})
+    from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
+    from trainers.loop.log_line import format_figures  # noqa: PLC0415
+    from trainers.tasks.evaluating import evaluate  # noqa: PLC0415
+
+    read = load_checkpoint(path)
+    require_task(path, read.config, loaded, given)
+    figures = evaluate(loaded, _filled(loaded.model(), path, read))
+    text = f"{loaded.name} after {read.step} steps: {format_figures(figures) or 'no figures'}"
+    print_result(text, {"task": loaded.config(), "step": read.step, "evaluation": figures}, as_json)
+
+
+@click.command("sample", epilog=examples("trainers sample runs/lm --prompt 'The import' --tokens 300 --seed 1"))
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--prompt", required=True, help="The model goes on from this text.")
+@click.option("--tokens", type=click.IntRange(1, MAX_TOKENS), default=200, help="So many bytes are drawn.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=0.8,
+    help="The higher it is, the more often what the model finds unlikely is drawn.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="The bytes are drawn by this seed.")
+@json_option
+def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: float, seed: int, as_json: bool) -> None:
+    """Lets the language model of a checkpoint, or of the newest in a directory, go on with a text."""
+    path = newest(checkpoint)
+    if not prompt:
+        raise click.UsageError("--prompt '': must have at least one character")
+    from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
+    from trainers.tasks.continuation import continue_text  # noqa: PLC0415
+    from trainers.tasks.lm import printable  # noqa: PLC0415
+    from trainers.tasks.model import TinyTransformer  # noqa: PLC0415
+
+    read = load_checkpoint(path)
+    config = _shape(path, read.config)
+    model = _filled(TinyTransformer(config), path, read)
+    drawn = continue_text(model, config, prompt.encode(errors="replace"), tokens, seed, temperature)
+    text = printable(drawn)
+    print_result(prompt + text, {"prompt": prompt, "text": text, "step": read.step}, as_json)
+
+
+def newest(path: Path) -> Path:
+    """The file, or the newest checkpoint in the directory. Raises UsageError if there is none."""
+    if not path.is_dir():
+        return path
+    if checkpoints := CheckpointFolder(path).newest_first():
+        return checkpoints[0]
+    raise click.UsageError(f"{path}: there is no checkpoint in this directory, such as checkpoint-50.pt")
+
+
+def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:
+    """Of the transformer, in a checkpoint of a run or of the main job."""
+    task = config.get("model", config.get("task"))
+    names = ModelConfig.__dataclass_fields__
+    if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):
+        name = task.get("task", "its own") if isinstance(task, dict) else "its own"
+        raise click.UsageError(f"{path}: is of the task {name}, which writes no text: sample needs one of the task lm")
+    if task["vocabulary"] < NUM_BYTE_VALUES:
+        raise click.UsageError(f"{path}: its vocabulary is {task['vocabulary']}: for text it must be {NUM_BYTE_VALUES}")
+    return ModelConfig(**{name: task[name] for name in names})
+
+
+def _filled(model: "nn.Module", path: Path, checkpoint: "Checkpoint") -> "nn.Module":
+    """With what the checkpoint holds. Raises ValueError if that is of another model."""
+    try:
+        model.load_state_dict(checkpoint.model_state)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint {path}: does not fit the task: {' '.join(str(error).split())}") from error
+    return model

@@ -1,0 +1,170 @@
+"""Local SGD and DiLoCo: each rank takes steps of its own, and every few steps the parameters are averaged."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from trainers.strategies.base import MakeOptimizer, Strategy
+from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategy_names import EVERY
+
+
+class LocalStepError(RuntimeError):
+    """Steps are taken of which the strategy does not know, and the ranks would train apart."""
+
+
+class OuterMomentum(NamedTuple):
+    """How DiLoCo takes a step from where the ranks began to their average: by SGD with Nesterov's momentum.
+
+    The defaults are those of the paper, section 3.
+    """
+
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+
+
+class Average:
+    """The parameters of one dtype, and what their next average is made from.
+
+    start: where the ranks began; velocity: of the outer momentum; both None without it. All are (num_elements,).
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
+        self._parameters = [parameter.detach() for parameter in parameters]
+        self._outer = outer
+        self._flat = FlatVector(parameters)
+        self.start = torch.zeros_like(self._flat.vector) if outer else None
+        self.velocity = torch.zeros_like(self._flat.vector) if outer else None
+
+    def begin(self) -> None:
+        """Remember where the ranks begin, before the first step of their own."""
+        if self.start is not None:
+            self.start.copy_(self._packed())
+
+    def take(self, group: dist.ProcessGroup) -> None:
+        """Bring the average into the parameters, or with outer momentum what a step towards it makes."""
+        collectives.all_reduce(self._packed(), dist.ReduceOp.AVG, group)
+        if self._outer is not None:
+            self._step(self._outer)
+        for parameter, view in zip(self._parameters, self._flat.views, strict=True):
+            parameter.copy_(view)
+
+    def vectors(self) -> list[torch.Tensor]:
+        """All that it keeps."""
+        return [self._flat.vector, *(kept for kept in (self.start, self.velocity) if kept is not None)]
+
+    def _packed(self) -> torch.Tensor:
+        for parameter, view in zip(self._parameters, self._flat.views, strict=True):
+            view.copy_(parameter)
+        return self._flat.vector
+
+    def _step(self, outer: OuterMomentum) -> None:
+        """The difference that the ranks have made is taken for a gradient; in place, as models are large."""
+        assert self.start is not None
+        assert self.velocity is not None
+        change = torch.sub(self.start, self._flat.vector, out=self._flat.vector)
+        self.velocity.mul_(outer.momentum).add_(change)
+        change.add_(self.velocity, alpha=outer.momentum)
+        self._flat.vector.copy_(self.start.sub_(change, alpha=outer.learning_rate))
+
+
+class LocalSgd(Strategy):
+    """No gradient is sent: after `every` steps with gradients of its own, each rank gets the mean of all parameters.
+
+    That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold other parameters,
+    each with an optimizer's state of its own; the training is another one than that with the whole batch.
+
+    outer: from where the ranks began, go a step towards the average as DiLoCo does, rather than to the average itself.
+
+    Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1; Douillard et al. 2023,
+    "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
+    """
+
+    keeps_state = True
+
+    def __init__(
+        self, model: nn.Module, group: dist.ProcessGroup, every: int = EVERY.example, outer: OuterMomentum | None = None
+    ) -> None:
+        super().__init__(model, group)
+        self._every = every
+        self._averages = [Average(some, outer) for some in by_dtype(self.parameters)]
+        self._taken = 0  # steps since the last average
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    @property
+    def parameters_agree(self) -> bool:
+        return self._taken == 0
+
+    def synchronise(self) -> None:
+        """Nothing; but who steps with another optimizer would never be averaged. Raises LocalStepError."""
+        if self._optimizer is None:
+            raise LocalStepError(
+                "no optimizer has been made by model.optimizer(...): local_sgd and diloco average the parameters after "
+                "its steps, and with another optimizer the ranks would train apart"
+            )
+
+    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
+        self._optimizer = make(self.parameters)
+        self._optimizer.register_step_pre_hook(lambda *_: self._before_step())
+        self._optimizer.register_step_post_hook(lambda *_: self._after_step())
+        return self._optimizer
+
+    @torch.no_grad()
+    def _before_step(self) -> None:
+        if self._taken == 0:
+            for average in self._averages:
+                average.begin()
+
+    def _after_step(self) -> None:
+        begin_s = time.perf_counter()
+        self._taken += 1
+        if self._taken == self._every:
+            self.sync_parameters()
+        self.gather_s = time.perf_counter() - begin_s
+
+    @torch.no_grad()
+    def sync_parameters(self) -> None:
+        if self._taken:
+            for average in self._averages:
+                average.take(self.group)
+            self._taken = 0
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [vector for average in self._averages for vector in average.vectors()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The outer momentum is the same on all ranks, so only rank 0 gives it."""
+        assert self._optimizer is not None
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "taken": self._taken,
+            "outer": self._outer_state() if self.group.rank() == 0 else [],
+        }
+
+    def _outer_state(self) -> list[dict[str, torch.Tensor]]:
+        return [
+            {"start": average.start, "velocity": average.velocity}
+            for average in self._averages
+            if average.start is not None and average.velocity is not None
+        ]
+
+    @torch.no_grad()
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        assert self._optimizer is not None
+        own = states[self.group.rank()]
+        self.module.load_state_dict(own["model"])
+        self._optimizer.load_state_dict(own["optimizer"])
+        self._taken = own["taken"]
+        for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
+            outer["start"].copy_(saved["start"])
+            outer["velocity"].copy_(saved["velocity"])
+
+    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:
+        form = {"model": self.module.state_dict(), "optimizer": optimizer, "taken": 0}
+        return [{**form, "outer": [] if rank else self._outer_state()} for rank in range(self.group.size())]

@@ -1,0 +1,160 @@
+"""PowerSGD: gradients travel as products of two thin matrices, and what that leaves out is added to the next ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategy_names import RANK
+
+SEED = 0  # of the first right factors: they must be the same on all ranks, and any will do
+
+
+class LowRank:
+    """One gradient as a matrix (rows, columns), about left @ right.T; `error` is what the last product left out.
+
+    left: (rows, rank), right: (columns, rank), parts of the vectors that travel; right is kept from step to step, so
+    that each step goes on with the search for the best factors where the last one ended.
+    """
+
+    def __init__(self, parameter: nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
+        self._parameter, self._left, self._right = parameter, left, right
+        self.error = torch.zeros(len(left), len(right), dtype=parameter.dtype, device=parameter.device)
+
+    def find_left(self) -> None:
+        """Add the gradient to the error; from here on that holds what is to be sent."""
+        if self._parameter.grad is not None:
+            self.error.add_(self._parameter.grad.reshape(self.error.shape))
+        torch.mm(self.error, self._right, out=self._left)
+
+    def find_right(self) -> None:
+        """From the mean of the left factors, the same on all ranks: its columns are made orthonormal."""
+        precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # no QR is there of bfloat16
+        self._left.copy_(torch.linalg.qr(precise).Q)
+        torch.mm(self.error.T, self._left, out=self._right)
+
+    def multiply(self) -> None:
+        """From the mean of the right factors: the product is the gradient, and what it lacks stays for the next."""
+        gradient = self._parameter.grad
+        if gradient is None or not gradient.is_contiguous():
+            gradient = self._parameter.grad = torch.empty_like(self._parameter, memory_format=torch.contiguous_format)
+        self.error.sub_(torch.mm(self._left, self._right.T, out=gradient.view(self.error.shape)))
+
+
+class LowRankGradients:
+    """The gradients of one dtype, in two vectors that are all-reduced one after the other.
+
+    lefts: the left factors, then the gradients that no factors would make smaller, then a mark for each parameter, as
+    `FlatGradients` has them. rights: the right factors.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
+        compressed = [p for p in parameters if _is_worth_it(p, rank)]
+        self._whole = [p for p in parameters if not _is_worth_it(p, rank)]
+        self._order = [*compressed, *self._whole]
+        self._used: list[LowRank] = []
+        lefts = [p.detach().new_empty(p.shape[0], rank) for p in compressed]
+        rights = [p.detach().new_empty(p.numel() // p.shape[0], rank) for p in compressed]
+        self.lefts = FlatVector([*lefts, *self._whole], spare=len(parameters))
+        self.rights = FlatVector(rights) if rights else None
+        right_views = self.rights.views if self.rights else []
+        self.matrices = [LowRank(*parts) for parts in zip(compressed, self.lefts.views, right_views, strict=False)]
+        if self.rights:
+            generator = torch.Generator().manual_seed(SEED)
+            self.rights.vector.copy_(torch.randn(len(self.rights.vector), generator=generator))
+
+    def pack(self) -> torch.Tensor:
+        """Fill `lefts`."""
+        for mark, parameter in zip(self.lefts.spare, self._order, strict=True):
+            mark.fill_(float(parameter.grad is not None))
+        for matrix in self.matrices:
+            matrix.find_left()
+        for parameter, view in zip(self._whole, self.lefts.views[len(self.matrices) :], strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:  # else the backward pass has added right here
+                view.copy_(parameter.grad)
+        return self.lefts.vector
+
+    def pack_rights(self) -> torch.Tensor | None:
+        """When `lefts` is the mean of all ranks: give back what is in it as it is, and fill `rights`."""
+        used = [mark != 0 for mark in self.lefts.spare.tolist()]  # by some rank
+        whole = zip(self._whole, self.lefts.views[len(self.matrices) :], used[len(self.matrices) :], strict=True)
+        for parameter, view, is_used in whole:
+            if is_used:
+                parameter.grad = view
+        self._used = [matrix for matrix, is_used in zip(self.matrices, used, strict=False) if is_used]
+        for matrix in self._used:
+            matrix.find_right()
+        return self.rights.vector if self.rights else None
+
+    def unpack(self) -> None:
+        """When `rights` is the mean of all ranks: give every matrix its gradient."""
+        for matrix in self._used:
+            matrix.multiply()
+
+
+def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
+    """Whether two factors are smaller than the gradient as a matrix, of which the first dimension makes the rows."""
+    if parameter.dim() < 2 or not parameter.is_floating_point():
+        return False
+    rows, elements = len(parameter), parameter.numel()
+    return elements > 0 and (rows + elements // rows) * rank < elements
+
+
+class PowerSgd(Strategy):
+    """Two all-reduces of rank * (rows + columns) numbers a matrix in place of one of rows * columns.
+
+    Each rank sends the product of its gradient, as a matrix, with a thin one; all make the mean of these orthonormal,
+    and multiply their own gradients with that. Both are sums, so the ring can add them up. What a rank's gradient has
+    beside the product stays in its `error`, and is added to its next gradient: nothing is lost, but it comes later.
+
+    rank: of the product. Vectors, and matrices for which factors would not be smaller, are sent as they are. All ranks
+    must have the same kind of processor, as each multiplies the factors by itself.
+
+    Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
+    algorithms 1 and 2.
+    """
+
+    keeps_state = True
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, rank: int = RANK.example) -> None:
+        super().__init__(model, group)
+        self._gradients = [LowRankGradients(some, rank) for some in by_dtype(self.parameters)]
+
+    @torch.no_grad()
+    def synchronise(self) -> None:
+        for gradients in self._gradients:
+            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
+            if (rights := gradients.pack_rights()) is not None:
+                collectives.all_reduce(rights, dist.ReduceOp.AVG, self.group)
+            gradients.unpack()
+
+    def vectors(self) -> list[torch.Tensor]:
+        return [*(gradients.lefts.vector for gradients in self._gradients), *self._rights(), *self._errors()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The right factors are the same on all ranks, so only rank 0 gives them."""
+        return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
+
+    def _errors(self) -> list[torch.Tensor]:
+        return [matrix.error for gradients in self._gradients for matrix in gradients.matrices]
+
+    def _rights(self) -> list[torch.Tensor]:
+        return [gradients.rights.vector for gradients in self._gradients if gradients.rights]
+
+    @torch.no_grad()
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        for tensor, saved in zip(self._errors(), states[self.group.rank()]["errors"], strict=True):
+            tensor.copy_(saved)
+        for tensor, saved in zip(self._rights(), states[0]["rights"], strict=True):
+            tensor.copy_(saved)
+
+    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002
+        rights = self._rights()
+        return [{"errors": self._errors(), "rights": [] if rank else rights} for rank in range(self.group.size())]
