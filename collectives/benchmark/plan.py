@@ -6,7 +6,7 @@ from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, elements_of, t
 from collectives.benchmark.mpirun import openmpi_version
 from collectives.benchmark.pattern import pattern
 from collectives.calls import AUTO, reduction_of
-from ringsim.registry import ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective, require_installed_memory
 
 COLLECTIVES = {  # by torch's names for those that work on tensors
@@ -81,7 +81,7 @@ class BenchmarkPlan:
         known = [
             name
             for name in self.algorithms
-            if (collective, _whole(name)) in ALGORITHMS or _whole(name) not in elsewhere
+            if (collective, base_name(name)) in ALGORITHMS or base_name(name) not in elsewhere
         ]
         return tuple(known) or ("binomial_tree" if collective in _ROOTED else "ring",)
 
@@ -135,11 +135,6 @@ class BenchmarkPlan:
                             f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "
                             f"{schedule.num_transfers:,}"
                         )
-
-
-def _whole(name: str) -> str:
-    """The algorithm whose chunks are cut further by `name`: ring of ring/4."""
-    return name.partition("/")[0]
 
 
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:

@@ -17,8 +17,9 @@ from collectives.runtime import (
     resolve,
     state_of,
 )
-from ringsim.calibration import calibrate_host, calibrate_uniform, num_hosts
+from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
+from ringsim.measurements import Measurements
 from ringsim.native import network_of_calls
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import build, build_proved
@@ -78,17 +79,33 @@ class Chooser:
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        cores = num_cores()
-        one_host = num_hosts(measurements) == 1
-        self._network = calibrate_host(measurements, cores) if one_host else calibrate_uniform(measurements)
+        self._network = _calibrated(measurements, num_cores())
         return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         messages = network_of_calls(network, is_native=False)
         return min(
-            self._candidates[collective],
+            [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)],
             key=lambda name: predict_time(build(collective, name, num_ranks), messages, size_bytes, in_order=True),
         )
+
+
+def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
+    """One host, hosts with as many ranks each that share network interfaces, or else ranks with links of their own."""
+    if num_hosts(measurements) == 1:
+        return calibrate_host(measurements, num_cores)
+    try:
+        return calibrate_hosts(measurements, num_cores, links_alike=True)
+    except ValueError:  # hosts of several sizes, or whose ranks do not follow one another
+        return calibrate_uniform(measurements)
+
+
+def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
+    """What can win where several ranks share a host's network interface: reducing within each host first."""
+    per_host = network.spec.ranks_per_host if isinstance(network, Cluster) else None
+    if collective is not Collective.ALL_REDUCE or per_host is None or not 1 < per_host < num_ranks:
+        return []
+    return [f"hierarchical@{per_host}"] if num_ranks % per_host == 0 else []
 
 
 def chooser_of(group: dist.ProcessGroup) -> Chooser:

@@ -9,7 +9,13 @@ from ringsim.algorithms.direct import (
     direct_reduce_scatter,
     two_shot_all_reduce,
 )
-from ringsim.algorithms.hierarchical import hierarchical_all_reduce, hosts_of, torus_all_reduce, torus_of
+from ringsim.algorithms.hierarchical import (
+    hierarchical_all_reduce,
+    hosts_of,
+    split_into_hosts,
+    torus_all_reduce,
+    torus_of,
+)
 from ringsim.algorithms.naive import naive_ring_all_reduce, parameter_server_all_reduce
 from ringsim.algorithms.nccl import (
     nccl_ring_all_gather,
@@ -90,6 +96,7 @@ __all__ = [
     "ring_broadcast",
     "ring_reduce",
     "ring_reduce_scatter",
+    "split_into_hosts",
     "torus_all_reduce",
     "torus_of",
     "two_shot_all_reduce",

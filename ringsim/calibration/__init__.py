@@ -16,6 +16,7 @@ from ringsim.calibration.library_choice import MAX_TRANSFERS, LibraryChoice, cho
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
+from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "busy_line",
     "calibrate",
     "calibrate_host",
+    "calibrate_hosts",
     "calibrate_logs",
     "calibrate_uniform",
     "cases_of_measurements",

@@ -12,8 +12,10 @@ ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
 
-def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
+def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
     """Returns the hosts on which the probes would take the times that they took.
+
+    links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
 
     What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
     link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
@@ -29,7 +31,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int) -> Cluster:
         )
     per_host = rank_hosts.ranks_per_host
     elapsed = measurements.probes_of("shift", in_flight=1)
-    rates = _rates(measurements, rank_hosts)
+    rates = [1.0] * rank_hosts.num_hosts if links_alike else _rates(measurements, rank_hosts)
     slowest = min(rates)
     fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
     shared_cores = per_host == 1 and rank_hosts.one_clock

@@ -102,7 +102,8 @@ def algorithm_options(command: Command) -> Command:
         "--algorithm",
         type=ALGORITHM,
         default="ring",
-        help="The algorithm is one that ringsim algorithms lists, or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+        help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
+        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
     )
     @ranks_option
     @wraps(command)

@@ -1,5 +1,6 @@
 """Algorithms by name: built-in ones, a function in a Python file, or an MSCCL file."""
 
+from ringsim.registry.algorithm_name import AlgorithmName, base_name
 from ringsim.registry.algorithms import (
     ALGORITHMS,
     NCCL_ALGORITHMS,
@@ -19,7 +20,9 @@ __all__ = [
     "ALGORITHMS",
     "NCCL_ALGORITHMS",
     "Algorithm",
+    "AlgorithmName",
     "algorithm",
+    "base_name",
     "build",
     "build_proved",
     "build_recorded",

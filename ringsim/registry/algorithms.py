@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from ringsim.algorithms import (
@@ -50,13 +51,13 @@ from ringsim.algorithms import (
 )
 from ringsim.files import quoted
 from ringsim.formats import SUFFIX, build_from_msccl
+from ringsim.registry.algorithm_name import AlgorithmName, base_name
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
 
-MAX_SEGMENTS = 2**16
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
-Algorithm = Callable[[int], Schedule]
+Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
 
 ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.ALL_REDUCE, "ring"): ring_all_reduce,
@@ -100,8 +101,9 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.REDUCE, "direct"): direct_reduce,
 }
 NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
+TWO_LEVEL = ("hierarchical", *NCCL_ALGORITHMS)  # those that divide the ranks into hosts
 # Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
-_BY_SIZE: dict[tuple[Collective, str], tuple[Callable[[int, int], int], Callable[[int, int], Schedule]]] = {
+_BY_SIZE: dict[tuple[Collective, str], tuple[Callable[..., int], Algorithm]] = {
     (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),
     (Collective.ALL_REDUCE, "nccl_tree"): (nccl_tree_segments, nccl_tree_all_reduce),
     (Collective.ALL_REDUCE, "nvls"): (nvls_segments, nvls_all_reduce),
@@ -113,8 +115,8 @@ def algorithm(
 ) -> Schedule:
     """The schedule of the algorithm `name` for `num_ranks` ranks.
 
-    name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`; or FILE.py:FUNCTION; or MSCCL's
-    FILE.xml.
+    name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`, or of ranks per host,
+    `hierarchical@4`; or FILE.py:FUNCTION; or MSCCL's FILE.xml.
     size_bytes: of the whole tensor, where the schedule depends on it, as that of `gloo_ring` does.
 
     Raises ValueError for a name that the collective does not have, and for whatever is wrong with a file.
@@ -136,7 +138,8 @@ def algorithm(
 def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
-    A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`).
+    A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`). One
+    for several hosts (TWO_LEVEL) may say how many ranks a host has, `hierarchical@4`: else as many as `hosts_of` says.
     The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
     size_bytes: of the whole tensor, for the algorithms whose schedule depends on it (see `size_variant`); None: a small
     one.
@@ -165,19 +168,36 @@ def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: i
         return build_from_msccl(collective, algorithm, num_ranks)
     if ":" in algorithm:
         return build_from_file(collective, algorithm, num_ranks)
-    name, slash, count = algorithm.partition("/")
-    if (collective, name) not in ALGORITHMS:
+    name = _parsed(collective, algorithm)
+    hosts = _hosts_keyword(name)
+    if size_bytes is not None and (collective, name.base) in _BY_SIZE:
+        num_segments, make = _BY_SIZE[collective, name.base]
+        schedule = make(num_ranks, num_segments(num_ranks, size_bytes, **hosts), **hosts)
+    else:
+        schedule = ALGORITHMS[collective, name.base](num_ranks, **hosts)
+    if hosts:
+        schedule = replace(schedule, algorithm=name.whole)
+    return split(schedule, name.segments)
+
+
+def _parsed(collective: Collective, algorithm: str) -> AlgorithmName:
+    if not is_built_in(collective, algorithm):
         known = [name for owner, name in ALGORITHMS if owner is collective]
         raise ValueError(
             f"algorithm {algorithm!r}: {collective.value} has {', '.join(known)}; or give your own as FILE.py:FUNCTION "
-            f"or FILE.xml{suggestion(name, known)}"
+            f"or FILE.xml{suggestion(base_name(algorithm), known)}"
         )
-    if slash and not (count.isdecimal() and 1 <= int(count) <= MAX_SEGMENTS):
-        raise ValueError(f"algorithm {algorithm!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
-    if size_bytes is not None and (collective, name) in _BY_SIZE:
-        num_segments, make = _BY_SIZE[collective, name]
-        return split(make(num_ranks, num_segments(num_ranks, size_bytes)), int(count or 1))
-    return split(ALGORITHMS[collective, name](num_ranks), int(count or 1))
+    name = AlgorithmName.parse(algorithm)
+    if name.ranks_per_host is not None and name.base not in TWO_LEVEL:
+        raise ValueError(
+            f"algorithm {algorithm!r}: {name.base} is the same however many ranks a host has; only "
+            f"{', '.join(TWO_LEVEL)} take an @"
+        )
+    return name
+
+
+def _hosts_keyword(name: AlgorithmName) -> dict[str, int]:
+    return {} if name.ranks_per_host is None else {"ranks_per_host": name.ranks_per_host}
 
 
 def build_recorded(
@@ -223,7 +243,8 @@ def file_hash(collective: Collective, algorithm: str) -> str:
 
 def is_built_in(collective: Collective, algorithm: str) -> bool:
     """Whether the tests of this project prove the algorithm; a user's own, or one of a file, is yet to be proved."""
-    return (collective, algorithm.partition("/")[0]) in ALGORITHMS
+    is_file = ":" in algorithm or algorithm.endswith(SUFFIX)  # perhaps in a folder that has the name of an algorithm
+    return not is_file and (collective, base_name(algorithm)) in ALGORITHMS
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
@@ -232,5 +253,7 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
     Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
     say. The schedules of other algorithms do not depend on the size: 0.
     """
-    key = collective, algorithm.partition("/")[0]
-    return _BY_SIZE[key][0](num_ranks, size_bytes) if key in _BY_SIZE else 0
+    key = collective, base_name(algorithm)
+    if key not in _BY_SIZE:
+        return 0
+    return _BY_SIZE[key][0](num_ranks, size_bytes, **_hosts_keyword(AlgorithmName.parse(algorithm)))

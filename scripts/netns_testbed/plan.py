@@ -10,9 +10,7 @@ from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
 MAX_HOSTS = 250  # 10.0.0.1 to 10.0.0.250
 INTERFACE = "eth0"
 MASTER_PORT = 29500  # in a namespace of its own every port is free
-# How TCP sends on the hosts, whatever the machine's settings. CUBIC is Linux's default. A connection that pauses for
-# some round trips would otherwise begin anew as slowly as a fresh one, which clusters for training switch off.
-TCP_SETTINGS = {"tcp_congestion_control": "cubic", "tcp_slow_start_after_idle": "0"}
+CUBIC, RENO = "cubic", "reno"  # Linux's default, and the one that it allows in every namespace
 _NAMESPACE = re.compile(r"ringsim-(?P<pid>\d+)-\d+-(?:switch|host\d+)")
 
 
@@ -30,10 +28,12 @@ class TestbedPlan:
 
     name: `ringsim-PID-NUMBER`, unique as long as the process lives; all namespaces begin with it.
     rates_bit_per_s: of each host's link, in each direction; None: not limited.
+    congestion_control: of TCP on the hosts, whatever that of the machine is.
     """
 
     name: str
     rates_bit_per_s: tuple[int | None, ...]
+    congestion_control: str = CUBIC
 
     @property
     def num_hosts(self) -> int:
@@ -70,7 +70,10 @@ class TestbedPlan:
         yield _command("a loopback interface", f"ip -n {inside} link set lo up")
         yield _command("an address", f"ip -n {inside} addr add {address(host)}/24 dev {INTERFACE}")
         yield _command("an interface", f"ip -n {inside} link set {INTERFACE} up")
-        for setting, value in TCP_SETTINGS.items():
+        # A connection that pauses for some round trips would otherwise begin anew as slowly as a fresh one, which
+        # clusters for training switch off.
+        settings = {"tcp_congestion_control": self.congestion_control, "tcp_slow_start_after_idle": "0"}
+        for setting, value in settings.items():
             write = "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{setting}"
             yield Command((*self._inside(host), *write), f"a host with {setting} {value}")
 
@@ -89,7 +92,13 @@ class TestbedPlan:
         ]
 
 
-def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> TestbedPlan:
+def plan(
+    name: str,
+    hosts: int,
+    rate: str | None = None,
+    host_rates: Mapping[int, str] | None = None,
+    congestion_control: str = CUBIC,
+) -> TestbedPlan:
     """A testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
 
     Raises ValueError for a number of hosts that it cannot have, a host that it does not have, and a wrong rate.
@@ -101,7 +110,7 @@ def plan(name: str, hosts: int, rate: str | None = None, host_rates: Mapping[int
         if not 0 <= host < hosts:
             raise ValueError(f"rate of host {host}: of {hosts} hosts, counted from 0, the last is {hosts - 1}")
         rates[host] = parse_tc_rate(own)
-    return TestbedPlan(name, tuple(rates))
+    return TestbedPlan(name, tuple(rates), congestion_control)
 
 
 def address(host: int) -> str:

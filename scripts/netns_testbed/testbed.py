@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from netns_testbed.jobs import Ending, run_together
 from netns_testbed.leftovers import end_processes, remove_testbed
-from netns_testbed.plan import INTERFACE, Command, plan
+from netns_testbed.plan import CUBIC, INTERFACE, RENO, Command, plan
+
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # in namespaces
 
 _numbers = itertools.count()  # of the testbeds of this process
 
@@ -28,7 +31,8 @@ class Testbed:
     __test__ = False  # not a test, whatever pytest thinks of the name
 
     def __init__(self, hosts: int, rate: str | None = None, host_rates: Mapping[int, str] | None = None) -> None:
-        self.plan = plan(f"ringsim-{os.getpid()}-{next(_numbers)}", hosts, rate, host_rates)
+        name = f"ringsim-{os.getpid()}-{next(_numbers)}"
+        self.plan = plan(name, hosts, rate, host_rates, congestion_control())
 
     def __enter__(self) -> Self:
         _check_tools()
@@ -66,6 +70,11 @@ class Testbed:
         finally:
             # torchrun's ranks have sessions of their own: had it been killed, they would not have ended with it.
             end_processes([self.plan.namespace(host) for host in range(self.plan.num_hosts)])
+
+
+def congestion_control() -> str:
+    """CUBIC, or Reno where this machine does not allow CUBIC in namespaces, as one with another default may not."""
+    return CUBIC if ALLOWED.exists() and CUBIC in ALLOWED.read_text().split() else RENO
 
 
 def why_not() -> str | None:

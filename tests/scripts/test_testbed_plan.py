@@ -1,12 +1,15 @@
 """The testbed as data: names, rates, commands, and the network file."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from netns_testbed import testbed
 from netns_testbed.description import network_text
 from netns_testbed.plan import owner, plan
 from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
+from netns_testbed.testbed import Testbed
 from ringsim.network.file_reader import read_network
 
 
@@ -76,6 +79,18 @@ def test_the_commands_of_a_testbed() -> None:
         f"tc -n ringsim-7-0-host1 qdisc add dev eth0 root tbf {shape}",
         f"tc -n ringsim-7-0-switch qdisc add dev port1 root tbf {shape}",
     ]
+
+
+def test_congestion_control_where_cubic_is_not_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Reno, which Linux allows everywhere; a machine whose default is another one allows CUBIC to none but itself."""
+    chosen = []
+    for number, allowed in enumerate(("reno cubic\n", "reno bbr\n", None)):
+        file = tmp_path / str(number)
+        if allowed is not None:
+            file.write_text(allowed)
+        monkeypatch.setattr(testbed, "ALLOWED", file)
+        chosen.append(Testbed(1).plan.congestion_control)
+    assert chosen == ["cubic", "reno", "reno"]
 
 
 def test_one_torchrun_for_each_host() -> None:

@@ -6,9 +6,10 @@ from typing import Self
 
 import numpy as np
 
-from ringsim.algorithms import hosts_of, torus_of
+from ringsim.algorithms import split_into_hosts, torus_of
 from ringsim.analysis import Overview, SchedulePhase, Stall, find_stall, waiting_times
 from ringsim.network import Landmarks, Network
+from ringsim.registry import AlgorithmName, base_name
 from ringsim.report.plots.lane_layout import LaneLayout
 from ringsim.schedule import Bools
 from ringsim.simulation import Seconds, Timeline
@@ -19,10 +20,11 @@ _NOTES = 0.5  # of the time: the room for what each rank waits for
 
 def groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
     """Returns the names of the groups into which an algorithm itself divides the ranks; nothing if it does not."""
-    base = algorithm.partition("/")[0]
+    base = base_name(algorithm)
     if base not in ("torus", "hierarchical"):
         return ()
-    count, size = torus_of(num_ranks) if base == "torus" else hosts_of(num_ranks)
+    per_host = AlgorithmName.parse(algorithm).ranks_per_host
+    count, size = torus_of(num_ranks) if base == "torus" else split_into_hosts(num_ranks, per_host)
     noun = "row" if base == "torus" else "host"
     return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
 

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
 from ringsim.algorithms import torus_of
+from ringsim.registry import base_name
 from ringsim.report.plots.lane_facts import LaneFacts, groups_of
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
@@ -29,14 +30,13 @@ def draw_pairs(axes: Axes, facts: LaneFacts, algorithm: str) -> None:
     axes.set_title("Who sends to whom", loc="left", fontsize=points(11), fontweight="bold")
     axes.set_axis_off()
     trees = trees_of(facts.timeline)
-    base = algorithm.partition("/")[0]
     rows, columns = torus_of(facts.num_ranks)
     if trees:
         _draw_trees(axes, facts, trees)
-    elif base == "torus" and rows > 1:
+    elif base_name(algorithm) == "torus" and rows > 1:
         _draw_torus(axes, facts, rows, columns)
     else:
-        _draw_circle(axes, facts, _groups(facts, base))
+        _draw_circle(axes, facts, _groups(facts, algorithm))
 
 
 def _groups(facts: LaneFacts, algorithm: str) -> list[_RankGroup]:

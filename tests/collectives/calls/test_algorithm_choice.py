@@ -1,6 +1,7 @@
 """`algorithm="auto"`: chosen by simulation, once, and the same on all ranks."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,15 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.algorithm_choice import CANDIDATES, Chooser, chooser_of, use_network
+from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network
 from collectives.runtime import CollectiveQueue, state_of
-from ringsim import Collective, Network, ScheduleError, predict_time
+from ringsim import Cluster, Collective, Network, ScheduleError, predict_time
+from ringsim.measurements.measurements import Measurements
+from ringsim.network.spec import Host, Link, Nics, Spec
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
+from tests.ringsim.calibration.test_one_host import TRUE, measured_on
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
@@ -233,3 +237,34 @@ def test_a_collective_within_another_is_an_error(ring_ranks: RankPool) -> None:
     assert (
         ring_ranks.run(nested, num_ranks=2) == ["a collective was called from within another one of the same group"] * 2
     )
+
+
+def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
+    """What "auto" would probe where every two ranks share a network interface of 1 Gbit/s; hosts as noted."""
+    spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=TRUE)
+    provenance = {"hosts": list(hosts), "machines": list(hosts)}
+    return replace(measured_on(Cluster("true", spec), len(hosts)), provenance=provenance)
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "winners"), [(2, {"hierarchical@2", "halving_doubling"}), (3, {"hierarchical@2"})]
+)
+def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
+    """What crosses it least often wins for large tensors: by ring 2(n-1)/n of the size crosses, by these 2(h-1)/h."""
+    num_ranks = 2 * num_hosts
+    network = _calibrated(probed_on_hosts(tuple(rank // 2 for rank in range(num_ranks))), 8)
+    chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others
+    assert chooser._best(Collective.ALL_REDUCE, 2**24, num_ranks, network) in winners
+    assert chooser._best(Collective.ALL_REDUCE, 64, num_ranks, network) == "recursive_doubling"
+    assert chooser._best(Collective.REDUCE_SCATTER, 2**24, num_ranks, network) in CANDIDATES[Collective.REDUCE_SCATTER]
+
+
+@pytest.mark.parametrize("hosts", [(0, 1, 0, 1), (0, 1, 1, 1)])
+def test_hosts_that_are_not_alike_are_ranks_with_links_of_their_own(hosts: tuple[int, ...]) -> None:
+    """Which need not be true, but is all that the probes can tell."""
+    measured = measured_on(Cluster("true", Spec(ranks_per_host=1, processor=TRUE)), 4)
+    in_flight = replace(measured.probes[0], in_flight=4)
+    additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce_cpu")]
+    provenance = {"hosts": list(hosts), "machines": list(hosts)}
+    network = _calibrated(replace(measured, provenance=provenance, probes=(*measured.probes, in_flight, *additions)), 8)
+    assert isinstance(network, Network)
