@@ -148,6 +148,14 @@ class DataParallel(nn.Module):
         """
         self.strategy.sync_parameters()
 
+    def unshard(self) -> None:
+        """Have whole parameters at the model, if the strategy leaves each rank a share of them; collective.
+
+        They stay until the next forward pass with gradients, or step; what is written to them counts. To be called on
+        every rank before parameters are looked at, or one rank evaluates the model.
+        """
+        self.strategy.unshard()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, also those that the strategy keeps for itself."""
         super().zero_grad(set_to_none)
@@ -170,6 +178,7 @@ class DataParallel(nn.Module):
         Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's. With
         a strategy that lets ranks take steps of their own, the parameters differ until the next average.
         """
+        self.unshard()
         if differs := difference(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
 
@@ -181,13 +190,15 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """That of the plain model."""
+        """That of the plain model. With "zero3" collective, as is `load_state_dict`: see `unshard`."""
+        self.unshard()
         return self.model.state_dict(*arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Into the plain model. assign: refused, since strategies know the parameters as they are."""
         if assign:
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
+        self.unshard()
         return self.model.load_state_dict(state_dict, strict)
 
     def __getattr__(self, name: str) -> Any:

@@ -19,12 +19,13 @@ STRATEGY_NAMES = (
     "ddp_on_ring",
     "zero1",
     "zero2",
+    "zero3",
     "local_sgd",
     "diloco",
     "powersgd",
 )
 WITH_BUCKETS = tuple(name for name in STRATEGY_NAMES if name.startswith(("bucketed", "ddp", "zero2")))
-SHARDED = ("zero1", "zero2")  # with which a parameter's `grad` is not the mean, and a rank steps shares
+SHARDED = ("zero1", "zero2", "zero3")  # with which a parameter's `grad` is not the mean, and a rank steps shares
 INEXACT = ("none", "local_sgd", "diloco", "powersgd")  # which do not train as one process with the whole batch does
 WITH_STATE = ("local_sgd", "diloco", "powersgd")  # whose ranks each keep a state of their own, which checkpoints hold
 

@@ -21,7 +21,7 @@ from trainers.checkpoints.step_log import read_log
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
 ENDING_S = 30.0  # for processes to be gone after the launch has ended
 STEPS, RANKS = 60, 2
-STRATEGIES = ("ring", "bucketed", "ddp", "zero1", "diloco/5", "powersgd/2")
+STRATEGIES = ("ring", "bucketed", "ddp", "zero1", "zero3", "diloco/5", "powersgd/2")
 HOWS = ("kill a rank", "kill the parent", "kill all", "terminate", "stop and continue", "nothing")
 
 

@@ -29,7 +29,7 @@ def largest_difference(
     """Over the largest gradient: the largest difference of one element, in the first step, over all ranks.
 
     Every rank computes the gradients of the whole batch by itself, from the same start, for comparison; dropout, if the
-    model has any, is left out of both. Not for "zero1" and "zero2", with which a parameter's `grad` is not the mean.
+    model has any, is left out of both. Not for sharded strategies, with which a parameter's `grad` is not the mean.
     """
     torch.manual_seed(seed)
     model = task.model().to(device).eval()

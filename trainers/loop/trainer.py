@@ -231,6 +231,8 @@ class Trainer:
     def _evaluate(self) -> dict[str, float | None]:
         """The figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
         figures: dict[str, float | None] = {}
+        with naming_failures("gathering the parameters failed"):
+            self.train_step.model.unshard()
         if self.group.rank() == 0:
             before = random_state(self._device)
             with span("evaluate"):

@@ -31,7 +31,9 @@ from trainers.main_job.memory import activation_bytes, measure_memory, states_pe
 from trainers.main_job.profile import STEPS, WARM_UP_STEPS, record_profile
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.predictions.memory import Memory, predict_memory
+from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.prediction import can_overlap, predict_strategy
+from trainers.strategies.layers import layers_of
 
 BLOCKS = Blocks(turns=3, number=3)
 NUM_PROFILED = WARM_UP_STEPS + STEPS
@@ -40,20 +42,25 @@ STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a st
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """One model being trained with one strategy, and what has become of its steps on this rank."""
+    """One model being trained with one strategy, and what has become of its steps on this rank.
+
+    memory: what this rank held after the last one.
+    """
 
     name: str
     train_step: TrainStep
     results: list[StepResult] = field(default_factory=list)
+    memory: Memory | None = None
 
     def notes(self) -> RankNotes:
-        """For the report."""
+        """For the report, after the last step."""
+        assert self.memory is not None
         return RankNotes(
             losses=[result.loss for result in self.results],
             sync_s=[result.sync_s for result in self.results],
             step_s=[result.step_s for result in self.results],
             fingerprint=fingerprint(self.train_step.model),
-            memory=measure_memory(self.train_step),
+            memory=self.memory,
         )
 
 
@@ -70,7 +77,7 @@ def run_job(
     progress.begin("making the models")
     runs = start_runs(config, group)
     parameters = list(runs[0].train_step.model.parameters())
-    gradient_bytes = sum(p.nbytes for p in parameters)
+    gradient_bytes, num_parameters = sum(p.nbytes for p in parameters), sum(p.numel() for p in parameters)
     memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
     meet = partial(dist.barrier, group)  # as `ringsim measure` does, so that both find the same network
     measurements = probe(
@@ -89,13 +96,12 @@ def run_job(
     if config.profile and group.rank() == 0:
         _save_profile(profile, config.profile)
     progress.begin("predicting")
-    shapes = shapes_of(runs[0].train_step.model)
-    predictions = {run.name: predict_strategy(run.name, profile, network, group.size(), shapes) for run in runs}
+    parts = parts_of(runs[0].train_step.model.module)
+    predictions = {run.name: predict_strategy(run.name, profile, network, group.size(), parts) for run in runs}
     progress.begin("training", config.steps * len(runs))
     with closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log:
         train_in_turn(runs, config.steps, lambda name: progress.update(1, name), log)
     notes = _gather_notes(runs, group)
-    num_parameters = sum(p.numel() for p in parameters)
     report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
     add_memory(report, predict_memories(config, profile, group), notes)
     return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
@@ -139,6 +145,7 @@ def train_in_turn(
             log.write(step + 1, {run.name: (run.train_step, run.results) for run in runs})
     for run in runs:
         with run.train_step.naming_step(steps - 1):
+            run.memory = measure_memory(run.train_step)
             run.train_step.finish()
 
 
@@ -201,15 +208,18 @@ def predict_memories(config: JobConfig, profile: StepProfile, group: dist.Proces
     """By strategy; the activations are those of a forward pass without synchronisation. Collective."""
     train_step = TrainStep(config.task, config.of_no_strategy(), group)
     states, activations = states_per_element(train_step), activation_bytes(train_step)
-    shapes = shapes_of(train_step.model)
-    return {
-        name: predict_memory(name, profile, group.size(), states, activations, shapes) for name in config.strategies
-    }
+    parts = parts_of(train_step.model.module)
+    return {name: predict_memory(name, profile, group.size(), states, activations, parts) for name in config.strategies}
 
 
-def shapes_of(model: nn.Module) -> list[tuple[int, ...]]:
-    """Of the parameters that are trained, in their order."""
-    return [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad]
+def parts_of(model: nn.Module) -> ModelParts:
+    """What predictions need to know of the plain model."""
+    layers = layers_of(model)
+    return ModelParts(
+        [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad],
+        [layer.indices for layer in layers if layer.module is not model],
+        [index for layer in layers if layer.module is model for index in layer.indices],
+    )
 
 
 def _stretched(profile: StepProfile, factor: float) -> StepProfile:

@@ -22,7 +22,7 @@ def measure_memory(train_step: TrainStep) -> Memory:
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
     return Memory(
-        parameters=_new_bytes(strategy.parameters, seen),
+        parameters=_new_bytes([*strategy.parameters, *stepped], seen),
         gradients=_new_bytes([p.grad for p in (*strategy.parameters, *stepped) if p.grad is not None], seen),
         optimizer=_new_bytes([tensor for tensor in states if tensor.dim()], seen),
         vectors=_new_bytes(strategy.vectors(), seen) + _bucket_bytes(strategy),
@@ -34,7 +34,6 @@ def activation_bytes(train_step: TrainStep) -> int:
     """What autograd saves in the forward pass of this rank's share of a batch, without parameters; collective."""
     share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
     seen: set[int] = set()
-    _new_bytes(train_step.model.model.parameters(), seen)
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,6 +42,7 @@ def activation_bytes(train_step: TrainStep) -> int:
 
     with torch.random.fork_rng(), train_step.model.no_sync(), saved_tensors_hooks(pack, lambda tensor: tensor):
         train_step.loss(share)
+    _new_bytes(train_step.model.model.parameters(), seen)  # afterwards, as a sharded strategy has them there only now
     return _new_bytes(saved, seen)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
-from trainers.predictions.traffic import padded, powersgd_parts, vectors_of
+from trainers.predictions.model_parts import ModelParts
+from trainers.predictions.traffic import NO_PARTS, layer_vectors, padded, powersgd_parts, vectors_of
 from trainers.strategy_names import RANK, SHARDED, parse_strategy
 
 
@@ -38,16 +39,20 @@ def predict_memory(
     num_ranks: int,
     states: int,
     activations: int,
-    shapes: Sequence[tuple[int, ...]] = (),
+    parts: ModelParts = NO_PARTS,
 ) -> Memory:
     """What a rank holds with that strategy.
 
     name: as `make_strategy` takes it. states: numbers that the optimizer keeps for each element, 2 for AdamW.
-    activations: bytes that a forward pass saves; no strategy here changes them. shapes: of the parameters; "powersgd"
-    needs them.
+    activations: bytes that a forward pass saves; no strategy here changes them. parts: of the model, which
+    WITH_PARTS need.
     """
     plain, number = parse_strategy(name)
     size, bucket_cap_mb = profile.gradient_bytes, number.get("bucket_cap_mb")
+    if plain == "zero3":
+        layers = layer_vectors(profile, num_ranks, parts)
+        share = sum(vector.size_bytes for vectors in layers for vector in vectors) // num_ranks
+        return Memory(share, share, states * share, 0, activations)
     if plain in SHARDED:
         vectors = (
             _buckets(profile, bucket_cap_mb, num_ranks, marked=False)
@@ -58,7 +63,7 @@ def predict_memory(
         share = vectors // num_ranks
         return Memory(vectors, whole + share, states * share, 0, activations)
     if plain == "powersgd":
-        gradients, others = _factors(profile, int(number.get("rank", RANK.example)), shapes)
+        gradients, others = _factors(profile, int(number.get("rank", RANK.example)), parts.shapes)
         return Memory(size, gradients, states * size, others, activations)
     gradients, others = _gradients(plain, profile, num_ranks, bucket_cap_mb)
     return Memory(size, gradients, states * size, others, activations)

@@ -1,7 +1,6 @@
 """`predict_strategy`: the time that a strategy's synchronisation, and a whole training step, should take."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +9,8 @@ from ringsim.native import BACKENDS, LocalWork, local_s
 from ringsim.network import Cluster
 from ringsim.simulation import time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile, predict_step
-from trainers.predictions.traffic import TRAFFIC, PredictedCall, Traffic
+from trainers.predictions.model_parts import ModelParts
+from trainers.predictions.traffic import NO_PARTS, TRAFFIC, WITH_PARTS, PredictedCall, Traffic
 from trainers.strategy_names import parse_strategy
 
 DDP: dict[str, DdpConfig] = {
@@ -33,27 +33,26 @@ class StepPrediction(NamedTuple):
 
 
 def predict_strategy(
-    name: str, profile: StepProfile, network: Cluster, num_ranks: int, shapes: Sequence[tuple[int, ...]] = ()
+    name: str, profile: StepProfile, network: Cluster, num_ranks: int, parts: ModelParts = NO_PARTS
 ) -> StepPrediction:
     """What a step with that strategy takes on `num_ranks` ranks that each do what the profile says.
 
-    name: as `make_strategy` takes it, such as "ring" or "ddp/4". shapes: of the parameters; "powersgd" needs them.
+    name: as `make_strategy` takes it, such as "ring" or "ddp/4". parts: of the model, which WITH_PARTS need.
     """
     plain, number = parse_strategy(name)
     if plain in DDP:
         prediction = _predict_ddp(DDP[plain], number.get("bucket_cap_mb"), profile, network, num_ranks)
     else:
-        traffic = traffic_of(name, profile, num_ranks, shapes)
+        traffic = traffic_of(name, profile, num_ranks, parts)
         prediction = _predict_by_traffic(traffic, profile, network, num_ranks)
     return prediction._replace(step_s=prediction.step_s + predict_loss_sync_s(network, num_ranks))
 
 
-def traffic_of(name: str, profile: StepProfile, num_ranks: int, shapes: Sequence[tuple[int, ...]] = ()) -> Traffic:
+def traffic_of(name: str, profile: StepProfile, num_ranks: int, parts: ModelParts = NO_PARTS) -> Traffic:
     """What a strategy other than DDP sends; the arguments are those of `predict_strategy`."""
     plain, number = parse_strategy(name)
-    if plain == "powersgd":
-        return TRAFFIC[plain](profile, num_ranks, shapes=shapes, **number)
-    return TRAFFIC[plain](profile, num_ranks, **number)
+    keywords = {**number, "parts": parts} if plain in WITH_PARTS else number
+    return TRAFFIC[plain](profile, num_ranks, **keywords)
 
 
 def _predict_ddp(
@@ -69,7 +68,9 @@ def _predict_ddp(
 def _predict_by_traffic(traffic: Traffic, profile: StepProfile, network: Cluster, num_ranks: int) -> StepPrediction:
     sync_s = predict_sync_s(traffic, network, num_ranks) / traffic.every
     compute_s = profile.forward_s + profile.backward_s + profile.optimizer_s * traffic.optimizer_share
-    return StepPrediction(sync_s, compute_s + sync_s)
+    within_s = sum(_alone_s(call, network) for call in traffic.within)
+    within_s += local_s(LocalWork(traffic.within_bytes), network, num_ranks)
+    return StepPrediction(sync_s, compute_s + within_s + sync_s)
 
 
 def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
@@ -95,6 +96,11 @@ def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
     if num_ranks == 1:
         return 0.0
     call = PredictedCall(direct_all_gather(num_ranks), 2 * LOSS_BYTES * num_ranks, LOSS_BYTES)
+    return _alone_s(call, network)
+
+
+def _alone_s(call: PredictedCall, network: Cluster) -> float:
+    """Seconds of a call that a rank waits for, and has computed before."""
     return time_queue([call.queued(0.0, network, after_computing=True)], network, 1, in_order=True)[0].end_s
 
 

@@ -6,6 +6,7 @@ A vector of gradients has, behind them, a mark for each parameter (see `FlatGrad
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +16,11 @@ from ringsim.network import Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import work_queue
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
+from trainers.predictions.model_parts import ModelParts
 from trainers.strategy_names import EVERY, RANK
 
+WITH_PARTS = ("zero3", "powersgd")  # whose traffic a profile alone does not tell
+NO_PARTS = ModelParts()
 WALKS_OF_POWERSGD = 5  # over a matrix: add the gradient to the error, three products, subtract the last
 
 
@@ -49,13 +53,16 @@ class Traffic(NamedTuple):
 
     calls: one after the other. local_bytes: what a rank walks through by itself, packing, unpacking and dividing.
     optimizer_share: the part of the parameters that a rank's optimizer steps. every: all this is done once in so many
-    steps.
+    steps. within: calls before the last gradient is ready, for which the passes wait. within_bytes: what a rank walks
+    through for those.
     """
 
     calls: list[PredictedCall]
     local_bytes: int
     optimizer_share: float = 1.0
     every: int = 1
+    within: Sequence[PredictedCall] = ()
+    within_bytes: int = 0
 
 
 class Vector(NamedTuple):
@@ -151,6 +158,46 @@ def zero2(profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None = No
     return Traffic([*scatters, *gathers], local_bytes, optimizer_share=1 / num_ranks)
 
 
+def zero3(profile: StepProfile, num_ranks: int, parts: ModelParts) -> Traffic:
+    """Parameters gathered for each pass of a layer, and its gradients reduce-scattered when all are there; no marks.
+
+    The rest stays between the two passes. Raises ValueError if `parts` has not all parameters.
+    """
+    layers = layer_vectors(profile, num_ranks, parts)
+    rest = layers.pop() if parts.rest else []
+    gather, scatter = ring_all_gather(num_ranks), ring_reduce_scatter(num_ranks)
+    forward = [PredictedCall(gather, *_sizes(vector)) for vectors in [rest, *layers] for vector in vectors]
+    backward = [
+        PredictedCall(schedule, *_sizes(vector))
+        for vectors in reversed(layers)
+        for schedule in (gather, scatter)
+        for vector in vectors
+    ]
+    last = rest or layers[0]  # whose gradients come last
+    if rest:
+        calls = [PredictedCall(scatter, *_sizes(vector)) for vector in rest]
+    else:
+        backward, calls = backward[: -len(last)], backward[-len(last) :]
+    walked, walked_last = (
+        size_bytes + 2 * size_bytes // num_ranks  # pack; take the share, divide
+        for size_bytes in (_size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(last))
+    )
+    return Traffic(calls, walked_last, 1 / num_ranks, within=[*forward, *backward], within_bytes=walked - walked_last)
+
+
+def layer_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> list[list[Vector]]:
+    """Of each layer, and then of the rest if there is any: a vector for each dtype, padded for that many ranks.
+
+    Raises ValueError if a parameter is in none of them, or in several.
+    """
+    layers = [*parts.layers, *([parts.rest] if parts.rest else [])]
+    numbers = sorted(number for layer in layers for number in layer)
+    if numbers != list(range(len(profile.parameters))):
+        raise ValueError(f"zero3: {len(numbers)} parameters in layers: must be all {len(profile.parameters)}, once")
+    held = (replace(profile, parameters=tuple(profile.parameters[number] for number in layer)) for layer in layers)
+    return [vectors_of(of_layer, num_ranks, marked=False) for of_layer in held]
+
+
 def local_sgd(
     profile: StepProfile, num_ranks: int, every: int = EVERY.example, has_outer_momentum: bool = False
 ) -> Traffic:
@@ -161,17 +208,15 @@ def local_sgd(
     return Traffic(calls, walks * _size_bytes(vectors), every=every)
 
 
-def powersgd(
-    profile: StepProfile, num_ranks: int, rank: int = RANK.example, shapes: Sequence[tuple[int, ...]] = ()
-) -> Traffic:
+def powersgd(profile: StepProfile, num_ranks: int, rank: int = RANK.example, parts: ModelParts = NO_PARTS) -> Traffic:
     """Two vectors for each dtype: left factors with all that is sent as it is, and marks; then right factors.
 
-    shapes: of the parameters, which a profile does not have. Raises ValueError without them.
+    Raises ValueError if `parts` has not the shapes of all parameters, which a profile does not have.
     """
-    parts = powersgd_parts(profile, rank, shapes)
-    sent = [vector for pair in parts.vectors for vector in pair if vector.elements]
+    factors = powersgd_parts(profile, rank, parts.shapes)
+    sent = [vector for pair in factors.vectors for vector in pair if vector.elements]
     calls = [PredictedCall(ring_all_reduce(num_ranks), *_sizes(vector)) for vector in sent]
-    return Traffic(calls, WALKS_OF_POWERSGD * parts.compressed_bytes + 2 * _size_bytes(sent))  # pack, divide
+    return Traffic(calls, WALKS_OF_POWERSGD * factors.compressed_bytes + 2 * _size_bytes(sent))  # pack, divide
 
 
 class PowerSgdParts(NamedTuple):
@@ -217,6 +262,7 @@ TRAFFIC: dict[str, MakeTraffic] = {
     "bucketed_bf16": partial(bucketed, wire="bfloat16"),
     "zero1": zero1,
     "zero2": zero2,
+    "zero3": zero3,
     "local_sgd": local_sgd,
     "diloco": partial(local_sgd, has_outer_momentum=True),
     "powersgd": powersgd,

@@ -1,7 +1,7 @@
 """Ways to make the gradients of all ranks their mean: one small object each, to be read side by side.
 
-To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1, zero2, local_sgd,
-power_sgd.
+To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1, zero2, zero3,
+local_sgd, power_sgd.
 
 >>> from trainers import STRATEGIES
 >>> list(STRATEGIES)[:5]
@@ -25,6 +25,7 @@ from trainers.strategies.ring import Ring
 from trainers.strategies.rs_ag import ReduceScatterAllGather
 from trainers.strategies.zero1 import Zero1
 from trainers.strategies.zero2 import Zero2
+from trainers.strategies.zero3 import Zero3
 from trainers.strategy_names import parse_strategy
 
 MakeStrategy = Callable[..., Strategy]  # of a model and a group; some take the number after a slash, too
@@ -44,6 +45,7 @@ STRATEGIES: dict[str, MakeStrategy] = {
     "ddp_on_ring": DdpOnRing,
     "zero1": Zero1,
     "zero2": Zero2,
+    "zero3": Zero3,
     "local_sgd": LocalSgd,
     "diloco": partial(LocalSgd, outer=OuterMomentum()),
     "powersgd": PowerSgd,
@@ -77,5 +79,6 @@ __all__ = [
     "Strategy",
     "Zero1",
     "Zero2",
+    "Zero3",
     "make_strategy",
 ]

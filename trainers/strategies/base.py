@@ -61,6 +61,9 @@ class Strategy:
     def sync_parameters(self) -> None:
         """Leave the same parameters on all ranks, if steps of their own have taken them apart; collective."""
 
+    def unshard(self) -> None:
+        """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""
+
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on as if it had never stopped, beside what rank 0 saves; {} of most."""
         return {}

@@ -33,9 +33,21 @@ class ShardedWeights:
         """The share of this rank of a vector that is as long as that of the parameters."""
         return vector.view(self.group.size(), -1)[self.group.rank()]
 
+    def add_gradient(self, part: torch.Tensor) -> None:
+        """To that of the share, which there is none of after `zero_grad`. part: a mean, (share,)."""
+        if self.share.grad is None:
+            self.share_gradient.copy_(part)
+            self.share.grad = self.share_gradient
+        else:
+            self.share_gradient.add_(part)
+
     def gather(self) -> None:
         """Bring every rank's share into the parameters."""
         collectives.all_gather_into_tensor(self._flat.vector, self.share.detach(), self.group)
+
+    def after_step(self) -> None:
+        """The share has been stepped."""
+        self.gather()
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
         """Every rank's `part`, (share,), one after the other, without what pads them: (num_elements,)."""
@@ -90,7 +102,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._inner.step()
         begin_s = time.perf_counter()
         for weights in self._weights:
-            weights.gather()
+            weights.after_step()
         self.gather_s = time.perf_counter() - begin_s
         return loss
 

@@ -9,11 +9,9 @@ from torch import nn
 import collectives
 from collectives import Work
 from ringsim.training_step import BucketCaps, fill_buckets
-from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.parameters import described
-from trainers.strategies.sharded import Sharded
+from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
 from trainers.strategies.sharded_optimizer import ShardedWeights
-from trainers.strategies.sharding_guard import ShardingError
 
 MAX_UNDER_WAY = 2  # buckets that travel at once: each has a vector of its own until it has arrived
 
@@ -29,14 +27,10 @@ class _Reduction(NamedTuple):
         """Wait for it, and add it to what earlier backward passes have left since `zero_grad`."""
         if self.work is not None:
             self.work.wait()
-        if self.weights.share.grad is None:
-            self.weights.share_gradient.copy_(self.part)
-            self.weights.share.grad = self.weights.share_gradient
-        else:
-            self.weights.share_gradient.add_(self.part)
+        self.weights.add_gradient(self.part)
 
 
-class Zero2(Sharded):
+class Zero2(ShardedGradients):
     """A reduce-scatter for each bucket while the backward pass goes on; the bucket's gradients are freed at once.
 
     After the backward pass every parameter's `grad` is None, and a rank holds the mean gradients of its share.
@@ -58,7 +52,6 @@ class Zero2(Sharded):
         self._bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket}
         self._members = [set(bucket) for bucket in buckets]
         self._guard = self._guarded([])
-        self._is_stepped = False  # with the gradients that the shares have now
         self.begin()
 
     def begin(self) -> None:
@@ -74,12 +67,12 @@ class Zero2(Sharded):
 
     def _send(self, async_op: bool) -> None:
         """Reduce-scatter the next bucket, and free the gradients in it."""
-        self._refuse_stepped()
+        self.refuse_stepped()
         if len(self._under_way) == MAX_UNDER_WAY:
             self._under_way.pop(0).finish()
         weights = self._weights[self._num_sent]
         self._num_sent += 1
-        vector, part = _packed(weights, self.group.size()), torch.empty_like(weights.share_gradient)
+        vector, part = take_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
         work = collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group, async_op)
         self._under_way.append(_Reduction(weights, part, work))
 
@@ -92,39 +85,6 @@ class Zero2(Sharded):
         self._guard.before_synchronising()  # as all has arrived: it is collective
         self._guard.synchronised()
 
-    def synchronise(self) -> None:
-        self.begin()
-        self.finish()
-
-    def _refuse_stepped(self) -> None:
-        """Gradients of two steps would be added up."""
-        if self._is_stepped and any(weights.share.grad is not None for weights in self._weights):
-            raise ShardingError(
-                "the gradients of the last step are still there: with zero2 they are not those of the parameters; call "
-                "optimizer.zero_grad() or zero_grad() of the DataParallel before the next backward pass"
-            )
-        self._is_stepped = False
-
-    def zero_grad(self) -> None:
-        for weights in self._weights:
-            weights.share.grad = None
-
     def before_stepping(self) -> None:
-        if any(parameter.grad is not None for parameter in self.parameters):
-            raise ShardingError(
-                "there are gradients that have not been synchronised: take the last backward pass before a step "
-                "outside of no_sync(), or call model.sync_gradients()"
-            )
+        super().before_stepping()
         self._guard.before_stepping()
-        self._is_stepped = True
-
-
-@torch.no_grad()
-def _packed(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
-    """The gradients in one new vector, zeros where there is none; the parameters have none afterwards."""
-    flat = FlatVector(weights.parameters, multiple_of=num_ranks)
-    for parameter, view in zip(weights.parameters, flat.views, strict=True):
-        if parameter.grad is not None:
-            view.copy_(parameter.grad)
-            parameter.grad = None
-    return flat.vector

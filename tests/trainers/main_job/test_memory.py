@@ -9,6 +9,7 @@ from ringsim.training_step import StepProfile
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
+from trainers.main_job.job import parts_of
 from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.strategies import STRATEGIES
@@ -28,11 +29,11 @@ def held_and_predicted(group: dist.ProcessGroup) -> Pairs:
     for name in NAMES:
         train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy=name), group)
         parameters = described(p for p in train_step.model.parameters() if p.requires_grad)
-        shapes = [tuple(p.shape) for p in train_step.model.parameters() if p.requires_grad]
+        parts = parts_of(train_step.model.module)
         for step in range(2):
             train_step.run(step)
         profile = StepProfile(tuple(parameters), 0.0, 0.0, 0.0)
-        expected = predict_memory(name, profile, group.size(), states, activations, shapes)
+        expected = predict_memory(name, profile, group.size(), states, activations, parts)
         pairs[name] = (measure_memory(train_step), expected)
     return pairs
 
@@ -43,10 +44,11 @@ def test_what_is_held_is_what_is_predicted(ranks: RankPool, num_ranks: int) -> N
     for pairs in ranks.run(held_and_predicted, num_ranks=num_ranks):
         for name, (held, expected) in pairs.items():
             assert held == expected, name
-        whole, zero1, zero2 = (pairs[name][0] for name in ("none", "zero1", "zero2"))
+        whole, zero1, zero2, zero3 = (pairs[name][0] for name in ("none", "zero1", "zero2", "zero3"))
         assert whole.optimizer == 2 * whole.parameters
         assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
         assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
+        assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters
 
 
 class Squares(nn.Module):

@@ -2,12 +2,13 @@
 
 import pytest
 
-from ringsim import predict_time, ring_all_reduce
+from ringsim import predict_time, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.training_step import BucketCaps, DdpConfig, Parameter, StepProfile, predict_step
+from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.prediction import can_overlap, predict_loss_sync_s, predict_strategy, predict_sync_s
-from trainers.predictions.traffic import PredictedCall, Traffic
+from trainers.predictions.traffic import TRAFFIC, PredictedCall, Traffic
 from trainers.strategy_names import SHARDED, STRATEGY_NAMES
 
 HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
@@ -76,18 +77,18 @@ PROFILE = StepProfile(
     tuple(Parameter(f"layer {n}", 250, ready_s=0.125 * (4 - n)) for n in range(4)), 0.25, 0.5, 0.125, buffer_bytes=40
 )
 
-SHAPES = [(25, 10)] * 4
+PARTS = ModelParts([(25, 10)] * 4, layers=[(0,), (1, 2)], rest=(3,))
 
 
 @pytest.mark.parametrize("name", [*STRATEGY_NAMES, "bucketed/0.001", "ddp/0.001", "diloco/3"])
 def test_every_strategy_is_predicted(name: str) -> None:
     """A step takes at least what computing takes; with "none" no more than that and hearing of the losses."""
-    prediction = predict_strategy(name, PROFILE, NETWORK, 2, SHAPES)
+    prediction = predict_strategy(name, PROFILE, NETWORK, 2, PARTS)
     optimizer_s = PROFILE.optimizer_s / 2 if name in SHARDED else PROFILE.optimizer_s
     compute_s = PROFILE.forward_s + PROFILE.backward_s + optimizer_s
     rest_s = prediction.step_s - compute_s - prediction.sync_s - predict_loss_sync_s(NETWORK, 2)
-    if name.startswith("ddp"):
-        assert rest_s > 0  # the buffers
+    if name.startswith("ddp") or name == "zero3":
+        assert rest_s > 0  # the buffers; what is gathered within the passes
     else:
         assert rest_s == pytest.approx(0.0)
     assert (prediction.sync_s == 0) == (name == "none")
@@ -112,7 +113,7 @@ def test_one_rank_hears_of_its_loss_at_once() -> None:
 def test_where_copying_costs_nothing_it_is_free(name: str) -> None:
     """As on one rank, which has nobody to be probed with."""
     free = Cluster("free", Spec(host=HOST), "", "")
-    assert predict_strategy(name, PROFILE, free, 1, SHAPES).sync_s == 0.0
+    assert predict_strategy(name, PROFILE, free, 1, PARTS).sync_s == 0.0
 
 
 def test_what_comes_every_few_steps_is_shared_among_them() -> None:
@@ -126,5 +127,29 @@ def test_factors_have_the_shapes_of_parameters() -> None:
     """Which a profile does not tell; of a lower rank they are smaller."""
     with pytest.raises(ValueError, match="^powersgd: 0 shapes of parameters: must be 4$"):
         predict_strategy("powersgd", PROFILE, NETWORK, 2)
-    one, two = (predict_strategy(f"powersgd/{rank}", PROFILE, NETWORK, 2, SHAPES).sync_s for rank in (1, 2))
+    one, two = (predict_strategy(f"powersgd/{rank}", PROFILE, NETWORK, 2, PARTS).sync_s for rank in (1, 2))
     assert one < two
+
+
+def test_passes_wait_for_layers() -> None:
+    """Twice for the parameters of a layer, once for the rest, and for all gradients but those that come last."""
+    traffic = TRAFFIC["zero3"](PROFILE, 2, parts=PARTS)
+    layers = predict_time(ring_all_gather(2), NETWORK, 1000) + predict_time(ring_all_gather(2), NETWORK, 2000)
+    scattered = predict_time(ring_reduce_scatter(2), NETWORK, 1000) + predict_time(
+        ring_reduce_scatter(2), NETWORK, 2000
+    )
+    rest = predict_time(ring_all_gather(2), NETWORK, 1000)
+    prediction = predict_strategy("zero3", PROFILE, NETWORK, 2, PARTS)
+    compute_s = PROFILE.forward_s + PROFILE.backward_s + PROFILE.optimizer_s / 2
+    within_s = prediction.step_s - compute_s - prediction.sync_s - predict_loss_sync_s(NETWORK, 2)
+    walked_s = (3000 + 3000) / 1e7  # packed, and the share taken and divided
+    assert within_s == pytest.approx(2 * layers + rest + scattered + walked_s)
+    assert prediction.sync_s == pytest.approx(predict_time(ring_reduce_scatter(2), NETWORK, 1000) + 2000 / 1e7)
+    assert len(traffic.within) == 2 + 2 + 1 + 2
+
+
+@pytest.mark.parametrize("layers", [((0,), (1,)), ((0, 1), (1, 2)), ()])
+def test_layers_have_every_parameter_once(layers: tuple[tuple[int, ...], ...]) -> None:
+    """Beside the rest."""
+    with pytest.raises(ValueError, match="^zero3: . parameters in layers: must be all 4, once$"):
+        predict_strategy("zero3", PROFILE, NETWORK, 2, ModelParts(layers=layers, rest=(3,)))

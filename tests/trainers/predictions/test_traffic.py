@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
+from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel
 from trainers.loop.loss_sync import LossSync
+from trainers.main_job.job import parts_of
 from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
 from trainers.strategies import rs_ag
@@ -65,14 +67,11 @@ def profile_of(model: nn.Module, ready_s: list[float] | None = None) -> StepProf
     return StepProfile(tuple(parameters), 0.0, max(ready_s, default=0.0) if ready_s else 0.0, 0.0)
 
 
-def shapes_of(model: nn.Module) -> list[tuple[int, ...]]:
-    """Of its parameters."""
-    return [tuple(p.shape) for p in model.parameters() if p.requires_grad]
-
-
 def predicted(traffic: Traffic) -> list[Sent]:
     """The same of a prediction."""
-    return [(call.schedule.collective.value, call.size_bytes, call.is_native) for call in traffic.calls]
+    return [
+        (call.schedule.collective.value, call.size_bytes, call.is_native) for call in (*traffic.within, *traffic.calls)
+    ]
 
 
 def sent_and_predicted(group: dist.ProcessGroup, name: str) -> tuple[list[Sent], list[Sent]]:
@@ -80,7 +79,7 @@ def sent_and_predicted(group: dist.ProcessGroup, name: str) -> tuple[list[Sent],
     model = small_model()
     parallel = DataParallel(model, name, group)
     optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    traffic = traffic_of(name, profile_of(model), group.size(), shapes_of(model))
+    traffic = traffic_of(name, profile_of(model), group.size(), parts_of(model))
     sent: list[Sent] = []
     for step in range(2 * traffic.every):
         if step == traffic.every:
@@ -111,7 +110,7 @@ def test_traffic_of_each_strategy() -> None:
     sent = {
         name: [
             (call.schedule.collective.value, call.schedule.algorithm, call.size_bytes, call.lead_s)
-            for call in traffic_of(name, profile, 2, shapes_of(small_model())).calls
+            for call in traffic_of(name, profile, 2, parts_of(small_model())).calls
         ]
         for name in (*TRAFFIC, "powersgd/1")
     }
@@ -124,6 +123,14 @@ def test_traffic_of_each_strategy() -> None:
     assert sent["bucketed_bf16"] == [(*ring, 70, 0.0)]
     assert sent["zero1"] == [("reduce_scatter", "ring", 120, 0.0), ("all_gather", "ring", 120, 0.0)]
     assert sent["zero2"] == sent["zero1"]
+    assert sent["zero3"] == [("reduce_scatter", "ring", 64, 0.0)]  # of the first layer, whose gradients come last
+    zero3 = traffic_of("zero3", profile, 2, parts_of(small_model()))
+    gathers = [call.size_bytes for call in zero3.within if call.schedule.collective is Collective.ALL_GATHER]
+    assert gathers == [64, 40, 16, 16, 40, 64]  # of 3 parameters 4, for two ranks
+    assert [call.size_bytes for call in zero3.within if call.schedule.collective is not Collective.ALL_GATHER] == [
+        16,
+        40,
+    ]
     assert TRAFFIC["zero1"](profile, 2).optimizer_share == 0.5
     # Of rank 4 no factors would be smaller; of rank 1 those of (4, 3) and (2, 4) are, but not of (1, 2).
     assert sent["powersgd"] == [(*ring, 140, 0.0)]

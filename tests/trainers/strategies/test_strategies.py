@@ -71,6 +71,7 @@ def trained(group: dist.ProcessGroup, name: str, make: Callable[[], nn.Module], 
         if clip:
             wrapped.clip_grad_norm_(clip)
         optimizer.step()
+    wrapped.unshard()
     return [p.detach().clone() for p in model.parameters()]
 
 

@@ -1,0 +1,245 @@
+"""`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.ranks import RankPool
+from tests.trainers.models import Branching, Tied, inputs, seeded, small_model
+from trainers.data_parallel import DataParallel
+from trainers.strategies.layers import layers_of
+
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+class Blocks(nn.Module):
+    """Blocks in a list, one of which takes part twice, and parameters before and after them; 4 of two shares are one.
+
+    recompute: do without what the forward passes of blocks would save.
+    """
+
+    def __init__(self, recompute: bool = False) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.blocks = nn.ModuleList([nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.LayerNorm(3)])
+        self.again = nn.ModuleDict({"one": nn.Linear(3, 3, bias=False)})
+        self.again["one"].weight = self.blocks[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out = self.first(x)
+        for block in (*self.blocks, self.blocks[1], self.again["one"]):
+            out = checkpoint(block, out, use_reentrant=False) if self.recompute else block(out)
+        result: torch.Tensor = self.last(out)
+        return result
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "sequential": small_model,
+    "tied": partial(seeded, Tied),
+    "blocks": partial(seeded, Blocks),
+    "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
+    "branching": partial(seeded, Branching),
+}
+
+
+def test_layers_of_a_model() -> None:
+    """Members of lists, dicts and sequences; the rest is the model's, with what two layers share."""
+    model = Blocks()
+    names = [name for name, _ in model.named_parameters()]
+    layers = {
+        next(name for name, module in model.named_modules() if module is layer.module): [
+            names[index] for index in layer.indices
+        ]
+        for layer in layers_of(model)
+    }
+    assert layers == {
+        "blocks.0": ["blocks.0.bias"],
+        "blocks.1": ["blocks.1.0.weight", "blocks.1.0.bias"],
+        "blocks.2": ["blocks.2.weight", "blocks.2.bias"],
+        "": ["first.weight", "first.bias", "last.weight", "last.bias", "blocks.0.weight"],
+    }
+    assert [layer.indices for layer in layers_of(small_model())] == [[0, 1], [2, 3], [4, 5]]
+    assert [layer.indices for layer in layers_of(nn.Linear(2, 2))] == [[0, 1]]
+
+
+def backward(parallel: DataParallel, step: int) -> None:
+    """Of this rank's own data."""
+    parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean().backward()
+
+
+def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch.Tensor], list[int]]:
+    """The parameters after steps of two synchronised backward passes and one that only accumulates.
+
+    And how many elements the model's parameters had between passes.
+    """
+    parallel = DataParallel(MODELS[model](), name, group)
+    optimizer = parallel.optimizer(SGD)
+    held = []
+    for step in range(3):
+        (optimizer if step % 2 else parallel).zero_grad()
+        backward(parallel, step)
+        with parallel.no_sync():
+            backward(parallel, step + 10)
+        backward(parallel, step + 20)
+        parallel.clip_grad_norm_(5.0)
+        optimizer.step()
+        held.append(sum(p.numel() for p in parallel.parameters() if p.requires_grad))
+        if step == 1:
+            with torch.no_grad():
+                parallel(inputs(0))
+    parallel.check_identical()
+    return [p.detach().clone() for p in parallel.parameters()], held
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "branching"])
+def test_training_is_that_of_the_ring(ranks: RankPool, model: str) -> None:
+    """Whatever shares parameters, takes part twice or is computed anew; in between a rank holds none of the model."""
+    expected, _ = ranks.run(trained, "ring", model, num_ranks=2)[0]
+    for found, held in ranks.run(trained, "zero3", model, num_ranks=2):
+        torch.testing.assert_close(found, expected)
+        assert held == [0, 0, 0]
+
+
+def gradients(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
+    """The mean gradients of one backward pass, put together from all ranks, where all have used the same."""
+    parallel = DataParallel(MODELS[model](), name, group)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=1.0))
+    before = [p.detach().clone() for p in parallel.parameters()]
+    parallel(inputs(group.rank()).abs()).pow(2).mean().backward()
+    assert name != "zero3" or all(p.grad is None for p in parallel.parameters())
+    optimizer.step()
+    parallel.unshard()
+    return [old - new.detach() for old, new in zip(before, parallel.parameters(), strict=True)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_ranks_get_the_bits_of_the_ring(ranks: RankPool, model: str) -> None:
+    """A sum of two has one order only; parameters that take no part stay as they are."""
+    expected = ranks.run(gradients, "ring", model, num_ranks=2)
+    torch.testing.assert_close(ranks.run(gradients, "zero3", model, num_ranks=2), expected, rtol=0, atol=0)
+
+
+def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
+    """The most bytes of parameters that are there at once while a model of many alike layers trains, and their sum."""
+    torch.manual_seed(3)
+    model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(8)))
+    size_bytes = sum(p.nbytes for p in model.parameters())
+    parallel, most = DataParallel(model, "zero3", group), 0
+    parallel(torch.ones(1, 16)).sum().backward()
+
+    def count(*_: object) -> None:
+        nonlocal most
+        most = max(most, sum(p.untyped_storage().nbytes() for p in model.parameters()))
+
+    for layer in model:
+        layer.register_forward_hook(count, prepend=True)
+        layer.register_full_backward_pre_hook(count)
+    parallel.zero_grad()
+    parallel(torch.ones(1, 16, requires_grad=True)).sum().backward()
+    return most, size_bytes
+
+
+def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
+    """Of eight."""
+    for most, size_bytes in ranks.run(largest_held, num_ranks=2):
+        assert most == size_bytes // 8
+
+
+def looked_at(group: dist.ProcessGroup) -> list[float]:
+    """What one rank alone computes between two steps, what is loaded then, and the parameter after the next step."""
+    parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
+    parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
+    parallel(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    parallel.unshard()
+    with torch.no_grad():
+        alone = parallel(torch.ones(1, 1)).item() if group.rank() == 0 else 2.5
+    saved = copy.deepcopy(parallel.state_dict())
+    parallel.model.weight.detach().numpy()  # which keeps its memory, whatever the parameter becomes
+    parallel.load_state_dict({"weight": saved["weight"] * 2})
+    optimizer.zero_grad()
+    parallel(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    return [alone, saved["weight"].item(), parallel.state_dict()["weight"].item()]
+
+
+def test_whole_parameters_can_be_looked_at_and_written(ranks: RankPool) -> None:
+    """After `unshard`, by one rank alone; what is written to them is what the next step begins with."""
+    assert ranks.run(looked_at, num_ranks=3) == [[2.5, 2.5, 4.5]] * 3
+
+
+def refused(group: dist.ProcessGroup, use: str) -> str:
+    """What is said of a use that cannot be."""
+    parallel = DataParallel(small_model(), "zero3", group)
+    optimizer = parallel.optimizer(SGD)
+    try:
+        if use == "compiled":
+            parallel.compile()
+        backward(parallel, 0)
+        if use == "moved":
+            parallel.double()
+        elif use == "kept":
+            optimizer.step()
+        elif use == "foreign":
+            SGD(parallel.parameters()).step()
+        backward(parallel, 1)
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("compiled", "ValueError: zero3: its passes cannot be compiled; take zero1 or zero2"),
+        (
+            "moved",
+            "ShardingError: the model's parameters have been moved, or have another dtype, since zero3 was given",
+        ),
+        ("kept", "ShardingError: the gradients of the last step are still there: with zero3 they are not those of"),
+        ("foreign", "ShardingError: SGD was made of the model's own parameters: with zero3 a rank has the mean"),
+    ],
+)
+def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: str) -> None:
+    """In one line, and with what to do."""
+    for error in ranks.run(refused, use, num_ranks=2):
+        assert error.startswith(message)
+        assert "\n" not in error
+
+
+def resumed(group: dist.ProcessGroup, states: Any) -> list[torch.Tensor] | tuple[Any, list[torch.Tensor]]:
+    """The parameters after four steps on the same data everywhere, the first two from `states` if there are any."""
+    parallel = DataParallel(small_model(), "zero3", group)
+    optimizer = parallel.optimizer(SGD)
+    kept: Any = copy.deepcopy(states)  # what comes from the test lies in memory that all ranks share
+    if kept:
+        parallel.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+    for step in range(2 if kept else 0, 4):
+        if step == 2 and not kept:
+            kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
+        optimizer.zero_grad()
+        parallel(inputs(step)).pow(2).mean().backward()
+        optimizer.step()
+    parallel.unshard()
+    return kept, [p.detach().clone() for p in parallel.parameters()]
+
+
+def test_state_is_for_any_number_of_ranks(ranks: RankPool) -> None:
+    """One vector for each layer, without what pads it; on as many ranks the run goes on bit for bit."""
+    states, expected = ranks.run(resumed, None, num_ranks=3)[0]
+    assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == [16, 10, 3]
+    for _, found in ranks.run(resumed, states, num_ranks=3):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for _, found in ranks.run(resumed, states, num_ranks=2):
+        torch.testing.assert_close(found, expected)

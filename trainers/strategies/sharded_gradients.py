@@ -1,0 +1,55 @@
+"""`ShardedGradients`: what the strategies have in common that keep the mean gradients of a rank's share only."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.sharded import Sharded
+from trainers.strategies.sharded_optimizer import ShardedWeights
+from trainers.strategies.sharding_guard import ShardingError
+
+
+class ShardedGradients(Sharded):
+    """After a synchronised backward pass every parameter's `grad` is None, and a rank has the mean of its share's."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._is_stepped = False  # with the gradients that the shares have now
+
+    def refuse_stepped(self) -> None:
+        """Raise ShardingError where gradients of two steps would be added up."""
+        if self._is_stepped and any(weights.share.grad is not None for weights in self._weights):
+            raise ShardingError(
+                f"the gradients of the last step are still there: with {self.name} they are not those of the "
+                "parameters; call optimizer.zero_grad() or zero_grad() of the DataParallel before the next backward "
+                "pass"
+            )
+        self._is_stepped = False
+
+    def synchronise(self) -> None:
+        self.begin()
+        self.finish()
+
+    def zero_grad(self) -> None:
+        for weights in self._weights:
+            weights.share.grad = None
+
+    def before_stepping(self) -> None:
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise ShardingError(
+                "there are gradients that have not been synchronised: take the last backward pass before a step "
+                "outside of no_sync(), or call model.sync_gradients()"
+            )
+        self._is_stepped = True
+
+
+@torch.no_grad()
+def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
+    """The gradients in one new vector, zeros where there is none; the parameters have none afterwards."""
+    flat = FlatVector(weights.home.views, multiple_of=num_ranks)
+    for parameter, view in zip(weights.parameters, flat.views, strict=True):
+        if parameter.grad is not None:
+            view.copy_(parameter.grad)
+            parameter.grad = None
+    return flat.vector

@@ -1,0 +1,90 @@
+"""ZeRO stage 3: as stage 2, and each rank keeps its share of the parameters only; fully sharded data parallelism."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from trainers.strategies.layers import layers_of
+from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
+from trainers.strategies.sharded_layer import ShardedLayer
+from trainers.strategies.sharding_guard import Guard
+
+
+class Zero3(ShardedGradients):
+    """All-gather a layer's parameters before its forward pass and again before its backward pass; free them after each.
+
+    When all gradients of a layer are there they are reduce-scattered. So an all-gather is added to the bytes of an
+    all-reduce, and a rank holds whole parameters of one layer at a time, beside those that belong to no layer (see
+    `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
+
+    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.3.
+    """
+
+    name = "zero3"
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        parts = layers_of(model)
+        self._layers = [
+            ShardedLayer(module, [self.parameters[index] for index in indices], group, stays=module is model)
+            for module, indices in parts
+        ]
+        self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
+        self._weights = [weights for layer in self._layers for weights in layer.weights]
+        self._guard = Guard([self.parameters], [], [], lambda: None, self.name)
+        self._reduced: set[int] = set()
+        self.unshard()
+
+    def begin(self) -> None:
+        # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there.
+        if torch.is_grad_enabled():
+            self._forget()
+
+    def _forget(self) -> None:
+        self._reduced.clear()
+        for layer in self._layers:
+            layer.begin()
+
+    def ready(self, index: int) -> None:
+        number = self._layer_of[index]
+        if self._layers[number].has_gradients:
+            self._reduce(number)
+
+    def _reduce(self, number: int) -> None:
+        """Reduce-scatter a layer's gradients, and free them."""
+        self.refuse_stepped()
+        for weights in self._layers[number].weights:
+            vector, part = take_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
+            collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group)
+            weights.add_gradient(part)
+        self._reduced.add(number)
+
+    def finish(self) -> None:
+        for number in range(len(self._layers)):
+            if number not in self._reduced:
+                self._reduce(number)
+        self._forget()
+
+    def synchronise(self) -> None:
+        self._reduced.clear()
+        self.finish()
+
+    def before_stepping(self) -> None:
+        self._forget()
+        super().before_stepping()
+
+    def unshard(self) -> None:
+        for layer in self._layers:
+            layer.keep()
+
+    def sync_parameters(self) -> None:
+        self.unshard()
+
+    def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
+        """Raises ValueError: parameters come and go within a pass, which a compiled one does not expect."""
+        raise ValueError("zero3: its passes cannot be compiled; take zero1 or zero2")
