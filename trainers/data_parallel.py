@@ -151,8 +151,8 @@ class DataParallel(nn.Module):
     def unshard(self) -> None:
         """Have whole parameters at the model, if the strategy leaves each rank a share of them; collective.
 
-        They stay until the next forward pass with gradients, or step; what is written to them counts. To be called on
-        every rank before parameters are looked at, or one rank evaluates the model.
+        They stay until the next forward pass with gradients, or step. To be called on every rank before parameters are
+        looked at, or one rank evaluates the model.
         """
         self.strategy.unshard()
 
@@ -190,16 +190,17 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """That of the plain model. With "zero3" collective, as is `load_state_dict`: see `unshard`."""
-        self.unshard()
-        return self.model.state_dict(*arguments, **keywords)
+        """That of the plain model.
+
+        Where ranks have shares of the parameters it is collective, as is `load_state_dict`, and a copy.
+        """
+        return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Into the plain model. assign: refused, since strategies know the parameters as they are."""
         if assign:
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
-        self.unshard()
-        return self.model.load_state_dict(state_dict, strict)
+        return self.strategy.load_into(self.model, state_dict, strict)
 
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have the model may."""

@@ -115,5 +115,6 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    # A copy, as memory that a NumPy array has seen can no longer be given back, which sharded strategies do.
+    data = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
     return hashlib.sha256(data.numpy().tobytes()).hexdigest()

@@ -20,12 +20,16 @@ STRATEGY_NAMES = (
     "zero1",
     "zero2",
     "zero3",
+    "fsdp",
+    "fsdp_on_ring",
     "local_sgd",
     "diloco",
     "powersgd",
 )
 WITH_BUCKETS = tuple(name for name in STRATEGY_NAMES if name.startswith(("bucketed", "ddp", "zero2")))
-SHARDED = ("zero1", "zero2", "zero3")  # with which a parameter's `grad` is not the mean, and a rank steps shares
+SHARDED = ("zero1", "zero2", "zero3", "fsdp", "fsdp_on_ring")  # with which a rank has the mean of a share only
+WITH_VECTORS = ("zero1", "zero2", "zero3")  # whose optimizer state is saved as vectors, not by parameter
+ON_RING = ("ddp_on_ring", "fsdp_on_ring")  # which make a group of the backend "ring"
 INEXACT = ("none", "local_sgd", "diloco", "powersgd")  # which do not train as one process with the whole batch does
 WITH_STATE = ("local_sgd", "diloco", "powersgd")  # whose ranks each keep a state of their own, which checkpoints hold
 

@@ -15,9 +15,9 @@ from tests.ranks import RankPool
 from tests.trainers.models import inputs, mean_gradients, small_model
 from trainers.data_parallel import DataParallel, DriftError, broadcast_state
 from trainers.strategies import STRATEGIES
-from trainers.strategy_names import INEXACT, SHARDED
+from trainers.strategy_names import INEXACT, ON_RING, SHARDED
 
-UNLIKE = ("ddp_on_ring", *SHARDED, *INEXACT)
+UNLIKE = (*ON_RING, *SHARDED, *INEXACT)
 ALL = [name for name in STRATEGIES if name not in UNLIKE and not name.endswith("bf16")]
 
 

@@ -153,6 +153,6 @@ def _read_back(path: Path) -> None:
 
 def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
     folder.clear_unfinished()
-    needed = sum(tensor.nbytes for tensor in model.state_dict().values())
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     if (free := shutil.disk_usage(folder.folder).free) < needed:
         raise ValueError(f"--output {folder.folder}: has {free} bytes free, and a checkpoint takes at least {needed}")

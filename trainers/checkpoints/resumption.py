@@ -11,7 +11,7 @@ from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
 from trainers.checkpoints.first_rank import first_decides, send_to_all
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.saved_forms import SavedForms
-from trainers.strategy_names import SHARDED, WITH_STATE
+from trainers.strategy_names import WITH_STATE, WITH_VECTORS
 
 # What the training of older checkpoints does not name.
 BEFORE_OPTIONS: dict[str, Any] = {
@@ -126,7 +126,7 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
             f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
             f"saved: there is nothing to resume; give another --output"
         )
-    if strategies[0] != strategies[1] and any(_plain(name) in SHARDED for name in strategies):
+    if strategies[0] != strategies[1] and any(_plain(name) in WITH_VECTORS for name in strategies):
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {strategies[0]}, whose optimizer state does not fit "
             f"{strategies[1]}; resume with {strategies[0]}, or give another --output"

@@ -125,7 +125,7 @@ class TrainStep:
         backward_end_s = time.perf_counter()
         self._update()
         end_s = time.perf_counter()
-        last_s, gather_s = self.clock.last_s, self.model.strategy.gather_s
+        last_s, gather_s = self.clock.last_s(backward_end_s), self.model.strategy.gather_s
         return result._replace(
             backward_s=last_s - synced_s,
             sync_s=backward_end_s - last_s + gather_s,
@@ -248,14 +248,16 @@ class GradientClock:
 
         return note
 
-    @property
-    def last_s(self) -> float:
-        """When the last gradient was ready, on the clock of `time.perf_counter`."""
-        return max(self._ready_s.values())
+    def last_s(self, unknown: float = 0.0) -> float:
+        """When the last gradient was ready, on the clock of `time.perf_counter`.
+
+        unknown: what to say where none could be noted, as with FSDP, which puts parameters of its own in their place.
+        """
+        return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
         """How long before the last gradient each parameter's was ready, in the order of the parameters."""
-        return [self.last_s - self._ready_s[index] for index in range(len(self._parameters))]
+        return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]
 
 
 def on_device(batch: Any, device: str) -> Any:

@@ -90,7 +90,8 @@ class Trainer:
     def _forms(self) -> SavedForms:
         optimizer = self.train_step.optimizer_form()
         strategy = self.train_step.model.strategy.state_forms(optimizer)
-        return SavedForms(self.train_step.model.state_dict(), optimizer, self.identity["training"], strategy)
+        model = self.train_step.model.module.state_dict()  # the plain one's, as rank 0 alone asks for it
+        return SavedForms(model, optimizer, self.identity["training"], strategy)
 
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 
 from trainers.loop.train_step import TrainStep
 from trainers.predictions.memory import Memory
@@ -58,7 +59,8 @@ def states_per_element(train_step: TrainStep) -> int:
 
 def _new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     """Of the storages that are not yet seen; now they are."""
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}
+    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
     size_bytes = sum(nbytes for pointer, nbytes in storages.items() if pointer not in seen)
     seen.update(storages)
     return size_bytes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
 from trainers.predictions.model_parts import ModelParts
-from trainers.predictions.traffic import NO_PARTS, layer_vectors, padded, powersgd_parts, vectors_of
+from trainers.predictions.traffic import NO_PARTS, fsdp_vectors, layer_vectors, padded, powersgd_parts, vectors_of
 from trainers.strategy_names import RANK, SHARDED, parse_strategy
 
 
@@ -49,8 +49,9 @@ def predict_memory(
     """
     plain, number = parse_strategy(name)
     size, bucket_cap_mb = profile.gradient_bytes, number.get("bucket_cap_mb")
-    if plain == "zero3":
-        layers = layer_vectors(profile, num_ranks, parts)
+    if plain in ("zero3", "fsdp", "fsdp_on_ring"):
+        vectors_of_layers = layer_vectors if plain == "zero3" else fsdp_vectors
+        layers = vectors_of_layers(profile, num_ranks, parts)
         share = sum(vector.size_bytes for vectors in layers for vector in vectors) // num_ranks
         return Memory(share, share, states * share, 0, activations)
     if plain in SHARDED:

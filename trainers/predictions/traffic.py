@@ -19,7 +19,7 @@ from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_b
 from trainers.predictions.model_parts import ModelParts
 from trainers.strategy_names import EVERY, RANK
 
-WITH_PARTS = ("zero3", "powersgd")  # whose traffic a profile alone does not tell
+WITH_PARTS = ("zero3", "fsdp", "fsdp_on_ring", "powersgd")  # whose traffic a profile alone does not tell
 NO_PARTS = ModelParts()
 WALKS_OF_POWERSGD = 5  # over a matrix: add the gradient to the error, three products, subtract the last
 
@@ -185,6 +185,43 @@ def zero3(profile: StepProfile, num_ranks: int, parts: ModelParts) -> Traffic:
     return Traffic(calls, walked_last, 1 / num_ranks, within=[*forward, *backward], within_bytes=walked - walked_last)
 
 
+def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, is_native: bool = True) -> Traffic:
+    """The same of torch's `fully_shard`: all of it within the passes, with parameters that are padded one by one.
+
+    is_native: whether torch sends, which has no reduce_scatter of Gloo's (see `rs_ag`), rather than the backend "ring".
+    """
+    layers = fsdp_vectors(profile, num_ranks, parts)
+    rest = layers.pop() if parts.rest else []
+    kinds = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+
+    def calls(vector: Vector) -> list[PredictedCall]:
+        own = ring_all_gather(num_ranks), ring_reduce_scatter(num_ranks)
+        native = (native_schedule(kind, num_ranks, vector.size_bytes) for kind in kinds)
+        return [PredictedCall(s, *_sizes(vector), is_native=is_native) for s in (native if is_native else own)]
+
+    within = [calls(vector)[0] for vectors in [rest, *layers] for vector in vectors]  # the forward pass
+    within += [call for vectors in reversed(layers) for vector in vectors for call in calls(vector)]
+    within += [calls(vector)[1] for vector in rest]
+    size_bytes, rest_bytes = _size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(rest)
+    gathered = 2 * size_bytes - rest_bytes  # what comes is copied to the parameters, as gradients are to what is sent
+    return Traffic([], 0, 1 / num_ranks, within=within, within_bytes=gathered + (1 + is_native) * size_bytes)
+
+
+def fsdp_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> list[list[Vector]]:
+    """As `layer_vectors`, of parameters of which every rank has as many rows, with what pads the last ones.
+
+    Raises ValueError, too, if `parts` has not the shapes of all parameters.
+    """
+    if len(parts.shapes) != len(profile.parameters):
+        raise ValueError(f"fsdp: {len(parts.shapes)} shapes of parameters: must be {len(profile.parameters)}")
+    rows = [shape[0] if shape else 1 for shape in parts.shapes]
+    padded_parameters = tuple(
+        replace(parameter, elements=parameter.elements // max(count, 1) * padded(count, num_ranks))
+        for parameter, count in zip(profile.parameters, rows, strict=True)
+    )
+    return layer_vectors(replace(profile, parameters=padded_parameters), num_ranks, parts)
+
+
 def layer_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> list[list[Vector]]:
     """Of each layer, and then of the rest if there is any: a vector for each dtype, padded for that many ranks.
 
@@ -193,7 +230,7 @@ def layer_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> li
     layers = [*parts.layers, *([parts.rest] if parts.rest else [])]
     numbers = sorted(number for layer in layers for number in layer)
     if numbers != list(range(len(profile.parameters))):
-        raise ValueError(f"zero3: {len(numbers)} parameters in layers: must be all {len(profile.parameters)}, once")
+        raise ValueError(f"{len(numbers)} parameters in layers: must be all {len(profile.parameters)}, once")
     held = (replace(profile, parameters=tuple(profile.parameters[number] for number in layer)) for layer in layers)
     return [vectors_of(of_layer, num_ranks, marked=False) for of_layer in held]
 
@@ -263,6 +300,8 @@ TRAFFIC: dict[str, MakeTraffic] = {
     "zero1": zero1,
     "zero2": zero2,
     "zero3": zero3,
+    "fsdp": fsdp,
+    "fsdp_on_ring": partial(fsdp, is_native=False),
     "local_sgd": local_sgd,
     "diloco": partial(local_sgd, has_outer_momentum=True),
     "powersgd": powersgd,

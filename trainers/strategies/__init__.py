@@ -1,7 +1,7 @@
 """Ways to make the gradients of all ranks their mean: one small object each, to be read side by side.
 
 To be read in this order: no_sync, allreduce, flat, rs_ag, ring, bucketed, ddp, zero1, zero2, zero3,
-local_sgd, power_sgd.
+fsdp, local_sgd, power_sgd.
 
 >>> from trainers import STRATEGIES
 >>> list(STRATEGIES)[:5]
@@ -18,6 +18,7 @@ from trainers.strategies.base import Strategy
 from trainers.strategies.bucketed import Bucketed
 from trainers.strategies.ddp import Ddp, DdpOnRing, DdpRing
 from trainers.strategies.flat import Flat
+from trainers.strategies.fsdp import Fsdp, FsdpOnRing
 from trainers.strategies.local_sgd import LocalSgd, OuterMomentum
 from trainers.strategies.no_sync import NoSync
 from trainers.strategies.power_sgd import PowerSgd
@@ -46,6 +47,8 @@ STRATEGIES: dict[str, MakeStrategy] = {
     "zero1": Zero1,
     "zero2": Zero2,
     "zero3": Zero3,
+    "fsdp": Fsdp,
+    "fsdp_on_ring": FsdpOnRing,
     "local_sgd": LocalSgd,
     "diloco": partial(LocalSgd, outer=OuterMomentum()),
     "powersgd": PowerSgd,
@@ -69,6 +72,8 @@ __all__ = [
     "DdpOnRing",
     "DdpRing",
     "Flat",
+    "Fsdp",
+    "FsdpOnRing",
     "LocalSgd",
     "MakeStrategy",
     "NoSync",

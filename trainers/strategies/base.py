@@ -1,6 +1,6 @@
 """`Strategy`: what `DataParallel` asks of a way to synchronise gradients."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,14 @@ class Strategy:
 
     def unshard(self) -> None:
         """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""
+
+    def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        """The state of the plain model, with whole tensors; collective, and a copy, where ranks have shares of them."""
+        return model.state_dict(*arguments, **keywords)
+
+    def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
+        """Into the plain model what `state_of` gave; collective where ranks have shares of it."""
+        return model.load_state_dict(state_dict, strict)
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on as if it had never stopped, beside what rank 0 saves; {} of most."""

@@ -69,10 +69,11 @@ class DdpOnRing(Ddp):
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
-        super().__init__(model, _on_ring(group), bucket_cap_mb)
+        super().__init__(model, group_on_ring(group), bucket_cap_mb)
 
 
-def _on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
+def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The group itself if it is of our backend, or one that is, over the same ranks; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

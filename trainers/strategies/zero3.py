@@ -1,6 +1,7 @@
 """ZeRO stage 3: as stage 2, and each rank keeps its share of the parameters only; fully sharded data parallelism."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,6 +82,17 @@ class Zero3(ShardedGradients):
     def unshard(self) -> None:
         for layer in self._layers:
             layer.keep()
+
+    def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        self.unshard()
+        state = super().state_of(model, *arguments, **keywords)
+        for name in list(state):
+            state[name] = state[name].clone()  # as the parameters' memory is given back
+        return state
+
+    def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
+        self.unshard()
+        return super().load_into(model, state_dict, strict)
 
     def sync_parameters(self) -> None:
         self.unshard()

@@ -19,7 +19,7 @@ NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 
 
 @pytest.mark.parametrize(
-    "strategy", ["ring", "ddp", "zero1", "zero2/0.00002", "zero3", "bucketed", "diloco/5", "powersgd/1"]
+    "strategy", ["ring", "ddp", "zero1", "zero2/0.00002", "zero3", "fsdp", "bucketed", "diloco/5", "powersgd/1"]
 )
 def test_an_interrupted_run_equals_the_uninterrupted_one(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
     """Bit for bit, losses and model, with dropout, a changing buffer, ranks without samples and lines between saves.

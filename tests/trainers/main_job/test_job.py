@@ -15,11 +15,11 @@ from trainers.loop.config import StepConfig
 from trainers.main_job.config import JobConfig
 from trainers.main_job.job import agreed_network, agreed_profile, start_runs, train_in_turn
 from trainers.strategies import STRATEGIES
-from trainers.strategy_names import INEXACT
+from trainers.strategy_names import INEXACT, ON_RING
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = tuple(name for name in STRATEGIES if name != "ddp_on_ring")  # which wants groups of its own
+NAMES = tuple(name for name in STRATEGIES if name not in ON_RING)  # which want groups of their own
 STEPS, BATCH_SIZE = 4, 3
 CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, STEPS)
 
@@ -28,7 +28,7 @@ def trained(group: dist.ProcessGroup) -> dict[str, tuple[list[float], str, int]]
     """Losses, fingerprint and number of timed synchronisations after a few steps, by strategy."""
     runs = start_runs(CONFIG, group)
     train_in_turn(runs, STEPS)
-    assert all(result.sync_s > 0 for run in runs for result in run.results)
+    assert all(result.sync_s > 0 or run.name == "fsdp" for run in runs for result in run.results)
     return {run.name: (run.notes().losses, fingerprint(run.train_step.model), len(run.results)) for run in runs}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import collectives
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
-from tests.ranks import RankPool
+from tests.ranks import RankPool, group_on
 from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel
 from trainers.loop.loss_sync import LossSync
@@ -25,6 +25,7 @@ from trainers.strategies.ddp import Ddp
 from trainers.strategies.parameters import described
 from trainers.strategy_names import STRATEGY_NAMES
 
+FSDP = ("fsdp", "fsdp_on_ring")
 Sent = tuple[str, int, bool]  # the collective, its bytes, whether it is torch's
 
 # What is called, by which name, and which of its arguments is the whole tensor.
@@ -32,6 +33,8 @@ CALLED = (
     (dist, "all_reduce", "all_reduce", 0),
     (rs_ag, "REDUCE_SCATTER", "reduce_scatter", 1),
     (rs_ag, "ALL_GATHER", "all_gather", 0),
+    (dist, rs_ag.ALL_GATHER.__name__, "all_gather", 0),  # as FSDP2 calls them
+    (dist, rs_ag.REDUCE_SCATTER.__name__, "reduce_scatter", 1),
     (collectives, "all_reduce", "all_reduce", 0),
     (collectives, "reduce_scatter_tensor", "reduce_scatter", 1),
     (collectives, "all_gather_into_tensor", "all_gather", 0),
@@ -46,16 +49,17 @@ def noting(sent: list[Sent]) -> Iterator[None]:
             called = getattr(module, name)
 
             def note(
-                *tensors: Any,
+                *given: Any,
                 _called: Any = called,
                 _collective: str = collective,
                 _whole: int = whole,
                 _is_native: bool = module is not collectives,
                 **options: Any,
             ) -> Any:
+                tensors = given or (options["output"], options["input"])
                 element_bytes = (options.get("wire") or tensors[_whole].dtype).itemsize
                 sent.append((_collective, tensors[_whole].numel() * element_bytes, _is_native))
-                return _called(*tensors, **options)
+                return _called(*given, **options)
 
             stack.enter_context(mock.patch.object(module, name, note))
         yield
@@ -76,10 +80,12 @@ def predicted(traffic: Traffic) -> list[Sent]:
 
 def sent_and_predicted(group: dist.ProcessGroup, name: str) -> tuple[list[Sent], list[Sent]]:
     """By one step, after one that settles things; or as many as there are from one average to the next."""
+    group = group_on("ring", group.size()) if name == "fsdp_on_ring" else group
     model = small_model()
+    parts = parts_of(model)  # before it is changed
     parallel = DataParallel(model, name, group)
     optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    traffic = traffic_of(name, profile_of(model), group.size(), parts_of(model))
+    traffic = traffic_of(name, profile_of(small_model()), group.size(), parts)
     sent: list[Sent] = []
     for step in range(2 * traffic.every):
         if step == traffic.every:
@@ -91,7 +97,7 @@ def sent_and_predicted(group: dist.ProcessGroup, name: str) -> tuple[list[Sent],
     return sent, predicted(traffic)
 
 
-@pytest.mark.parametrize("name", [*TRAFFIC, "powersgd/1", "zero2/0.00002"])
+@pytest.mark.parametrize("name", [*(name for name in TRAFFIC if name not in FSDP), "powersgd/1", "zero2/0.00002"])
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_what_is_predicted_is_what_is_sent(ranks: RankPool, name: str, num_ranks: int) -> None:
     """Call by call, in bytes, by ours or torch's; also where vectors must be padded."""
@@ -101,6 +107,19 @@ def test_what_is_predicted_is_what_is_sent(ranks: RankPool, name: str, num_ranks
             sent[0] = ("all_reduce", *sent[0][1:])
         assert sent == expected
         assert (len(sent) == 0) == (name == "none")
+
+
+@pytest.mark.parametrize("name", FSDP)
+def test_what_fsdp_sends(request: pytest.FixtureRequest, name: str) -> None:
+    """The same, but for the order: torch gathers ahead."""
+    pool: RankPool = request.getfixturevalue("ring_ranks" if name == "fsdp_on_ring" else "ranks")
+    for sent, expected in pool.run(sent_and_predicted, name, num_ranks=3):
+        called = [(collective, size_bytes) for collective, size_bytes, _ in sent]
+        if name == "fsdp":  # whose reduce_scatter is predicted as what Gloo does for it
+            called = [("all_reduce" if kind == "reduce_scatter" else kind, size_bytes) for kind, size_bytes in called]
+        assert sorted(called) == sorted((collective, size_bytes) for collective, size_bytes, _ in expected)
+        assert len(called) == 9
+        assert {is_native for _, _, is_native in expected} == {name == "fsdp"}
 
 
 def test_traffic_of_each_strategy() -> None:

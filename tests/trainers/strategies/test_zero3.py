@@ -164,7 +164,7 @@ def looked_at(group: dist.ProcessGroup) -> list[float]:
     parallel.unshard()
     with torch.no_grad():
         alone = parallel(torch.ones(1, 1)).item() if group.rank() == 0 else 2.5
-    saved = copy.deepcopy(parallel.state_dict())
+    saved = parallel.state_dict()  # a copy, which the next step leaves alone
     parallel.model.weight.detach().numpy()  # which keeps its memory, whatever the parameter becomes
     parallel.load_state_dict({"weight": saved["weight"] * 2})
     optimizer.zero_grad()
