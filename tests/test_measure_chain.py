@@ -13,9 +13,8 @@ from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements
 
 IN_ITS_OWN_TESTS = pytest.mark.slow  # the benchmark's tests look at such messages without starting it
-SHORT = Blocks(
-    turns=1, number=2, least_s=1e-3
-)  # of the probes, which take half a minute; how good they are is not asked
+# Of the probes, which take half a minute; how good they are is not asked.
+SHORT = Blocks(turns=1, number=2, least_s=1e-3)
 DRAWS = 8  # of the bootstrap, instead of some hundred
 # The benchmark and the command that starts it, but for the length of the probes and of the bootstrap.
 SHORT_BENCHMARK = f"""
