@@ -8,9 +8,31 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from collectives.benchmark.job import BLOCKS
+from collectives.probes import Blocks
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements
+
+IN_ITS_OWN_TESTS = pytest.mark.slow  # the benchmark's tests look at such messages without starting it
+# Of the probes, which take half a minute; how good they are is not asked.
+SHORT = Blocks(turns=1, number=2, least_s=1e-3)
+DRAWS = 8  # of the bootstrap, instead of some hundred
+# The benchmark and the command that starts it, but for the length of the probes and of the bootstrap.
+SHORT_BENCHMARK = f"""
+from collectives.benchmark import job
+from collectives.benchmark.command import main
+from collectives.probes import Blocks
+job.BLOCKS = {SHORT}
+main(prog_name="benchmark")
+"""
+MEASURING = f"""
+import sys
+from ringsim.calibration import from_probes
+from ringsim.cli import main
+from ringsim.cli.commands import measure
+from_probes._RESAMPLED = {DRAWS}
+measure.BENCHMARK = (sys.argv.pop(1), "--probes")
+main()
+"""
 
 
 def ringsim(*arguments: str) -> str:
@@ -20,38 +42,30 @@ def ringsim(*arguments: str) -> str:
     return result.stdout
 
 
-def test_from_measuring_to_comparing(tmp_path: Path) -> None:
+def test_from_measuring_to_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two local ranks: probes and collectives in one file, a network of the probes, all cells predicted by it."""
     measured, network = str(tmp_path / "measured.json"), str(tmp_path / "network.toml")
-    start = [sys.executable, "-c", "from ringsim.cli import main; main()"]
-    few = [
-        "-b",
-        "64KiB",
-        "-e",
-        "256KiB",
-        "-n",
-        "2",
-        "--calls",
-        "2",
-        "--algorithm",
-        "ring,recursive_doubling",
-        "--record",
-    ]
-    subprocess.run([*start, "measure", "--ranks", "2", "-o", measured, *few], check=True, capture_output=True)
+    benchmark = tmp_path / "short.py"
+    benchmark.write_text(SHORT_BENCHMARK)
+    start = [sys.executable, "-c", MEASURING, str(benchmark)]
+    few = ["-b", "64KiB", "-e", "256KiB", "-n", "2", "--calls", "2", "--algorithm", "ring,recursive_doubling"]
+    subprocess.run(
+        [*start, "measure", "--ranks", "2", "-o", measured, *few, "--record"], check=True, capture_output=True
+    )
     measurements = Measurements.load(Path(measured))
     assert (measurements.provenance["hosts"], measurements.provenance["machines"]) == ([0, 0], [0, 0])
     kinds = {probe.kind for probe in measurements.probes}
     assert kinds > {"shift", "shift_cpu", "ping/0", "exchange/1", "reduce", "reduce/bfloat16", "reduce/float16"}
     assert kinds > {"call", "call/dist", "call/cold", "call/warm"}
     # Half of them were made after the collectives.
-    assert {len(probe.times_s) for probe in measurements.probes} == {2 * BLOCKS.turns * BLOCKS.number}
+    assert {len(probe.times_s) for probe in measurements.probes} == {2 * SHORT.turns * SHORT.number}
     assert measurements.provenance["calm_polling"] is True
+    monkeypatch.setattr("ringsim.calibration.from_probes._RESAMPLED", DRAWS)
     assert "rank.copy_bandwidth" in ringsim("calibrate", measured, "-o", network)
     report = tmp_path / "report"
     found = json.loads(ringsim("compare", measured, "--network", network, "--json", "-o", str(report)))
-    assert (
-        len(measurements.runs) == len(list(report.glob("run-*.png"))) == 5
-    )  # the ring of three, recursive doubling of two
+    num_runs = 3 + 2  # the ring of three, recursive doubling of two
+    assert len(measurements.runs) == len(list(report.glob("run-*.png"))) == num_runs
     assert (report / "runs.json").exists()
     assert {cell["collective"] for cell in found["cells"]} == {"all_reduce", "reduce_scatter", "all_gather"}
     assert all(cell["predicted_s"] > 0 and not cell["used_in_calibration"] for cell in found["cells"])
@@ -62,9 +76,17 @@ def test_from_measuring_to_comparing(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--bogus",), "benchmark: No such option '--bogus'"),
-        (("--op", "none"), "benchmark: Invalid value for '--op': 'none' is not one of 'sum', "),
+        pytest.param(
+            ("--op", "none"),
+            "benchmark: Invalid value for '--op': 'none' is not one of 'sum', ",
+            marks=IN_ITS_OWN_TESTS,
+        ),
         (("--algorithm", "nope"), "benchmark: algorithm 'nope': all_reduce has ring, "),
-        (("-b", "2KiB", "-e", "1KiB"), "benchmark: sizes from 2048 to 1024 B: the first (-b) must be"),
+        pytest.param(
+            ("-b", "2KiB", "-e", "1KiB"),
+            "benchmark: sizes from 2048 to 1024 B: the first (-b) must be",
+            marks=IN_ITS_OWN_TESTS,
+        ),
         (("extra",), "benchmark: Got unexpected extra argument (extra)"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ringsim.measurements import provenance, save_json
-from ringsim.units import plural
+from ringsim.units import format_size, plural
 from trainers.checkpoints.folder import OPTIONS_FILE
 from trainers.checkpoints.manager import RESULT
 from trainers.checkpoints.step_log import LOG
@@ -37,6 +37,7 @@ def result_of(trainer: Trainer, figures: dict[str, Any], train_s: float) -> dict
         "resumed_at": trainer.first_step,
         "skipped_steps": meter.skipped,
         "last_loss": meter.last_loss,
+        "memory_bytes": trainer.memory_bytes,  # of rank 0
         "evaluation": figures,
         "fingerprint": fingerprint(model),  # equal for two runs whose models are, bit for bit
         "checkpoint": trainer.manager.folder.path(trainer.num_steps).name,
@@ -64,9 +65,17 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
         lines.append(f"  {plural(result['skipped_steps'], 'step')} left out, as the loss was not finite")
     if result["last_loss"] is not None:
         lines.append(f"  loss of the last step {result['last_loss']:.4f}")
+    if held := result["memory_bytes"]:
+        lines.append(f"  memory of rank 0: {_format_memory(held)}")
     if result["evaluation"]:
         lines.append(f"  held-out data: {format_figures(result['evaluation'])}")
     return "\n".join(lines)
+
+
+def _format_memory(held: dict[str, int]) -> str:
+    """Such as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, other vectors 0 B`."""
+    names = {**{kind: kind for kind in held}, "vectors": "other vectors"}
+    return ", ".join(f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
 
 
 def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:

@@ -20,6 +20,7 @@ from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.loss_sync import DivergedError, StoppedError
+from trainers.loop.memory import held_bytes
 from trainers.loop.meter import Meter
 from trainers.loop.trace import ProfilerTrace
 from trainers.loop.train_step import TrainStep
@@ -74,6 +75,7 @@ class Trainer:
         self._check_is_due = False
         self.stopped_by = 0  # the number of the signal that has asked a rank to stop before the last step
         self.num_done = 0
+        self.memory_bytes: dict[str, int] | None = None  # what this rank held after the last step, once that is taken
         self._say_line: Say = _silent
         self._begin_s = 0.0
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
@@ -199,6 +201,7 @@ class Trainer:
         """After `done` steps: what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
         if is_last:
+            self.memory_bytes = held_bytes(self.train_step)
             self.train_step.finish()
         if config.writes_line(done, self.num_steps):
             self._log(done)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ringsim.units import format_size
 from tests.fuzz.launcher import Launcher
 from tests.trainers.commands import (
     LOG_LINE,
@@ -154,6 +155,9 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     assert "the model goes on:\n" in done.stdout
     assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
     assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
+    held = result["memory_bytes"]
+    assert (held["parameters"], held["optimizer"]) == (4 * result["num_parameters"], 8 * result["num_parameters"])
+    assert f"\n  memory of rank 0: parameters {format_size(held['parameters'])}, gradients " in done.stdout
     assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
 
 

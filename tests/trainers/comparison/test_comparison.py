@@ -1,19 +1,23 @@
 """One process beside several."""
 
 import json
-import subprocess
-import sys
+import os
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from click.testing import CliRunner
 
-from tests.ranks import RankPool
+from tests.ranks import RankPool, fork_process
 from trainers.cli.group import main
+from trainers.comparison import gradient_check
 from trainers.comparison.gradient_check import largest_difference
 from trainers.comparison.runs import compare, format_comparison, run_of_log
 from trainers.tasks import load_task
+
+TIMEOUT_S = 240
 
 
 def lines(losses: list[float], samples_per_s: float) -> list[dict[str, float]]:
@@ -49,13 +53,42 @@ def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
     assert min(ranks.run(gradient_difference, "none", num_ranks=2)) > 0.1
 
 
-def test_the_command(tmp_path: Path) -> None:
-    """It trains alone and together, prints a table, and leaves figures and a picture."""
+def as_rank(rank: int, num_ranks: int, port: int, module: str, arguments: list[str]) -> None:
+    """What a rank does that torchrun has started, but for loading torch."""
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    os.environ |= {name: str(value) for name, value in world.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    {"trainers": main, "trainers.comparison.gradient_check": gradient_check.main}[module](arguments)
+
+
+def fork_local_ranks(num_ranks: int, arguments: Sequence[str], **_: object) -> None:
+    """As `run_local_ranks`, but for torchrun: it and each of its ranks take seconds to load torch."""
+    option, module, *others = arguments
+    assert option == "-m"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [fork_process(as_rank, rank, num_ranks, port, module, others) for rank in range(num_ranks)]
+    try:
+        for process in processes:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in processes] == [0] * num_ranks
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trains alone and together, prints a table, and leaves figures and a picture.
+
+    (With torchrun a page of the manual starts it, among what takes long.)
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the command would leave set
+    monkeypatch.setattr("trainers.cli.compare.run_local_ranks", fork_local_ranks)
     arguments = ["compare", "--task", "mlp", "--strategy", "ring", "--ranks", "2", "--steps", "20", "-o", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers", *arguments], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:3]] == ["one process", "ring"]
     alone, ring = json.loads((tmp_path / "comparison.json").read_text())["runs"]
     assert len(alone["run"]["losses"]) == 20

@@ -35,12 +35,14 @@ SMALL = (
 )
 TIMEOUT_S = 240
 SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
-# The script, but for the length of the probes.
+# The script, but for the length of the probes and of the bootstrap.
 PROBING_SHORTLY = f"""
 from collectives.probes import Blocks
+from ringsim.calibration import from_probes
 from trainers.cli.main_job import main
 from trainers.main_job import job
 job.BLOCKS = {SHORT}
+from_probes._RESAMPLED = 4
 main(prog_name="train_ring.py")
 """
 RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png", "run.toml"]

@@ -1,0 +1,56 @@
+"""What a rank holds after the last step is counted, and told at the end of the run."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from ringsim.units import format_size
+from tests.ranks import RankPool
+from tests.trainers.points import Points, config
+from trainers.loop.config import TrainConfig
+from trainers.loop.result import result_of, summary
+from trainers.loop.trainer import Trainer
+
+NUM_BYTES = 4 * 1481  # of the parameters, in six tensors
+SHARE = (NUM_BYTES + 4) // 2  # of two ranks, padded
+
+
+def told(group: dist.ProcessGroup, wanted: TrainConfig) -> tuple[dict[str, int] | None, str]:
+    """The bytes of this rank, and what rank 0 would print."""
+    trainer = Trainer(Points(wanted.seed), wanted, group, say=lambda _: None)
+    trainer.train()
+    trainer.close()
+    dist.barrier(group)  # only now has rank 0 written all it will
+    return trainer.memory_bytes, summary(trainer, result_of(trainer, {}, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gradients", "optimizer", "vectors"),
+    [
+        ("none", NUM_BYTES, 2 * NUM_BYTES, 0),
+        ("ring", NUM_BYTES + 4 * 6, 2 * NUM_BYTES, 0),  # with a mark for each tensor
+        ("local_sgd/5", NUM_BYTES, 2 * NUM_BYTES, NUM_BYTES),
+        ("zero1", 2 * SHARE + SHARE, 2 * SHARE, 0),
+    ],
+)
+def test_what_is_held_is_told(
+    ranks: RankPool, tmp_path: Path, strategy: str, gradients: int, optimizer: int, vectors: int
+) -> None:
+    """On every rank, each kind by its name; a sharded strategy holds less of what it shares, and pads."""
+    parameters = 2 * SHARE if strategy == "zero1" else NUM_BYTES
+    expected = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer, "vectors": vectors}
+    results = ranks.run(told, config(tmp_path, strategy=strategy), num_ranks=2)
+    assert [held for held, _ in results] == [expected, expected]
+    kinds = ("parameters", "gradients", "optimizer", "other vectors")
+    sizes = [f"{kind} {format_size(held)}" for kind, held in zip(kinds, expected.values(), strict=True)]
+    assert f"  memory of rank 0: {', '.join(sizes)}" in results[0][1].splitlines()
+
+
+def test_where_no_step_is_taken_nothing_is_told(ranks: RankPool, tmp_path: Path) -> None:
+    """A run that is resumed when all steps are done has no gradients."""
+    [(held, _)] = ranks.run(told, config(tmp_path), num_ranks=1)
+    assert held is not None
+    [(held, text)] = ranks.run(told, config(tmp_path, resume=True), num_ranks=1)
+    assert held is None
+    assert "memory" not in text
