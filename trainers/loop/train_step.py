@@ -22,6 +22,7 @@ from trainers.loop.config import StepConfig
 from trainers.loop.loss_sync import DivergedError, LossSync
 from trainers.loop.rate_schedule import ScheduledRates
 from trainers.strategies.ddp import Ddp
+from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
 
@@ -90,8 +91,8 @@ class TrainStep:
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
         self.loss_sync = LossSync(group)
         self._norm_before_clipping: Tensor | None = None
-        # Of the forward passes only DDP's communicate without saying what failed; other errors there are the task's.
-        self._names_forward = isinstance(self.model.strategy, Ddp)
+        # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
+        self._names_forward = isinstance(self.model.strategy, Ddp | Fsdp)
         seed_apart(config.seed, 0, group.rank())
 
     def run(self, step: int, stop: bool = False, asked: int = 0) -> StepResult:

@@ -1,5 +1,6 @@
 """torch's FSDP2 (`fully_shard`), and the same on our backend: what `zero3` shows, with all that torch has beside it."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ class Fsdp(Strategy):
                 fully_shard(part.module, mesh=self._mesh, ignored_params=set(part.module.parameters()) - own)
         fully_shard(model, mesh=self._mesh)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # That an output which is a view must not be changed in place: docs/trainers.md says so, once and not on every rank.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         self._is_whole = False
         self._holds = False  # gradients of passes that were not synchronised
         self._held = False
