@@ -42,7 +42,7 @@ class Fsdp(Strategy):
                 fully_shard(part.module, mesh=self._mesh, ignored_params=set(part.module.parameters()) - own)
         fully_shard(model, mesh=self._mesh)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        # That an output which is a view must not be changed in place: docs/trainers.md says so, once and not on every rank.
+        # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         self._is_whole = False
         self._holds = False  # gradients of passes that were not synchronised
