@@ -21,6 +21,7 @@ from trainers.strategy_names import EVERY, RANK
 
 WITH_PARTS = ("zero3", "fsdp", "fsdp_on_ring", "powersgd")  # whose traffic a profile alone does not tell
 NO_PARTS = ModelParts()
+CHECKSUM_BYTES = 8  # an int64
 WALKS_OF_POWERSGD = 5  # over a matrix: add the gradient to the error, three products, subtract the last
 
 
@@ -178,6 +179,7 @@ def zero3(profile: StepProfile, num_ranks: int, parts: ModelParts) -> Traffic:
         calls = [PredictedCall(scatter, *_sizes(vector)) for vector in rest]
     else:
         backward, calls = backward[: -len(last)], backward[-len(last) :]
+    calls.append(PredictedCall(gather, CHECKSUM_BYTES * num_ranks, CHECKSUM_BYTES))  # of the layers that were gathered
     walked, walked_last = (
         size_bytes + 2 * size_bytes // num_ranks  # pack; take the share, divide
         for size_bytes in (_size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(last))

@@ -45,8 +45,7 @@ class Fsdp(Strategy):
         # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         self._is_whole = False
-        self._holds = False  # gradients of passes that were not synchronised
-        self._held = False
+        self._was_held = False  # since the last backward pass that was synchronised
 
     def _check(self, dtypes: list[set[torch.dtype]]) -> None:
         for some in dtypes:
@@ -59,20 +58,19 @@ class Fsdp(Strategy):
     def begin(self) -> None:
         if torch.is_grad_enabled():
             self._reshard()
-            self._holds |= self._held
 
     def finish(self) -> None:
         """FSDP has done it already."""
-        self._holds = False
+        self._was_held = False
 
     def synchronise(self) -> None:
-        if self._holds:
+        if self._was_held:
             raise ShardingError(
                 f"{self.name}: only backward passes synchronise gradients; take the last one outside of no_sync()"
             )
 
     def hold(self, held: bool) -> None:
-        self._held = held
+        self._was_held |= held
         _as_fsdp(self.module).set_requires_gradient_sync(not held)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:

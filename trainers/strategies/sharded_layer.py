@@ -1,6 +1,6 @@
 """`ShardedLayer`: a module whose parameters are there only while its forward or backward pass needs them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -68,15 +68,22 @@ class ShardedLayer:
     stays: keep them from a forward pass to its backward pass, as those of the whole model, whose backward pass is next.
     is_whole: whether the parameters are there.
     has_gradients: whether the backward pass has given one to all of them.
+    on_gather: called before the parameters are gathered.
     """
 
     def __init__(
-        self, module: nn.Module, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, stays: bool
+        self,
+        module: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        group: dist.ProcessGroup,
+        stays: bool,
+        on_gather: Callable[[], object],
     ) -> None:
         self.weights = [LayerWeights(some, group) for some in by_dtype(parameters)]
         self.is_whole = True
         self.has_gradients = False
         self._stays = stays
+        self._on_gather = on_gather
         self._in_backward = False
         self._keeps = False  # the parameters, whatever passes there are
         self._num_parameters = len(parameters)
@@ -102,6 +109,7 @@ class ShardedLayer:
 
     def _unshard(self) -> None:
         if not self.is_whole:
+            self._on_gather()
             for weights in self.weights:
                 weights.unshard()
             self.is_whole = True
@@ -116,11 +124,14 @@ class ShardedLayer:
         self._unshard()
 
     def _after_forward(self, _: nn.Module, __: object, output: object) -> None:
-        results = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+        tensors = list(_tensors(output))
+        results = [tensor for tensor in tensors if tensor.requires_grad]
         for tensor in results:
             tensor.register_hook(self._before_backward)
+        # Where the output shows no tensor nothing would tell that the backward pass begins.
+        stays = (self._stays and results) or (torch.is_grad_enabled() and not tensors)
         # What is computed anew in a backward pass, as by torch.utils.checkpoint, is needed there right after.
-        if not (self._in_backward or (self._stays and results)):
+        if not (self._in_backward or stays):
             self._reshard()
 
     def _before_backward(self, _: torch.Tensor) -> None:

@@ -1,6 +1,8 @@
 """ZeRO stage 3: as stage 2, and each rank keeps its share of the parameters only; fully sharded data parallelism."""
 
+import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import collectives
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
 from trainers.strategies.sharded_layer import ShardedLayer
-from trainers.strategies.sharding_guard import Guard
+from trainers.strategies.sharding_guard import Guard, ShardingError
 
 
 class Zero3(ShardedGradients):
@@ -21,7 +23,8 @@ class Zero3(ShardedGradients):
     all-reduce, and a rank holds whole parameters of one layer at a time, beside those that belong to no layer (see
     `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
 
-    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers.
+    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same
+    layers, which they compare at the end of a backward pass.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.3.
     """
@@ -32,9 +35,16 @@ class Zero3(ShardedGradients):
         super().__init__(model, group)
         parts = layers_of(model)
         self._layers = [
-            ShardedLayer(module, [self.parameters[index] for index in indices], group, stays=module is model)
-            for module, indices in parts
+            ShardedLayer(
+                part.module,
+                [self.parameters[index] for index in part.indices],
+                group,
+                stays=part.module is model,
+                on_gather=partial(self._note, number),
+            )
+            for number, part in enumerate(parts)
         ]
+        self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
         self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
         self._weights = [weights for layer in self._layers for weights in layer.weights]
         self._guard = Guard([self.parameters], [], [], lambda: None, self.name)
@@ -65,11 +75,27 @@ class Zero3(ShardedGradients):
             weights.add_gradient(part)
         self._reduced.add(number)
 
+    def _note(self, number: int) -> None:
+        self._gathered = zlib.crc32(number.to_bytes(4), self._gathered)
+
     def finish(self) -> None:
         for number in range(len(self._layers)):
             if number not in self._reduced:
                 self._reduce(number)
+        self._compare_gathered()
         self._forget()
+
+    def _compare_gathered(self) -> None:
+        """Shares of several layers of the same size would otherwise be put together, unnoticed."""
+        own = torch.tensor([self._gathered], device=self.parameters[0].device)
+        everywhere = own.new_empty(self.group.size())
+        collectives.all_gather_into_tensor(everywhere, own, self.group)
+        self._gathered = 0
+        if not bool((everywhere == own).all()):
+            raise ShardingError(
+                "the ranks have used different layers, or in another order: with zero3 each rank brings its share of "
+                "the same layer at the same time; let all ranks draw alike which layers they use"
+            )
 
     def synchronise(self) -> None:
         self._reduced.clear()

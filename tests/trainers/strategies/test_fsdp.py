@@ -115,8 +115,9 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
         parallel = DataParallel(seeded(Tied) if use == "dtypes" else small_model(), "fsdp", group)
         if use == "compiled":
             parallel.compile()
+        loss = parallel(inputs(0)).sum()
         with parallel.no_sync():
-            parallel(inputs(0)).sum().backward()
+            loss.backward()
         if use == "held":
             parallel.sync_gradients()
         parallel.unshard()

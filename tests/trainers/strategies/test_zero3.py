@@ -15,6 +15,7 @@ from tests.ranks import RankPool
 from tests.trainers.models import Branching, Tied, inputs, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies.layers import layers_of
+from trainers.strategies.sharding_guard import ShardingError
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
@@ -42,11 +43,41 @@ class Blocks(nn.Module):
         return result
 
 
+class Boxed(nn.Module):
+    """A layer that returns what hides its tensor, and one that returns a dict of tuples."""
+
+    class Box(nn.Linear):
+        """The result is that of a function which it returns."""
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """x: (batch, 3)."""
+            out = super().forward(x)
+            return lambda: out
+
+    class Named(nn.Linear):
+        """The result is the second of two."""
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """x: (batch, 3)."""
+            return {"out": ("result", super().forward(x))}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([self.Box(3, 3), self.Named(3, 3), self.Box(3, 1)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out = self.layers[1](self.layers[0](x)().tanh())["out"][1]
+        result: torch.Tensor = self.layers[2](out.tanh())()
+        return result
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "sequential": small_model,
     "tied": partial(seeded, Tied),
     "blocks": partial(seeded, Blocks),
     "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
+    "boxed": partial(seeded, Boxed),
     "branching": partial(seeded, Branching),
 }
 
@@ -176,6 +207,35 @@ def looked_at(group: dist.ProcessGroup) -> list[float]:
 def test_whole_parameters_can_be_looked_at_and_written(ranks: RankPool) -> None:
     """After `unshard`, by one rank alone; what is written to them is what the next step begins with."""
     assert ranks.run(looked_at, num_ranks=3) == [[2.5, 2.5, 4.5]] * 3
+
+
+class OfRank(nn.Module):
+    """Layers that are alike, of which every rank leaves out another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        for number, layer in enumerate(self.layers):
+            if number != dist.get_rank():
+                x = layer(x)
+        return x
+
+
+def with_other_layers(group: dist.ProcessGroup) -> str:
+    """What is said of them."""
+    parallel = DataParallel(seeded(OfRank), "zero3", group)
+    with pytest.raises(ShardingError) as error:
+        backward(parallel, 0)
+    return str(error.value)
+
+
+def test_ranks_must_use_the_same_layers(ranks: RankPool) -> None:
+    """Or shares of different layers would be put together."""
+    for error in ranks.run(with_other_layers, num_ranks=3):
+        assert error.startswith("the ranks have used different layers, or in another order: with zero3 each rank")
 
 
 def refused(group: dist.ProcessGroup, use: str) -> str:
