@@ -41,6 +41,11 @@ class Fsdp(Strategy):
             if part.module is not model:
                 fully_shard(part.module, mesh=self._mesh, ignored_params=set(part.module.parameters()) - own)
         fully_shard(model, mesh=self._mesh)
+        # Which layer is gathered ahead in a backward pass is said here. By itself FSDP takes the order of the last
+        # forward passes, which is another one on a rank that has evaluated the model alone.
+        for before, module in zip([model, *self._layers], self._layers, strict=False):
+            _as_fsdp(module).set_modules_to_backward_prefetch([_as_fsdp(before)])
+        _as_fsdp(model).set_modules_to_backward_prefetch([_as_fsdp(module) for module in self._layers[-1:] or [model]])
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
