@@ -14,13 +14,17 @@ from tests.trainers.points import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, confi
 from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainers.loop.batches import Batches
 from trainers.loop.trainer import Trainer
+from trainers.strategy_names import ON_RING, STRATEGY_NAMES
 
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
 
 
-@pytest.mark.parametrize(
-    "strategy", ["ring", "ddp", "zero1", "zero2/0.00002", "zero3", "fsdp", "bucketed", "diloco/5", "powersgd/1"]
-)
+QUICK = ("ring", "ddp", "zero1", "zero2/0.00002", "zero3", "fsdp", "bucketed", "diloco/5", "powersgd/1")
+# Not "none", whose ranks have models of their own. Those of ON_RING are tried where ranks are processes of a command.
+OTHERS = sorted({*STRATEGY_NAMES} - {"none", *ON_RING} - {name.partition("/")[0] for name in QUICK})
+
+
+@pytest.mark.parametrize("strategy", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_an_interrupted_run_equals_the_uninterrupted_one(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
     """Bit for bit, losses and model, with dropout, a changing buffer, ranks without samples and lines between saves.
 
