@@ -8,6 +8,7 @@ import datetime
 import itertools
 import multiprocessing
 import os
+import socket
 import tempfile
 import time
 import traceback
@@ -29,6 +30,32 @@ def fork_process(target: Callable[..., object], *arguments: Any) -> Any:
     When it returns or exits, the process ends at once: what an interpreter does at its end is left out.
     """
     return _start(multiprocessing.get_context("forkserver"), target, *arguments, daemon=False)
+
+
+def run_forked_ranks(num_ranks: int, timeout_s: float, target: Callable[..., object], *arguments: Any) -> list[Any]:
+    """`target(rank, *arguments)` as the ranks of a host that torchrun has started, but for loading torch.
+
+    The exit code of each, None if it had not ended in time; it has then.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [fork_process(_as_rank, rank, num_ranks, port, target, arguments) for rank in range(num_ranks)]
+    try:
+        for process in processes:
+            process.join(timeout_s)
+        return [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _as_rank(rank: int, num_ranks: int, port: int, target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    os.environ |= {name: str(value) for name, value in world.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    target(rank, *arguments)
 
 
 def _start(context: Any, target: Callable[..., object], *arguments: Any, daemon: bool) -> Any:

@@ -1,8 +1,6 @@
 """One process beside several."""
 
 import json
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from click.testing import CliRunner
 
-from tests.ranks import RankPool, fork_process
+from tests.ranks import RankPool, run_forked_ranks
 from trainers.cli.group import main
 from trainers.comparison import gradient_check
 from trainers.comparison.gradient_check import largest_difference
@@ -53,11 +51,8 @@ def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
     assert min(ranks.run(gradient_difference, "none", num_ranks=2)) > 0.1
 
 
-def as_rank(rank: int, num_ranks: int, port: int, module: str, arguments: list[str]) -> None:
-    """What a rank does that torchrun has started, but for loading torch."""
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
-    os.environ |= {name: str(value) for name, value in world.items()}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def run_module(_: int, module: str, arguments: list[str]) -> None:
+    """What `python -m` does with one of these modules."""
     {"trainers": main, "trainers.comparison.gradient_check": gradient_check.main}[module](arguments)
 
 
@@ -65,18 +60,7 @@ def fork_local_ranks(num_ranks: int, arguments: Sequence[str], **_: object) -> N
     """As `run_local_ranks`, but for torchrun: it and each of its ranks take seconds to load torch."""
     option, module, *others = arguments
     assert option == "-m"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = [fork_process(as_rank, rank, num_ranks, port, module, others) for rank in range(num_ranks)]
-    try:
-        for process in processes:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in processes] == [0] * num_ranks
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    assert run_forked_ranks(num_ranks, TIMEOUT_S, run_module, module, others) == [0] * num_ranks
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

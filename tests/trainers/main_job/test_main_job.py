@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
-from tests.ranks import fork_process
+from tests.ranks import run_forked_ranks
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main as trainers
@@ -128,10 +128,8 @@ def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == RESULT_NAMES
 
 
-def as_rank(rank: int, num_ranks: int, port: int, arguments: list[str], folder: Path) -> None:
-    """What a rank does that torchrun has started, but for loading torch; its probes are short."""
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "MASTER_PORT": port}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
+def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
+    """On a rank, with short probes; what it says on stderr is in a file."""
     os.dup2(os.open(folder / f"stderr{rank}", os.O_WRONLY | os.O_CREAT), 2)
     with mock.patch("trainers.main_job.job.BLOCKS", SHORT):
         (trainers if arguments[0] == "ring" else main)(arguments)
@@ -139,18 +137,8 @@ def as_rank(rank: int, num_ranks: int, port: int, arguments: list[str], folder: 
 
 def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
     """By rank, the exit code and what was said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = [fork_process(as_rank, rank, num_ranks, port, arguments, folder) for rank in range(num_ranks)]
-    try:
-        for process in processes:
-            process.join(TIMEOUT_S)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-    return [(process.exitcode, (folder / f"stderr{rank}").read_text()) for rank, process in enumerate(processes)]
+    codes = run_forked_ranks(num_ranks, TIMEOUT_S, run_main_job, arguments, folder)
+    return [(code, (folder / f"stderr{rank}").read_text()) for rank, code in enumerate(codes)]
 
 
 @pytest.mark.parametrize("command", [[], ["ring"]])
