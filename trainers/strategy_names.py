@@ -55,6 +55,11 @@ def check_strategy(name: str) -> None:
     parse_strategy(name)
 
 
+def plain_name(name: str) -> str:
+    """`ddp` of `ddp/4`, whether there is such a strategy or not."""
+    return name.partition("/")[0]
+
+
 def parse_strategy(name: str) -> tuple[str, dict[str, float]]:
     """The name without its number, and the number by its keyword, if there is one.
 

@@ -1,9 +1,13 @@
 """Small models and data that the tests of the trainers share; rank and position can be told from every number."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Branching(nn.Module):
@@ -35,6 +39,58 @@ class Tied(nn.Module):
         return out.float()
 
 
+class Blocks(nn.Module):
+    """Blocks in a list, one of which takes part twice, and parameters before and after them; 4 of two shares are one.
+
+    recompute: do without what the forward passes of blocks would save.
+    """
+
+    def __init__(self, recompute: bool = False) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.blocks = nn.ModuleList([nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.LayerNorm(3)])
+        self.again = nn.ModuleDict({"one": nn.Linear(3, 3, bias=False)})
+        self.again["one"].weight = self.blocks[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out = self.first(x)
+        for block in (*self.blocks, self.blocks[1], self.again["one"]):
+            out = checkpoint(block, out, use_reentrant=False) if self.recompute else block(out)
+        result: torch.Tensor = self.last(out)
+        return result
+
+
+class Boxed(nn.Module):
+    """A layer that returns what hides its tensor, and one that returns a dict of tuples."""
+
+    class Box(nn.Linear):
+        """The result is that of a function which it returns."""
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """x: (batch, 3)."""
+            out = super().forward(x)
+            return lambda: out
+
+    class Named(nn.Linear):
+        """The result is the second of two."""
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """x: (batch, 3)."""
+            return {"out": ("result", super().forward(x))}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([self.Box(3, 3), self.Named(3, 3), self.Box(3, 1)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out = self.layers[1](self.layers[0](x)().tanh())["out"][1]
+        result: torch.Tensor = self.layers[2](out.tanh())()
+        return result
+
+
 def small_model() -> nn.Module:
     """Odd sizes, 29 parameters, the same weights everywhere."""
     torch.manual_seed(1)
@@ -57,3 +113,14 @@ def mean_gradients(model: nn.Module, num_ranks: int, count: int = 5) -> list[tor
     model = copy.deepcopy(model)
     model(torch.cat([inputs(rank, count) for rank in range(num_ranks)])).pow(2).mean().backward()
     return [None if p.grad is None else p.grad for p in model.parameters() if p.requires_grad]
+
+
+# What is odd about models with layers, by name.
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "sequential": small_model,
+    "tied": partial(seeded, Tied),
+    "blocks": partial(seeded, Blocks),
+    "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
+    "boxed": partial(seeded, Boxed),
+    "branching": partial(seeded, Branching),
+}

@@ -166,8 +166,7 @@ def run(
             trainer.train(after_step)
         finally:
             net: Any = trainer.train_step.model.model
-            if config.strategy in ("zero3", "fsdp"):  # whose parameters are elsewhere after an interruption
-                trainer.train_step.model.unshard()
+            trainer.train_step.model.unshard()  # after an interruption parameters may be elsewhere
             mark, seen = fingerprint(nn.ModuleList(net.children())), net.seen.item()
             trainer.manager.close()
     except Interrupted:

@@ -11,7 +11,7 @@ from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
 from trainers.checkpoints.first_rank import first_decides, send_to_all
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.saved_forms import SavedForms
-from trainers.strategy_names import WITH_STATE, WITH_VECTORS
+from trainers.strategy_names import WITH_STATE, WITH_VECTORS, plain_name
 
 # What the training of older checkpoints does not name.
 BEFORE_OPTIONS: dict[str, Any] = {
@@ -126,7 +126,7 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
             f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
             f"saved: there is nothing to resume; give another --output"
         )
-    if strategies[0] != strategies[1] and any(_plain(name) in WITH_VECTORS for name in strategies):
+    if strategies[0] != strategies[1] and any(plain_name(name) in WITH_VECTORS for name in strategies):
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {strategies[0]}, whose optimizer state does not fit "
             f"{strategies[1]}; resume with {strategies[0]}, or give another --output"
@@ -136,18 +136,13 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
 
 def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], path: Path) -> None:
     """What each rank keeps for itself fits the same strategy on as many ranks only."""
-    keeping = [name for name in strategies if _plain(name) in WITH_STATE]
+    keeping = [name for name in strategies if plain_name(name) in WITH_STATE]
     if keeping and (strategies[0] != strategies[1] or counts[0] != counts[1]):
         before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {before}, now {now}, and with {keeping[0]} each rank has a state "
             f"of its own; resume with what it began with, or give another --output"
         )
-
-
-def _plain(strategy: str) -> str:
-    """Its name, without the number after a slash."""
-    return strategy.partition("/")[0]
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, task
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
-from trainers.strategy_names import SHARDED, STRATEGY_NAMES, check_strategy
+from trainers.strategy_names import SHARDED, STRATEGY_NAMES, check_strategy, plain_name
 from trainers.tasks import load_task
 
 ALONE = "one process"
@@ -120,7 +120,7 @@ class ComparisonLauncher:
 
     def gradient_differences(self, strategies: Sequence[str]) -> dict[str, float]:
         """How far the gradients of each strategy are off."""
-        checked = [name for name in strategies if name.partition("/")[0] not in UNCHECKED]
+        checked = [name for name in strategies if plain_name(name) not in UNCHECKED]
         if not checked:
             return {}
         file = self.folder / "gradients.json"

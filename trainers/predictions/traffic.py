@@ -167,24 +167,30 @@ def zero3(profile: StepProfile, num_ranks: int, parts: ModelParts) -> Traffic:
     layers = layer_vectors(profile, num_ranks, parts)
     rest = layers.pop() if parts.rest else []
     gather, scatter = ring_all_gather(num_ranks), ring_reduce_scatter(num_ranks)
-    forward = [PredictedCall(gather, *_sizes(vector)) for vectors in [rest, *layers] for vector in vectors]
-    backward = [
-        PredictedCall(schedule, *_sizes(vector))
-        for vectors in reversed(layers)
-        for schedule in (gather, scatter)
-        for vector in vectors
-    ]
+    calls = calls_of_layers(
+        layers, rest, lambda v: PredictedCall(gather, *_sizes(v)), lambda v: PredictedCall(scatter, *_sizes(v))
+    )
     last = rest or layers[0]  # whose gradients come last
-    if rest:
-        calls = [PredictedCall(scatter, *_sizes(vector)) for vector in rest]
-    else:
-        backward, calls = backward[: -len(last)], backward[-len(last) :]
-    calls.append(PredictedCall(gather, CHECKSUM_BYTES * num_ranks, CHECKSUM_BYTES))  # of the layers that were gathered
+    within, after = calls[: -len(last)], calls[-len(last) :]
+    after.append(PredictedCall(gather, CHECKSUM_BYTES * num_ranks, CHECKSUM_BYTES))  # of the layers that were gathered
     walked, walked_last = (
         size_bytes + 2 * size_bytes // num_ranks  # pack; take the share, divide
         for size_bytes in (_size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(last))
     )
-    return Traffic(calls, walked_last, 1 / num_ranks, within=[*forward, *backward], within_bytes=walked - walked_last)
+    return Traffic(after, walked_last, 1 / num_ranks, within=within, within_bytes=walked - walked_last)
+
+
+def calls_of_layers(
+    layers: Sequence[list[Vector]],
+    rest: list[Vector],
+    gather: Callable[[Vector], PredictedCall],
+    scatter: Callable[[Vector], PredictedCall],
+) -> list[PredictedCall]:
+    """Those of a forward pass and a backward pass, in their order: the parameters of the rest are gathered once."""
+    calls = [gather(vector) for vectors in [rest, *layers] for vector in vectors]
+    for vectors in reversed(layers):
+        calls += [gather(vector) for vector in vectors] + [scatter(vector) for vector in vectors]
+    return calls + [scatter(vector) for vector in rest]
 
 
 def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, is_native: bool = True) -> Traffic:
@@ -194,16 +200,16 @@ def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, is_native: boo
     """
     layers = fsdp_vectors(profile, num_ranks, parts)
     rest = layers.pop() if parts.rest else []
-    kinds = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+    own = {
+        Collective.ALL_GATHER: ring_all_gather(num_ranks),
+        Collective.REDUCE_SCATTER: ring_reduce_scatter(num_ranks),
+    }
 
-    def calls(vector: Vector) -> list[PredictedCall]:
-        own = ring_all_gather(num_ranks), ring_reduce_scatter(num_ranks)
-        native = (native_schedule(kind, num_ranks, vector.size_bytes) for kind in kinds)
-        return [PredictedCall(s, *_sizes(vector), is_native=is_native) for s in (native if is_native else own)]
+    def call(kind: Collective, vector: Vector) -> PredictedCall:
+        schedule = native_schedule(kind, num_ranks, vector.size_bytes) if is_native else own[kind]
+        return PredictedCall(schedule, *_sizes(vector), is_native=is_native)
 
-    within = [calls(vector)[0] for vectors in [rest, *layers] for vector in vectors]  # the forward pass
-    within += [call for vectors in reversed(layers) for vector in vectors for call in calls(vector)]
-    within += [calls(vector)[1] for vector in rest]
+    within = calls_of_layers(layers, rest, *(partial(call, kind) for kind in own))
     size_bytes, rest_bytes = _size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(rest)
     gathered = 2 * size_bytes - rest_bytes  # what comes is copied to the parameters, as gradients are to what is sent
     return Traffic([], 0, 1 / num_ranks, within=within, within_bytes=gathered + (1 + is_native) * size_bytes)

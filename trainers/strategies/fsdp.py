@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-import collectives
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.ddp import group_on_ring
+from trainers.strategies.gradient_norm import clip_parts, norm_over_ranks
 from trainers.strategies.layers import layers_of
-from trainers.strategies.sharding_guard import Guard, ShardingError
+from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
 
 class Fsdp(Strategy):
@@ -92,7 +92,7 @@ class Fsdp(Strategy):
             _as_fsdp(module).unshard()
             _as_fsdp(module).set_reshard_after_forward(False, recurse=False)
         self._is_whole = True
-        self._guard = Guard([list(self.module.parameters())], [], [], lambda: None, self.name)
+        self._guard = ForeignOptimizers(list(self.module.parameters()), self.name)
 
     def _reshard(self) -> None:
         """Be as before `unshard`."""
@@ -130,18 +130,17 @@ class Fsdp(Strategy):
         return [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in self.parameters]
 
     def gradient_norm(self) -> torch.Tensor:
-        squares = [_local(p.grad).norm().float().square() for p in self.parameters if p.grad is not None]
-        total = torch.stack(squares).sum() if squares else torch.zeros(())
-        collectives.all_reduce(total, group=self.group)
-        return total.sqrt()
+        return norm_over_ranks(self._gradients(), self.group)
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         norm = self.gradient_norm()
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                _local(parameter.grad).mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+        clip_parts(self._gradients(), norm, max_norm)
         return norm
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """The rows that this rank has of them."""
+        return [_local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
 
 class FsdpOnRing(Fsdp):

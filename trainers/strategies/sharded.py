@@ -6,11 +6,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import collectives
 from trainers.identity import difference
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.elementwise import check_shardable
 from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.gradient_norm import clip_parts, norm_over_ranks
 from trainers.strategies.sharded_optimizer import ShardedOptimizer, ShardedWeights
 from trainers.strategies.sharding_guard import Guard, ShardingError
 
@@ -62,15 +62,11 @@ class Sharded(Strategy):
         return [torch.empty(w.num_elements, dtype=w.share.dtype, device="meta") for w in self._weights]
 
     def gradient_norm(self) -> torch.Tensor:
-        norms = [weights.share_gradient.norm().float() for weights in self._weights]
-        squares = torch.stack(norms).square().sum()
-        collectives.all_reduce(squares, group=self.group)
-        return squares.sqrt()
+        return norm_over_ranks(self.vectors(), self.group)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         norm = self.gradient_norm()
-        for weights in self._weights:
-            weights.share_gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+        clip_parts(self.vectors(), norm, max_norm)
         return norm
 
     @property

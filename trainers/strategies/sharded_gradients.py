@@ -7,7 +7,7 @@ from torch import nn
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharded_optimizer import ShardedWeights
-from trainers.strategies.sharding_guard import ShardingError
+from trainers.strategies.sharding_guard import ShardingError, unsynchronised_error
 
 
 class ShardedGradients(Sharded):
@@ -37,10 +37,7 @@ class ShardedGradients(Sharded):
 
     def before_stepping(self) -> None:
         if any(parameter.grad is not None for parameter in self.parameters):
-            raise ShardingError(
-                "there are gradients that have not been synchronised: take the last backward pass before a step "
-                "outside of no_sync(), or call model.sync_gradients()"
-            )
+            raise unsynchronised_error()
         self._is_stepped = True
 
 

@@ -7,32 +7,29 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded_optimizer import ShardedWeights
-from trainers.strategies.sharding_guard import ShardingError
+from trainers.strategies.sharding_guard import moved_error, require_at_home
 
 
 class LayerWeights(ShardedWeights):
     """Parameters of one dtype. A rank keeps its share; the vector and the parameters are empty until `unshard`.
 
     The vector's memory is given back and asked for anew, since autograd may hold views of it (a transposed weight) from
-    the forward pass to the backward pass, which must see what is gathered then.
+    the forward pass to the backward pass, which must see what is gathered then. name: of the strategy.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, name: str) -> None:
         super().__init__(parameters, group)
+        self._name = name
         self.share = nn.Parameter(self.share.detach().clone())
         self._size_bytes = self.home.vector.nbytes
 
     @torch.no_grad()
     def unshard(self) -> None:
         """Gather all shares into the vector; collective."""
-        for parameter in self.parameters:
-            if parameter.dtype != self.share.dtype or parameter.device != self.share.device:
-                raise ShardingError(
-                    "the model's parameters have been moved, or have another dtype, since zero3 was given them: "
-                    "model.to(...) must come before DataParallel(model, ...)"
-                )
+        if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
+            raise moved_error(self._name)
         self.home.vector.untyped_storage().resize_(self._size_bytes)
         self.gather()
         for parameter, view in zip(self.parameters, self.home.views, strict=True):
@@ -50,12 +47,7 @@ class LayerWeights(ShardedWeights):
     @torch.no_grad()
     def take_share(self) -> None:
         """The share becomes what the parameters hold now. Raises ShardingError if they lie elsewhere."""
-        for parameter, view in zip(self.parameters, self.home.views, strict=True):
-            if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
-                raise ShardingError(
-                    "the model's parameters have been moved, or have another dtype, since zero3 was given them: "
-                    "model.to(...) must come before DataParallel(model, ...)"
-                )
+        require_at_home(self.parameters, self.home, self._name)
         self.share.copy_(self.own_part(self.home.vector))
 
     def after_step(self) -> None:
@@ -63,7 +55,7 @@ class LayerWeights(ShardedWeights):
 
 
 class ShardedLayer:
-    """`module`, which gathers these parameters before its passes and lets go of them afterwards.
+    """`module`, which gathers the parameters of `weights` before its passes and lets go of them afterwards.
 
     stays: keep them from a forward pass to its backward pass, as those of the whole model, whose backward pass is next.
     is_whole: whether the parameters are there.
@@ -72,14 +64,10 @@ class ShardedLayer:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        parameters: Sequence[nn.Parameter],
-        group: dist.ProcessGroup,
-        stays: bool,
-        on_gather: Callable[[], object],
+        self, module: nn.Module, weights: Sequence[LayerWeights], stays: bool, on_gather: Callable[[], object]
     ) -> None:
-        self.weights = [LayerWeights(some, group) for some in by_dtype(parameters)]
+        self.weights = weights
+        parameters = [parameter for some in weights for parameter in some.parameters]
         self.is_whole = True
         self.has_gradients = False
         self._stays = stays

@@ -19,8 +19,32 @@ class ShardingError(RuntimeError):
     """A model that is trained with a sharded strategy is treated as if its gradients were the mean over all ranks."""
 
 
-class Guard:
-    """Of the parameters and the vectors in which they and their gradients lie, group by group of the same dtype.
+class ForeignOptimizers:
+    """As long as this lives, an optimizer that was made of these parameters themselves raises an error when it steps.
+
+    name: of the strategy.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], name: str) -> None:
+        self._name = name
+        self._own = {id(parameter) for parameter in parameters}
+        watcher = weakref.WeakMethod(self._refuse)
+        hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _call(watcher, optimizer))
+        weakref.finalize(self, hook.remove)
+
+    def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before any optimizer takes a step."""
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) in self._own:
+                raise ShardingError(
+                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} a rank has "
+                    f"the mean gradients of its share only, and the ranks would train apart; make it with "
+                    f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
+                )
+
+
+class Guard(ForeignOptimizers):
+    """Beside that, of the vectors in which parameters and gradients lie, group by group of the same dtype.
 
     compare: raises ShardingError if the ranks' parameters differ; collective. name: of the strategy.
     """
@@ -33,25 +57,11 @@ class Guard:
         compare: Callable[[], None],
         name: str,
     ) -> None:
-        self._name = name
+        super().__init__((parameter for some in parameters for parameter in some), name)
         self._parameters, self._homes, self._gradients = parameters, homes, gradients
         self._compare = compare
-        self._own = {id(parameter) for some in parameters for parameter in some}
         self._versions: list[int] = []  # of the gradients, after the last synchronisation
         self._unstepped = 0  # synchronisations since the last step
-        watcher = weakref.WeakMethod(self._refuse_foreign)
-        hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _call(watcher, optimizer))
-        weakref.finalize(self, hook.remove)
-
-    def _refuse_foreign(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called before any optimizer takes a step."""
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if id(parameter) in self._own:
-                raise ShardingError(
-                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} a rank has "
-                    f"the mean gradients of its share only, and the ranks would train apart; make it with "
-                    f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
-                )
 
     def before_synchronising(self) -> None:
         """Look whether the parameters are where they were, and, if nothing was stepped, whether the ranks still agree.
@@ -60,12 +70,7 @@ class Guard:
         for a comparison at the 1st, 2nd, 4th, 8th ... time.
         """
         for parameters, home in zip(self._parameters, self._homes, strict=True):
-            for parameter, view in zip(parameters, home.views, strict=True):
-                if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
-                    raise ShardingError(
-                        f"the model's parameters have been moved, or have another dtype, since {self._name} was given "
-                        "them: model.to(...) must come before DataParallel(model, ...)"
-                    )
+            require_at_home(parameters, home, self._name)
         if self._unstepped and self._unstepped & (self._unstepped - 1) == 0:
             self._compare()
 
@@ -84,10 +89,30 @@ class Guard:
                 "model.clip_grad_norm_(...), and take the last backward pass before a step outside of no_sync()"
             )
         if not all(map(_is_home, self._parameters, self._gradients)):
-            raise ShardingError(
-                "there are gradients that have not been synchronised: take the last backward pass before a step "
-                "outside of no_sync(), or call model.sync_gradients()"
-            )
+            raise unsynchronised_error()
+
+
+def require_at_home(parameters: Iterable[nn.Parameter], home: FlatVector, name: str) -> None:
+    """Raise ShardingError unless the parameters lie in that vector, in its dtype. name: of the strategy."""
+    for parameter, view in zip(parameters, home.views, strict=True):
+        if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
+            raise moved_error(name)
+
+
+def moved_error(name: str) -> ShardingError:
+    """What to raise for parameters that are no longer where the strategy has put them."""
+    return ShardingError(
+        f"the model's parameters have been moved, or have another dtype, since {name} was given them: model.to(...) "
+        "must come before DataParallel(model, ...)"
+    )
+
+
+def unsynchronised_error() -> ShardingError:
+    """What to raise for a step with gradients of this rank alone."""
+    return ShardingError(
+        "there are gradients that have not been synchronised: take the last backward pass before a step outside of "
+        "no_sync(), or call model.sync_gradients()"
+    )
 
 
 def _is_home(parameters: Iterable[nn.Parameter], gradients: FlatVector) -> bool:

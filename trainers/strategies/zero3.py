@@ -10,10 +10,11 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
+from trainers.strategies.flat_vector import by_dtype
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
-from trainers.strategies.sharded_layer import ShardedLayer
-from trainers.strategies.sharding_guard import Guard, ShardingError
+from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer
+from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
 
 class Zero3(ShardedGradients):
@@ -23,8 +24,8 @@ class Zero3(ShardedGradients):
     all-reduce, and a rank holds whole parameters of one layer at a time, beside those that belong to no layer (see
     `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
 
-    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same
-    layers, which they compare at the end of a backward pass.
+    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers,
+    which they compare at the end of a backward pass.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.3.
     """
@@ -37,8 +38,7 @@ class Zero3(ShardedGradients):
         self._layers = [
             ShardedLayer(
                 part.module,
-                [self.parameters[index] for index in part.indices],
-                group,
+                [LayerWeights(some, group, self.name) for some in by_dtype([self.parameters[i] for i in part.indices])],
                 stays=part.module is model,
                 on_gather=partial(self._note, number),
             )
@@ -47,7 +47,7 @@ class Zero3(ShardedGradients):
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
         self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
         self._weights = [weights for layer in self._layers for weights in layer.weights]
-        self._guard = Guard([self.parameters], [], [], lambda: None, self.name)
+        self._guard = ForeignOptimizers(self.parameters, self.name)
         self._reduced: set[int] = set()
         self.unshard()
 

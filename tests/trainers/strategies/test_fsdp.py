@@ -1,6 +1,5 @@
 """torch's FSDP2 as a strategy, on Gloo and on the backend "ring": what is trained, saved, looked at and refused."""
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tests.ranks import RankPool, group_on
-from tests.trainers.models import Tied, inputs, seeded, small_model
-from tests.trainers.strategies.test_zero3 import MODELS
+from tests.trainers.models import MODELS, Tied, inputs, seeded, small_model
+from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
 
 ADAM = partial(torch.optim.AdamW, lr=0.05)
@@ -52,22 +51,9 @@ def test_training_is_that_of_the_ring(ring_ranks: RankPool, name: str, model: st
         torch.testing.assert_close(found, expected)
 
 
-def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list[torch.Tensor]]:
-    """The states after two of four steps, and the parameters in the end; the first two from `states` if given."""
-    parallel = wrapped(group, name, small_model())
-    optimizer = parallel.optimizer(ADAM)
-    kept: Any = copy.deepcopy(states)  # what comes from the test lies in memory that all ranks share
-    if kept:
-        parallel.load_state_dict(kept[0])
-        optimizer.load_state_dict(kept[1])
-    for step in range(2 if kept else 0, 4):
-        if step == 2 and not kept:
-            kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
-        optimizer.zero_grad()
-        parallel(inputs(step)).pow(2).mean().backward()
-        optimizer.step()
-    parallel.unshard()
-    return kept, [p.detach().clone() for p in parallel.parameters()]
+def resumed(group: dist.ProcessGroup, name: str, states: Any) -> Resumed:
+    """As `goes_on`."""
+    return goes_on(wrapped(group, name, small_model()), ADAM, states)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])

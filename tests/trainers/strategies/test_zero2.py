@@ -1,6 +1,5 @@
 """`zero2`: after a backward pass no rank has the whole gradients, and training is that of the other strategies."""
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
+from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -81,21 +81,9 @@ def test_each_rank_holds_its_share(ranks: RankPool) -> None:
     assert ranks.run(held, "zero2", num_ranks=4) == [(1000, 2000)] * 4
 
 
-def resumed(group: dist.ProcessGroup, states: Any) -> list[torch.Tensor] | tuple[Any, list[torch.Tensor]]:
-    """The parameters after four steps on the same data everywhere, the first two from `states` if there are any."""
-    parallel = DataParallel(small_model(), f"zero2/{SMALL}", group)
-    optimizer = parallel.optimizer(SGD)
-    kept: Any = copy.deepcopy(states)  # what comes from the test lies in memory that all ranks share
-    if kept:
-        parallel.load_state_dict(kept[0])
-        optimizer.load_state_dict(kept[1])
-    for step in range(2 if kept else 0, 4):
-        if step == 2 and not kept:
-            kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
-        optimizer.zero_grad()
-        parallel(inputs(step)).pow(2).mean().backward()
-        optimizer.step()
-    return kept, [p.detach().clone() for p in parallel.parameters()]
+def resumed(group: dist.ProcessGroup, states: Any) -> Resumed:
+    """As `goes_on`."""
+    return goes_on(DataParallel(small_model(), f"zero2/{SMALL}", group), SGD, states)
 
 
 def test_state_is_for_any_number_of_ranks(ranks: RankPool) -> None:

@@ -1,7 +1,5 @@
 """`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
 
-import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,77 +7,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
-from tests.trainers.models import Branching, Tied, inputs, seeded, small_model
+from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
+from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharding_guard import ShardingError
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-
-class Blocks(nn.Module):
-    """Blocks in a list, one of which takes part twice, and parameters before and after them; 4 of two shares are one.
-
-    recompute: do without what the forward passes of blocks would save.
-    """
-
-    def __init__(self, recompute: bool = False) -> None:
-        super().__init__()
-        self.recompute = recompute
-        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
-        self.blocks = nn.ModuleList([nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.LayerNorm(3)])
-        self.again = nn.ModuleDict({"one": nn.Linear(3, 3, bias=False)})
-        self.again["one"].weight = self.blocks[0].weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        out = self.first(x)
-        for block in (*self.blocks, self.blocks[1], self.again["one"]):
-            out = checkpoint(block, out, use_reentrant=False) if self.recompute else block(out)
-        result: torch.Tensor = self.last(out)
-        return result
-
-
-class Boxed(nn.Module):
-    """A layer that returns what hides its tensor, and one that returns a dict of tuples."""
-
-    class Box(nn.Linear):
-        """The result is that of a function which it returns."""
-
-        def forward(self, x: torch.Tensor) -> Any:
-            """x: (batch, 3)."""
-            out = super().forward(x)
-            return lambda: out
-
-    class Named(nn.Linear):
-        """The result is the second of two."""
-
-        def forward(self, x: torch.Tensor) -> Any:
-            """x: (batch, 3)."""
-            return {"out": ("result", super().forward(x))}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([self.Box(3, 3), self.Named(3, 3), self.Box(3, 1)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        out = self.layers[1](self.layers[0](x)().tanh())["out"][1]
-        result: torch.Tensor = self.layers[2](out.tanh())()
-        return result
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "sequential": small_model,
-    "tied": partial(seeded, Tied),
-    "blocks": partial(seeded, Blocks),
-    "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
-    "boxed": partial(seeded, Boxed),
-    "branching": partial(seeded, Branching),
-}
 
 
 def test_layers_of_a_model() -> None:
@@ -277,22 +213,9 @@ def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: st
         assert "\n" not in error
 
 
-def resumed(group: dist.ProcessGroup, states: Any) -> list[torch.Tensor] | tuple[Any, list[torch.Tensor]]:
-    """The parameters after four steps on the same data everywhere, the first two from `states` if there are any."""
-    parallel = DataParallel(small_model(), "zero3", group)
-    optimizer = parallel.optimizer(SGD)
-    kept: Any = copy.deepcopy(states)  # what comes from the test lies in memory that all ranks share
-    if kept:
-        parallel.load_state_dict(kept[0])
-        optimizer.load_state_dict(kept[1])
-    for step in range(2 if kept else 0, 4):
-        if step == 2 and not kept:
-            kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
-        optimizer.zero_grad()
-        parallel(inputs(step)).pow(2).mean().backward()
-        optimizer.step()
-    parallel.unshard()
-    return kept, [p.detach().clone() for p in parallel.parameters()]
+def resumed(group: dist.ProcessGroup, states: Any) -> Resumed:
+    """As `goes_on`."""
+    return goes_on(DataParallel(small_model(), "zero3", group), SGD, states)
 
 
 def test_state_is_for_any_number_of_ranks(ranks: RankPool) -> None:
