@@ -8,7 +8,7 @@ group (`BatchedScheduleRun`).
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ from collectives.runtime.instructions import (
     num_staging_buffers,
     num_staging_buffers_in_a_step,
 )
+from collectives.runtime.lazily import lazily
 from collectives.runtime.preposted import PrepostedReceives
 from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan, shared_plan
@@ -141,12 +142,12 @@ class Executor:
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
         self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
 
-    @cached_property
+    @lazily
     def _posted(self) -> ExecutionPlan:
         program = self._part.program
         return ExecutionPlan(ScheduleRun, instructions_of(program), num_staging_buffers(program))
 
-    @cached_property
+    @lazily
     def _batched(self) -> ExecutionPlan:
         program = self._part.program
         return ExecutionPlan(
@@ -253,13 +254,13 @@ class Executor:
         self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
         return ChunkTensors(chunks, targets, _cut(self._wire[: tensor.numel()], lengths))
 
-    @cached_property
+    @lazily
     def _own(self) -> slice:
         """The chunks of this rank's equal share of the tensor."""
         rank, chunks_of_each = self.group.rank(), self.schedule.num_chunks // self.schedule.num_ranks
         return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 
-    @cached_property
+    @lazily
     def _shared(self) -> tuple[LocalRanks | None, int | None]:
         """The ranks that share memory with this one, and how many bytes of each chunk may be in a portion."""
         if not self._shares_memory:
@@ -268,7 +269,7 @@ class Executor:
         portion_bytes = sharing.portion_bytes(self.schedule)
         return (None, None) if portion_bytes == 0 else (sharing.local, portion_bytes)
 
-    @cached_property
+    @lazily
     def _shared_plan(self) -> SharedPlan:
         local, _ = self._shared
         assert local is not None

@@ -30,6 +30,9 @@ class GroupState:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = ref(group)
         self._parts: dict[Any, Any] = {}
+        # Two threads that ask at once must get the same, and a part may ask for another one. The lock is this group's
+        # alone: to make a part may take as long as an answer of the group's store.
+        self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
         """The group's only object of the class `kind`, made by `kind(group)` if there is none yet.
@@ -48,7 +51,7 @@ class GroupState:
         group = self._group()
         if group is None:
             raise ValueError("the process group has been destroyed")
-        with _MAKING:
+        with self._making:
             if kind not in self._parts:
                 self._parts[kind] = kind(group)
             part: Part = self._parts[kind]
@@ -56,14 +59,14 @@ class GroupState:
 
 
 _STATES: WeakKeyDictionary[dist.ProcessGroup, GroupState] = WeakKeyDictionary()
-_MAKING = threading.RLock()  # two threads that ask at once must get the same; and a part may ask for another one
+_ENTERING = threading.Lock()  # held for a moment only
 
 
 def state_of(group: dist.ProcessGroup) -> GroupState:
     """The state of `group`, which lives as long as the group."""
     state = _STATES.get(group)
     if state is None:
-        with _MAKING:
+        with _ENTERING:
             state = _STATES.setdefault(group, GroupState(group))
     return state
 

@@ -1,9 +1,12 @@
 """`CollectiveQueue`: the collectives of one process group, one after the other, in the order of the calls."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -12,7 +15,7 @@ from collectives.runtime.buffers import new_buffer
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.stream import StreamSync
-from collectives.runtime.transport import CPU
+from collectives.runtime.transport import CPU, timeout_s
 from collectives.runtime.work import Work
 
 
@@ -20,18 +23,25 @@ class CollectiveQueue:
     """Runs what it is given in order: in a thread of its own, or at once in the caller's where nothing is ahead.
 
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
+
+    What a callback of a call calls comes directly after that call, on every rank, however far the program has got
+    there: the callback's own thread does it at once. So a callback may wait for it in any way, also where only C++ can
+    see the waiting, and ranks whose callbacks and programs overlap in different ways still agree on the order.
+
     After a failure, when nobody knows what the others have done, everything else fails too.
 
     Memory: of each dtype, device and kind as much as the longest tensor for which a `buffer` was needed.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
+        self._timeout_s = timeout_s(group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
-        self._thread_id: int | None = None
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._entering = threading.Lock()  # held for a moment only
-        self._running = threading.Lock()  # held by whoever executes a collective
-        self._running_thread: int | None = None  # who that is
+        self._turn = threading.Lock()  # held by whoever executes a collective, and until its callbacks are over
+        self._turn_of: int | None = None  # the thread that holds it
+        self._is_executing = False
+        self._calling_back_since: float | None = None
         self._broken: str | None = None  # not the error itself, whose traceback would keep the group alive
         self._buffers: dict[tuple[torch.dtype, int | None, bool], torch.Tensor] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -53,27 +63,34 @@ class CollectiveQueue:
         return StreamSync(self._streams[device], tensors)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run `call` after all that was given before, and wait for it.
+        """Run `call` after all that was given before, and wait for it; in a callback of an earlier call, at once.
 
         Raises RuntimeError in a collective of the same group, since each would wait for the other for ever.
         """
-        if threading.get_ident() == self._running_thread:
-            raise RuntimeError("a collective was called from within another one of the same group")
+        if self._has_turn():
+            self._execute(call)
+            return
         with self._entering:
-            idle = not self._queue and self._running.acquire(blocking=False)
+            idle = not self._queue and self._turn.acquire(blocking=False)
             future = None if idle else self._enqueue(call)
         if future is not None:
             self.wait(future)
             return
+        self._turn_of = threading.get_ident()
         try:
             self._execute(call)
         finally:
-            self._running.release()
+            self._end_turn()
 
     def start(
         self, call: Callable[[], None], result: list[torch.Tensor], stream_sync: StreamSync | None = None
     ) -> Work:
-        """Run `call` after all that was given before, without waiting."""
+        """Run `call` after all that was given before, without waiting; in a callback of an earlier call, at once."""
+        if self._has_turn():
+            future: Future[None] = Future()
+            _settle(future, self._outcome(call))
+            return Work(future, result, self.wait, stream_sync)
+        _watch_over(self)
         with self._entering:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
@@ -83,11 +100,31 @@ class CollectiveQueue:
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
         """Block until `future`, of a call of this queue, is done; raises what made it fail."""
-        if threading.get_ident() == self._thread_id:
-            # A callback of an earlier call, in the queue's own thread, waits for a later one: do it, nobody else can.
-            while not future.done():
-                self._run_next()
+        # A callback of an earlier call waits for a later one: do it, nobody else can.
+        while self._has_turn() and not future.done():
+            self._refuse_nesting()
+            self._run_next()
         future.result(timeout_s)
+
+    def fail_if_stuck(self) -> None:
+        """Let all that is queued fail if a callback has taken longer than the group's timeout: it may wait for it."""
+        since = self._calling_back_since
+        if since is None or time.monotonic() < since + self._timeout_s:
+            return
+        self._broken = (
+            f"a callback of an earlier collective of this group has taken longer than {self._timeout_s:g} s; in a "
+            "callback wait for a later call by Work.wait(), not by a Future"
+        )
+        while self._queue:
+            with self._entering, suppress(IndexError):
+                _settle(self._queue.popleft()[1], CollectiveError(self._broken))
+
+    def _has_turn(self) -> bool:
+        return self._turn_of == threading.get_ident()
+
+    def _end_turn(self) -> None:
+        self._turn_of = self._calling_back_since = None
+        self._turn.release()
 
     def _enqueue(self, call: Callable[[], None]) -> "Future[None]":
         future: Future[None] = Future()
@@ -96,31 +133,41 @@ class CollectiveQueue:
         return future
 
     def _run_in_thread(self) -> None:
-        self._thread_id = threading.get_ident()
-        self._run_next()
+        self._turn.acquire()
+        self._turn_of = threading.get_ident()
+        try:
+            self._run_next()
+        finally:
+            self._end_turn()
 
     def _run_next(self) -> None:
-        """Execute what is first in the queue, if anything is left there."""
-        error: BaseException | None = None
-        with self._running:
-            with self._entering:
-                if not self._queue:
-                    return
-                call, future = self._queue.popleft()
-            try:
-                self._execute(call)
-            except BaseException as raised:  # for whoever waits
-                error = raised
-        # Only now, because what is called back may call collectives.
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        """Execute what is first in the queue, if anything is left there, and what is called back then."""
+        with self._entering:
+            if not self._queue:
+                return
+            call, future = self._queue.popleft()
+        error = self._outcome(call)
+        self._calling_back_since = time.monotonic()
+        _settle(future, error)
+
+    def _outcome(self, call: Callable[[], None]) -> BaseException | None:
+        """Execute `call`; returns what it raised, for whoever waits."""
+        try:
+            self._execute(call)
+        except BaseException as error:
+            return error
+        return None
+
+    def _refuse_nesting(self) -> None:
+        if self._is_executing:
+            raise RuntimeError("a collective was called from within another one of the same group")
 
     def _execute(self, call: Callable[[], None]) -> None:
+        self._refuse_nesting()
         if self._broken is not None:
             raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")
-        self._running_thread = threading.get_ident()
+        in_callback, self._calling_back_since = self._calling_back_since is not None, None
+        self._is_executing = True
         try:
             call()
         except ValueError:  # refused before anything was sent
@@ -129,7 +176,9 @@ class CollectiveQueue:
             self._broken = str(error) or repr(error)
             raise
         finally:
-            self._running_thread = None
+            self._is_executing = False
+            if in_callback:
+                self._calling_back_since = time.monotonic()
 
 
 def close_queue(group: dist.ProcessGroup) -> None:
@@ -137,3 +186,34 @@ def close_queue(group: dist.ProcessGroup) -> None:
     queue = state_of(group).pop(CollectiveQueue)
     if queue is not None:
         queue.close()
+
+
+def _settle(future: "Future[None]", error: BaseException | None) -> None:
+    """End `future`, which runs its callbacks in this thread."""
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+_WATCHED: "WeakSet[CollectiveQueue]" = WeakSet()
+_WATCH_INTERVAL_S = 0.25
+
+
+def _watch_over(queue: CollectiveQueue) -> None:
+    """Let `queue` fail if it is stuck: a callback that waits in C++ for a later call can itself do nothing about it."""
+    if queue not in _WATCHED:
+        if not any(thread.name == _watch.__name__ for thread in threading.enumerate()):
+            threading.Thread(target=_watch, name=_watch.__name__, daemon=True).start()
+        _WATCHED.add(queue)
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(_WATCH_INTERVAL_S)
+        _look_at_all()
+
+
+def _look_at_all() -> None:
+    for queue in list(_WATCHED):  # which keeps none of them alive while the thread sleeps
+        queue.fail_if_stuck()

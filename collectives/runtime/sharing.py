@@ -30,7 +30,7 @@ from collectives.runtime.sharing_offer import (
     this_host,
     why_not,
 )
-from collectives.runtime.transport import CPU
+from collectives.runtime.transport import timeout_s
 from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.schedule import Schedule
 
@@ -163,14 +163,9 @@ def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tu
         return None, reason
     try:
         # So that whoever waits in vain comes to `_agreed` while the others still wait there.
-        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, _timeout_s(group) / 2)), ""
+        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, timeout_s(group) / 2)), ""
     except OSError as error:
         return None, f"there is no memory to share: {error}"
-
-
-def _timeout_s(group: dist.ProcessGroup) -> float:
-    seconds: float = group._get_backend(CPU).options._timeout.total_seconds()
-    return seconds
 
 
 def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequence[Offer]) -> LocalRanks | None:
@@ -182,7 +177,7 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
     if not names:
         return None
     segments, sockets = meeting.meet(names)
-    return LocalRanks(group.rank(), segments, sockets, _timeout_s(group))
+    return LocalRanks(group.rank(), segments, sockets, timeout_s(group))
 
 
 def _agreed(

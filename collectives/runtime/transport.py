@@ -97,3 +97,10 @@ def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
 def home_of(group: dist.ProcessGroup) -> torch.device:
     """Where small messages of our own are: the CPU, or the current CUDA device if the group has no backend for it."""
     return CPU if has_backend(group, CPU) else torch.device("cuda")
+
+
+def timeout_s(group: dist.ProcessGroup) -> float:
+    """How long a rank of `group` waits for another one."""
+    backend: Any = group._get_backend(home_of(group))
+    seconds: float = backend.options._timeout.total_seconds()
+    return seconds

@@ -86,8 +86,10 @@ class Work(dist.Work):
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         """A torch Future of `result()`, which may be chained with `then`.
 
-        What is chained runs in the thread that does the group's asynchronous collectives. It may call collectives and
-        wait for a Work of the same group, but not for a Future of one.
+        What is chained runs in the thread that does the group's asynchronous collectives. The group's collectives that
+        it calls come directly after this one, on every rank, before those that the program has called meanwhile. They
+        are over when the call returns, so it may wait for them in any way. For one that the program has called later it
+        may wait by `Work.wait`, but not by a Future: nobody would do it, and both fail after the group's timeout.
         """
         return self.future_of(lambda: self._result)
 

@@ -1,9 +1,11 @@
 """Asynchronous calls: several under way, of several groups, from several threads, waited for or not."""
 
 import gc
+import itertools
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +24,13 @@ from tests.ranks import RankPool
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     """Three ranks of their own: the group that a case is given and the default one are two of the same ranks."""
     with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Two ranks, for cases that make groups of their own."""
+    with RankPool(2, tmp_path_factory.mktemp("duo")) as pool:
         yield pool
 
 
@@ -125,6 +134,141 @@ def test_callbacks_may_call(trio: RankPool) -> None:
     for _ in range(5):
         for (tensor,) in trio.run(called_back, num_ranks=2, timeout_s=40):
             assert tensor.tolist() == [8, 8]  # reduced three times over, the last after it was found
+
+
+def in_callbacks(group: dist.ProcessGroup) -> list[list[float]]:
+    """A call in a callback that waits for it in C++; rank 0 is done with the first call before it says what follows."""
+    gate = threading.Event()
+    if group.rank():
+        state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    tensors = [torch.full((length,), float(group.rank() + length)) for length in (1, 2, 3, 4)]
+    first = collectives.all_reduce(tensors[0], group=group, async_op=True)
+
+    def second(_: object) -> torch.Tensor:
+        return collectives.all_reduce(tensors[1], group=group, async_op=True).get_future().wait()[0]
+
+    def third(_: object) -> torch.Tensor:
+        return collectives.all_reduce(tensors[2], group=group, async_op=True).get_future().wait()[0]
+
+    if group.rank() == 0:
+        gate.set()
+    chained = first.get_future().then(second).then(third)
+    # Rank 0 has probably begun with what is called back, rank 1 has it before itself; the next call comes after it.
+    last = collectives.all_reduce(tensors[3], group=group, async_op=True)
+    gate.set()
+    chained.wait()
+    last.wait()
+    return [tensor.tolist() for tensor in tensors]
+
+
+def test_what_a_callback_calls_comes_next_on_all_ranks(trio: RankPool) -> None:
+    """Before calls that a program has made meanwhile, and it is over when a callback waits for its Future."""
+    expected = [[2.0 * length + 1] * length for length in (1, 2, 3, 4)]
+    assert trio.run(in_callbacks, num_ranks=2, timeout_s=40) == [expected, expected]
+
+
+def waits_for_a_later_call(group: dist.ProcessGroup) -> str:
+    """A callback that waits, where only C++ sees it, for what the program has called later."""
+    gate = threading.Event()
+    state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
+    later = (
+        collectives.all_reduce(torch.ones(2), group=group, async_op=True).get_future().then(lambda done: done.value())
+    )
+    chained = first.get_future().then(lambda _: later.wait())
+    gate.set()
+    with pytest.raises(RuntimeError) as error:
+        chained.wait()
+    return str(error.value)
+
+
+def test_a_callback_that_nobody_can_serve_fails_in_time(tmp_path: Path) -> None:
+    """It raises after the group's timeout, with what to do, rather than hang."""
+    with RankPool(2, tmp_path, peer_timeout_s=1.0) as pool:
+        for message in pool.run(waits_for_a_later_call, timeout_s=30):
+            assert "a callback of an earlier collective of this group has taken longer than 1 s" in message
+            assert "by Work.wait(), not by a Future" in message
+
+
+def nested(group: dist.ProcessGroup, async_op: bool) -> str:
+    """What a collective raises in the middle of another one of its group."""
+
+    def reduce(chunk: torch.Tensor, _: torch.Tensor) -> None:
+        work = collectives.all_reduce(chunk, group=group, async_op=async_op)
+        if work is not None:
+            work.wait()
+
+    queue = state_of(group).part(CollectiveQueue)
+    with pytest.raises(RuntimeError) as error:
+        queue.run(lambda: reduce(torch.ones(1), torch.ones(1)))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_collective_in_a_collective_is_refused(tmp_path: Path, async_op: bool) -> None:
+    """Each would wait for the other, also where the inner one is asynchronous."""
+    with RankPool(1, tmp_path) as pool:
+        (message,) = pool.run(nested, async_op)
+    assert message == "a collective was called from within another one of the same group"
+
+
+NUM_FRESH_GROUPS = 4
+
+
+def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
+    """The sums of the first calls of several groups, all under way at once."""
+    groups = [dist.new_group(timeout=timedelta(seconds=5)) for _ in range(NUM_FRESH_GROUPS)]
+    tensors = [torch.full((1000,), float((index + 1) * 10 ** dist.get_rank())) for index in range(NUM_FRESH_GROUPS)]
+    # Ranks come to their groups in different orders.
+    order = [(index + dist.get_rank()) % NUM_FRESH_GROUPS for index in range(NUM_FRESH_GROUPS)]
+    if threaded:
+        with ThreadPoolExecutor(NUM_FRESH_GROUPS) as pool:
+            list(pool.map(lambda index: collectives.all_reduce(tensors[index], group=groups[index]), order))
+    else:
+        works = [collectives.all_reduce(tensors[index], group=groups[index], async_op=True) for index in order]
+        for work in works:
+            work.wait()
+    return [tensor.mean().item() for tensor in tensors]
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["asynchronous", "threads"])
+def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> None:
+    """What ranks agree on in a group's first call does not wait for another group's."""
+    for _ in range(3):
+        expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
+        assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3
+
+
+def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> bool:
+    """Whether another group can do everything while rank 0 waits for rank 1 in a call of one group."""
+    held, group = [dist.new_group(timeout=timedelta(seconds=20)) for _ in range(2)]
+    held_up = 1 if dist.get_rank() == 1 else 0
+
+    def call() -> float:
+        tensor = torch.ones(100)
+        collectives.all_reduce(tensor, group=held, algorithm=algorithm)
+        return tensor.sum().item()
+
+    for _ in range(calls_before):
+        call()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None if held_up else pool.submit(call)
+        for length, other in itertools.product(range(1, 20), ("ring", "auto", "recursive_doubling")):
+            collectives.all_reduce(torch.ones(length), group=group, algorithm=other, async_op=True).wait()
+            collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
+            collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)
+            collectives.broadcast(torch.ones(30), 0, group)
+            collectives.reduce(torch.ones(30), 0, group=group)
+            collectives.barrier(group)
+        meanwhile = waiting is None or not waiting.done()
+        return meanwhile and (waiting.result() if waiting else call()) == 200
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "auto"])
+@pytest.mark.parametrize("calls_before", [0, 1], ids=["first call", "known call"])
+def test_no_lock_is_held_while_a_rank_waits(duo: RankPool, algorithm: str, calls_before: int) -> None:
+    """A group whose ranks wait for each other, in whatever, holds up no other group of the process."""
+    assert duo.run(go_on_meanwhile, algorithm, calls_before) == [True, True]
 
 
 def from_threads(group: dist.ProcessGroup) -> list[list[float]]:
