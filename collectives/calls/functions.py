@@ -52,11 +52,11 @@ def all_reduce(
     accumulate: torch.dtype | None = None,
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits.
+    """Reduce `tensor` over all ranks of `group`, in place; every rank ends with the same bits, except with "direct".
 
     tensor: of any shape, the same on every rank.
-    op: SUM, AVG (which divides the finished sum), PRODUCT, MIN, MAX, BAND, BOR or BXOR. With the algorithm "direct",
-    whose ranks add in different orders, ranks may differ in the last bit. With "gloo_ring" a SUM of real numbers has
+    op: SUM, AVG (which divides the finished sum), PRODUCT, MIN, MAX, BAND, BOR or BXOR. The ranks of the algorithm
+    "direct" add in different orders, and may differ in the last bit. With "gloo_ring" a SUM of real numbers has
     the very bits of dist.all_reduce on Gloo.
     async_op, group, algorithm, accumulate, wire: see `collectives.calls.functions`.
 

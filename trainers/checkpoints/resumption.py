@@ -1,5 +1,6 @@
 """Which checkpoint a run goes on from, and whether it may."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
 from trainers.checkpoints.first_rank import first_decides, send_to_all
 from trainers.checkpoints.folder import CheckpointFolder
@@ -36,7 +38,8 @@ def newest_good(
     wanted: the identity of this run, as `StepConfig.identity` gives it. warn: told on rank 0 of each file that is no
     good. forms: makes what they are held against.
 
-    Raises ValueError on every rank if no file is good, or the run is not one that can go on from there.
+    Raises ValueError on every rank if no file is good, if only another rank than 0 sees any, or if the run is one that
+    cannot go on from there.
     """
     content = bytearray()
     on_rank_0: list[Checkpoint] = []
@@ -52,11 +55,29 @@ def newest_good(
 
     chosen = first_decides(group, choose)
     if chosen is None:
+        _refuse_other_disks(folder, group)
         return None
     path, size_bytes = chosen
     content = content or bytearray(size_bytes)
     send_to_all(content, group)
     return Path(path), on_rank_0[0] if on_rank_0 else checkpoint_of(content, path)
+
+
+def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
+    """Raise ValueError on every rank if one sees checkpoints that rank 0 does not; collective.
+
+    A job that is started again may have its rank 0 on another node, which has a disk of its own.
+    """
+    names = [path.name for path in folder.newest_first()[:1]]
+    seen: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: hearing which checkpoints other ranks see failed"):
+        dist.all_gather_object(seen, (socket.gethostname(), names), group)
+    for rank, (host, newest) in enumerate(seen):
+        if newest:
+            raise ValueError(
+                f"--resume: rank {rank} on {host} sees {newest[0]} in {folder.folder}, rank 0 on {seen[0][0]} sees no "
+                f"checkpoint there; give an --output on a file system that all nodes share"
+            )
 
 
 def _newest_good(

@@ -1,6 +1,8 @@
 """`Trainer`: one task trained with one strategy, on one rank of a group, from its beginning or from a checkpoint."""
 
 import math
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ from trainers.tasks.evaluating import evaluate
 
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
+RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
 TO_GO_ON = "--resume goes on from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
@@ -99,7 +102,7 @@ class Trainer:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
         newest = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
         if newest is None:
-            self._say(f"no checkpoint in {self.config.output} yet: beginning with the first step")
+            self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
             return None
         path, checkpoint = newest
         if checkpoint.step > self.num_steps:
@@ -283,3 +286,14 @@ class Trainer:
 
 def _silent(_: str) -> None:
     """What ranks other than 0 say."""
+
+
+def _restarted() -> str:
+    """Words for a run that begins though its job has been started before: its checkpoints may be on another node."""
+    for name in RESTART_COUNTS:
+        if (count := os.environ.get(name, "0")) != "0":
+            return (
+                f", though the job was started before ({name}={count}); if it has saved any, {socket.gethostname()} "
+                "does not see them: give an --output on a file system that all nodes share"
+            )
+    return ""

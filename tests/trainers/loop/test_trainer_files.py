@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.points import NUM_STEPS, config, run
+from tests.trainers.points import NUM_STEPS, Ran, config, run
 
 
 def truncate(path: Path) -> None:
@@ -98,6 +100,37 @@ def test_without_any_good_checkpoint_all_ranks_refuse(ranks: RankPool, tmp_path:
     begun = ranks.run(run, config(tmp_path / "new", resume=True), num_ranks=2)[0]
     assert begun.said == [f"no checkpoint in {tmp_path / 'new'} yet: beginning with the first step"]
     assert len(begun.losses) == NUM_STEPS
+
+
+def run_on_disks_of_their_own(group: dist.ProcessGroup, folder: Path, host_of_checkpoints: int) -> Ran:
+    """A resumed run of which one rank is where the checkpoints are, and the others on other hosts."""
+    own = folder if group.rank() == host_of_checkpoints else folder / "empty"
+    with mock.patch("socket.gethostname", return_value=f"node{group.rank()}"):
+        return run(group, config(own, resume=True))
+
+
+def test_a_run_whose_checkpoints_are_on_another_node_does_not_begin_anew(ranks: RankPool, tmp_path: Path) -> None:
+    """All ranks refuse, as rank 0 has no part of the earlier run before it."""
+    ranks.run(run, config(tmp_path), None, 5, num_ranks=2)
+    for each in ranks.run(run_on_disks_of_their_own, tmp_path, 1, num_ranks=2):
+        assert "ValueError: --resume: rank 1 on node1 sees checkpoint-4.pt in " in each.error
+        assert "rank 0 on node0 sees no checkpoint there; give an --output on a file system" in each.error
+
+
+def begin_again(group: dist.ProcessGroup, folder: Path) -> Ran:
+    """A run that Slurm has started for the third time."""
+    with (
+        mock.patch.dict(os.environ, {"SLURM_RESTART_COUNT": "2"}),
+        mock.patch("socket.gethostname", return_value="node7"),
+    ):
+        return run(group, config(folder, resume=True))
+
+
+def test_a_restarted_run_without_checkpoints_says_so(ranks: RankPool, tmp_path: Path) -> None:
+    """It may have been stopped before it saved one; or nobody on these nodes sees them."""
+    (said,) = ranks.run(begin_again, tmp_path, num_ranks=2)[0].said
+    assert "though the job was started before (SLURM_RESTART_COUNT=2)" in said
+    assert "node7 does not see them: give an --output on a file system that all nodes share" in said
 
 
 def test_a_checkpoint_of_the_main_job_is_refused(ranks: RankPool, tmp_path: Path) -> None:
