@@ -38,16 +38,22 @@ def on_hosts(rank: int, hosts: Sequence[int]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def slots_of(slot_bytes: int) -> Iterator[None]:
+    """In the block groups that begin have slots of that size; 0 for that of every program."""
+    with mock.patch.dict(os.environ, {SLOT: str(slot_bytes)} if slot_bytes else {}):
+        yield
+
+
 def sharing_group(
-    num_ranks: int, transport: str = "auto", hosts: Sequence[int] = ONE_HOST, slot_bytes: int | None = None
+    num_ranks: int, transport: str = "auto", hosts: Sequence[int] = ONE_HOST, slot_bytes: int = 0
 ) -> dist.ProcessGroup | None:
     """A new group of the first ranks, which have found out who shares memory; None on the others."""
     group = fresh_group(num_ranks)
     if group is None:
         return None
     collectives.use_transport(transport, group)
-    slot = {} if slot_bytes is None else {SLOT: str(slot_bytes)}
-    with on_hosts(group.rank(), hosts), mock.patch.dict(os.environ, slot):
+    with on_hosts(group.rank(), hosts), slots_of(slot_bytes):
         collectives.all_reduce(torch.ones(1), group=group)
     return group
 

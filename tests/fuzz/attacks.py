@@ -37,6 +37,7 @@ TABLE: tuple[tuple[str, float, bool], ...] = (
     ("files", 1, True),
     ("training", 2, True),
     ("mismatches", 1, True),
+    ("strategies", 3, True),
 )
 
 

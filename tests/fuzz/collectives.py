@@ -4,6 +4,7 @@ import datetime
 import random
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_hosts, slots_of
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
 from tests.fuzz.case import expression, lines_to_reproduce, shorter, with_a_default, with_one_replaced
 from tests.fuzz.delays import delays
@@ -24,6 +26,7 @@ TIMEOUT_S = 20.0
 HANGS_S = 60.0 + TIMEOUT_S  # a job that takes longer; the machine may be busy
 MAX_JOBS = 150  # on the same ranks; then there are fresh ones
 MAX_GROUPS = 12  # that ranks keep for later jobs
+ALTERNATING = (0, 1, 0, 1, 0)  # hosts
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,19 @@ class Group:
 
     options: of the backend "ring", names and values of `BackendOptions`.
     checked: with `collectives.check_calls`.
+    transport, hosts, slot_bytes: how its chunks travel, on which host each rank takes itself to be, and the size of a
+    slot of shared memory, 0 for that of every program.
+    fresh: made for one job, and not used before its calls.
     """
 
     members: tuple[int, ...] = (0, 1)
     backend: str = "gloo"
     options: tuple[tuple[str, str], ...] = ()
     checked: bool = False
+    transport: str = "auto"
+    hosts: tuple[int, ...] = ONE_HOST
+    slot_bytes: int = 0
+    fresh: bool = False
 
     def made(self, timeout_s: float) -> Any:
         """To be called by all ranks."""
@@ -47,8 +57,13 @@ class Group:
             options = collectives.BackendOptions(**values)
         timeout = datetime.timedelta(seconds=timeout_s)
         group = dist.new_group(list(self.members), timeout, self.backend, options)
-        if self.checked and dist.get_rank() in self.members:
-            collectives.check_calls(group)
+        if isinstance(group, dist.ProcessGroup):
+            collectives.use_transport(self.transport, group)
+            if self.checked:
+                collectives.check_calls(group)
+            if not self.fresh:
+                with on_hosts(dist.get_rank(), self.hosts), slots_of(self.slot_bytes):
+                    collectives.barrier(group)
         return group
 
     def effective(self, call: Call) -> Call:
@@ -77,12 +92,14 @@ class Outcome:
 class Job:
     """Calls on some groups, which all ranks make in this order.
 
+    threads: one for each group, which makes the group's calls in their order.
     delays: before transfers, in milliseconds at most.
     seed: of the data, and of the order in which each rank waits for what is asynchronous.
     """
 
     groups: tuple[Group, ...] = (Group(),)
     calls: tuple[Call, ...] = (Call(),)
+    threads: bool = False
     delays: int = 0
     seed: int = 0
 
@@ -93,6 +110,8 @@ class Job:
         """Fewer calls, simpler calls, simpler groups."""
         if self.delays:
             yield replace(self, delays=0)
+        if self.threads:
+            yield replace(self, threads=False)
         for index in range(len(self.groups) if len(self.groups) > 1 else 0):  # only one of the groups
             calls = tuple(replace(call, group=0) for call in self.calls if call.group == index)
             yield replace(self, groups=(self.groups[index],), calls=calls)
@@ -161,8 +180,10 @@ def _simpler_groups(group: Group) -> Iterator[Group]:
     if group.options:
         for options in (*shorter(group.options), ()):
             yield replace(group, options=options)
-    if group.checked:
-        yield replace(group, checked=False)
+    for name in ("checked", "transport", "hosts", "slot_bytes", "fresh"):
+        default = getattr(Group(), name)
+        if getattr(group, name) != default:
+            yield replace(group, **{name: default})
 
 
 _POOL: list[tuple[Ranks, list[int]]] = []  # one, or none; and how many jobs it has had
@@ -187,39 +208,51 @@ def close() -> None:
 # What follows runs on the ranks.
 
 _GROUPS: dict[Group, Any] = {}
+_USED: list[Any] = []  # groups that were fresh
 
 
 def _groups(job: Job) -> list[Any]:
     """Made when first asked for; all ranks ask for the same ones in the same order."""
     missing = [group for group in job.groups if group not in _GROUPS]
-    if missing and len(_GROUPS) + len(missing) > MAX_GROUPS:
+    if missing and len(_GROUPS) + len(_USED) + len(missing) > MAX_GROUPS:
         dist.barrier()  # nobody is in a collective of theirs any more
-        for each in _GROUPS.values():
+        for each in (*_GROUPS.values(), *_USED):
             if isinstance(each, dist.ProcessGroup):
                 dist.destroy_process_group(each)
         _GROUPS.clear()
+        _USED.clear()
+    groups = []
     for group in job.groups:
-        if group not in _GROUPS:
+        if group.fresh:
+            _USED.append(group.made(TIMEOUT_S))
+        elif group not in _GROUPS:
             _GROUPS[group] = group.made(TIMEOUT_S)
-    return [_GROUPS[group] for group in job.groups]
+        groups.append(_USED[-1] if group.fresh else _GROUPS[group])
+    return groups
 
 
 def carry_out(job: Job) -> dict[int, Outcome]:
     """What became of each call of the job, by its index, on this rank."""
     rank = dist.get_rank()
-    draw = random.Random(job.seed * NUM_RANKS + rank)
     groups = _groups(job)
-    with delays(job.delays, job.seed + rank):
-        return _carried_out(job, rank, groups, draw)
+    own = [index for index, planned in enumerate(job.calls) if rank in job.groups[planned.group].members]
+    parts = [own]
+    if job.threads:
+        parts = [[index for index in own if job.calls[index].group == which] for which in range(len(groups))]
+        random.Random(job.seed * NUM_RANKS + rank).shuffle(parts)
+    with delays(job.delays, job.seed + rank), ThreadPoolExecutor(len(parts)) as pool:
+        draws = [random.Random(job.seed * NUM_RANKS + rank + part[0]) if part else random for part in parts]
+        done = list(pool.map(lambda part, draw: _carried_out(job, part, groups, draw), parts, draws))
+    return {index: outcome for outcomes in done for index, outcome in outcomes.items()}
 
 
-def _carried_out(job: Job, rank: int, groups: list[Any], draw: random.Random) -> dict[int, Outcome]:
+def _carried_out(job: Job, indices: list[int], groups: list[Any], draw: Any) -> dict[int, Outcome]:
+    """What became of those calls, made in their order in this thread."""
     outcomes: dict[int, Outcome] = {}
     pending: dict[int, Issued] = {}
-    for index, planned in enumerate(job.calls):
+    for index in indices:
+        planned = job.calls[index]
         wanted = job.groups[planned.group]
-        if rank not in wanted.members:
-            continue
         try:
             issued = issue(wanted.effective(planned), groups[planned.group], job.seed * 1000 + index)
         except Exception as error:
@@ -262,9 +295,9 @@ def _over(call: Call, issued: Issued, draw: random.Random) -> Outcome:
 def cases(random: random.Random) -> Iterator[Job]:
     """Any jobs."""
     while True:
-        groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2])))
+        groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2, 4])))
         calls = tuple(_drawn_call(random, groups) for _ in range(random.choice([1, 2, 5, random.randint(5, 20)])))
-        yield Job(groups, calls, random.choice([0, 0, 0, 2, 20]), random.randrange(10**6))
+        yield Job(groups, calls, random.random() < 0.3, random.choice([0, 0, 0, 2, 20]), random.randrange(10**6))
 
 
 def _drawn_group(random: random.Random) -> Group:
@@ -276,7 +309,14 @@ def _drawn_group(random: random.Random) -> Group:
             options.append((name, random.choice([*algorithms(name), f"ring/{random.randint(1, 4)}"])))
         if random.random() < 0.3:
             options += [(name, random.choice(FLOATS)) for name in ("wire", "accumulate") if random.random() < 0.7]
-    return Group(members, backend, tuple(options), random.random() < 0.1)
+    drawn = Group(
+        members, backend, tuple(options), random.random() < 0.1, random.choice(["auto", "auto", "gloo", "shm"])
+    )
+    if random.random() < 0.3:
+        return replace(drawn, fresh=True)
+    if drawn.transport == "auto" and random.random() < 0.4:
+        drawn = replace(drawn, hosts=random.choice([PAIRS, ALTERNATING]))
+    return replace(drawn, slot_bytes=random.choice([0, 0, SMALL_SLOT, 65_536]))
 
 
 def _drawn_call(random: random.Random, groups: tuple[Group, ...]) -> Call:

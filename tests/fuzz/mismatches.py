@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
 from tests.fuzz.calls import REDUCING, Call, issue
 from tests.fuzz.case import lines_to_reproduce, shorter
 from tests.fuzz.collectives import simpler_calls
@@ -27,7 +28,8 @@ class Mismatch:
     """Calls that all ranks make alike, and then one in which one rank does something else.
 
     call, other: what the rest and what rank `odd` call at last; None for nothing.
-    backend: of the group, "gloo" or "ring".
+    backend: of the group, "gloo" or "ring". transport, hosts: of the group, as in `collectives.Group`.
+    calls_after: how often all make `call` once more, before a barrier.
     """
 
     num_ranks: int = 2
@@ -36,6 +38,9 @@ class Mismatch:
     other: Call | None = Call(shape=(4,))  # noqa: RUF009
     before: tuple[Call, ...] = ()
     backend: str = "gloo"
+    transport: str = "auto"
+    hosts: tuple[int, ...] = ONE_HOST
+    calls_after: int = 0
     seed: int = 0
 
     def describe(self) -> str:
@@ -45,6 +50,10 @@ class Mismatch:
         """Fewer ranks, fewer calls before, simpler calls."""
         if self.before:
             yield replace(self, before=())
+        if self.hosts != ONE_HOST:
+            yield replace(self, hosts=ONE_HOST)
+        if self.calls_after:
+            yield replace(self, calls_after=self.calls_after - 1)
         for before in shorter(self.before):
             yield replace(self, before=before)
         if self.num_ranks > 2:
@@ -92,6 +101,12 @@ def disagree(mismatch: Mismatch) -> tuple[str, str]:
     """The name and text of what the last call raised on this rank; "" if nothing."""
     rank = dist.get_rank()
     group = group_on(mismatch.backend, TIMEOUT_S)
+    collectives.use_transport(mismatch.transport, group)
+    with on_hosts(rank, mismatch.hosts):
+        return _disagree(mismatch, rank, group)
+
+
+def _disagree(mismatch: Mismatch, rank: int, group: Any) -> tuple[str, str]:
     draw = random.Random(mismatch.seed * 8 + rank)
     for index, each in enumerate(mismatch.before):
         issue(each, group, index).wait(draw)
@@ -102,6 +117,11 @@ def disagree(mismatch: Mismatch) -> tuple[str, str]:
         for work in issue(last, group, 99).waits:
             work.wait()
         if last.name in ("broadcast", "reduce"):  # a rank that only sends may be done, and is told in its next call
+            for index in range(mismatch.calls_after):
+                issued = issue(mismatch.call, group, 100 + index)
+                issued.wait(draw)
+                if problem := issued.problem():
+                    return "a wrong result after a mismatch", problem
             collectives.barrier(group)
     except (ValueError, RuntimeError) as error:
         if isinstance(error, collectives.MismatchError):
@@ -133,7 +153,17 @@ def cases(random: random.Random) -> Iterator[Mismatch]:
         before = tuple(random.choice([_drawn(random), usual]) for _ in range(random.randrange(4)))
         if other is not None and random.random() < 0.3:
             before = (*before, other)  # neither is new to the group
-        yield Mismatch(num_ranks, random.randrange(num_ranks), usual, other, before, random.choice(["gloo", "ring"]), 0)
+        yield Mismatch(
+            num_ranks,
+            random.randrange(num_ranks),
+            usual,
+            other,
+            before,
+            random.choice(["gloo", "ring"]),
+            random.choice(["auto", "auto", "gloo"]),
+            random.choice([ONE_HOST, ONE_HOST, PAIRS]),
+            random.randrange(4),
+        )
 
 
 def _drawn(random: random.Random) -> Call:

@@ -1,0 +1,300 @@
+"""Random training programs with every strategy: right, as the strategy "ring" trains them, or refused on all ranks."""
+
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default
+from tests.fuzz.ranks import Ranks
+from tests.fuzz.ranks import close as close_ranks
+from tests.trainers.models import MODELS, inputs
+from trainers import DataParallel
+from trainers.strategy_names import INEXACT, STRATEGY_NAMES, WITH_VECTORS, plain_name
+
+NUM_RANKS = 3
+TIMEOUT_S = 20.0
+HANGS_S = 60.0 + 2 * TIMEOUT_S
+MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
+EXACT = tuple(name for name in STRATEGY_NAMES if name not in INEXACT and "bf16" not in name)
+# Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
+OTHERS = ("local_sgd/1", "local_sgd/2", "diloco/2", "powersgd/2", "bucketed_bf16", "ddp_ring_bf16", "zero2/0.0001")
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+}
+PARTLY_USED = ("branching",)  # models of which WITH_VECTORS take a gradient that nobody has for zeros, as documented
+STEPS = (
+    "plain", "plain", "accumulate", "forward fails", "backward fails", "evaluate", "forward alone", "gradients stay",
+    "skip",
+)  # fmt: skip
+CLIPS = ("none", "none", "model", "torch, model", "torch, optimizer", "value", "half")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A program that all ranks run: with `strategy`, and, to compare it with, with "ring".
+
+    steps: what each step does. clip: what becomes of gradients before each step.
+    infinite: (step, rank) of an infinite gradient; with `scaler` the steps go through torch.amp.GradScaler.
+    early: whether the optimizer is made before the model is wrapped, as it must not be.
+    """
+
+    strategy: str
+    model: str = "sequential"
+    num_ranks: int = 2
+    steps: tuple[str, ...] = ("plain", "plain")
+    optimizer: str = "sgd"
+    clip: str = "none"
+    scaler: bool = False
+    infinite: tuple[int, int] | None = None
+    early: bool = False
+
+    def describe(self) -> str:
+        return lines_to_reproduce(self)
+
+    def smaller(self) -> "Iterator[Training]":
+        """Fewer steps, and simpler ones."""
+        for steps in shorter(self.steps):
+            yield replace(self, steps=steps)
+        for index, step in enumerate(self.steps):
+            if step != "plain":
+                yield replace(self, steps=(*self.steps[:index], "plain", *self.steps[index + 1 :]))
+        yield from with_a_default(self)
+
+    def run(self) -> None:
+        try:
+            ranks = _pool()
+            ranks.start(outcomes, self)
+            answers = ranks.answers(range(NUM_RANKS), HANGS_S)
+            missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
+            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains()}"
+            broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
+            assert not broken, "\n".join(broken)
+            self._judge([answers[rank].value for rank in range(self.num_ranks)])
+        except BaseException:
+            close()
+            raise
+
+    def _judge(self, by_rank: "list[tuple[Outcome, Outcome]]") -> None:
+        own, ring = ([each[which] for each in by_rank] for which in (0, 1))
+        told = "\n".join(f"    rank {rank}: {outcome.error or 'trained'}" for rank, outcome in enumerate(own))
+        assert len({bool(outcome.error) for outcome in own}) == 1, (
+            f"some ranks are told of an error, others not\n{told}"
+        )
+        if own[0].error or ring[0].error:
+            return
+        if self.is_exact:
+            for mine, reference in zip(own, ring, strict=True):
+                apart = mine.distance(reference)
+                assert apart < 1e-4, f"it trains otherwise than ring: parameters differ by {apart:.1e}, and no error"
+        elif all(step == "plain" for step in self.steps) and len(self.steps) % 2 == 0 and self.infinite is None:
+            apart = max(outcome.distance(own[0]) for outcome in own)
+            assert apart < 1e-6, f"ranks hold different parameters after an average: they differ by {apart:.1e}"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it must train as "ring" does."""
+        return plain_name(self.strategy) in EXACT
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program on one rank: its parameters, or the error that ended it."""
+
+    parameters: tuple[float, ...] = ()
+    error: str = ""
+
+    def distance(self, other: "Outcome") -> float:
+        """The largest difference of the parameters; NaNs are alike."""
+        own, others = torch.tensor(self.parameters), torch.tensor(other.parameters)
+        gap = (own - others).abs().masked_fill(own.isnan() & others.isnan(), 0.0)
+        return gap.nan_to_num(nan=torch.inf).max().item()
+
+
+_POOL: list[tuple[Ranks, list[int]]] = []  # one, or none; and how many cases it has had
+
+
+def _pool() -> Ranks:
+    if _POOL and len(_POOL[0][1]) >= MAX_CASES:
+        _POOL.pop()[0].end()
+    if not _POOL:
+        _POOL.append((Ranks(NUM_RANKS, TIMEOUT_S), []))
+    _POOL[0][1].append(0)
+    return _POOL[0][0]
+
+
+def close() -> None:
+    """End the ranks."""
+    while _POOL:
+        _POOL.pop()[0].end()
+    close_ranks()
+
+
+# What follows runs on the ranks.
+
+
+def outcomes(training: Training) -> tuple[Outcome, Outcome] | None:
+    """What became of the program with its strategy, and with "ring", on this rank; None where it has no part."""
+    both = []
+    for strategy in (training.strategy, "ring"):
+        # A group of its own for each: an error in a collective leaves it broken.
+        group = dist.new_group(list(range(training.num_ranks)), timedelta(seconds=TIMEOUT_S))
+        if not isinstance(group, dist.ProcessGroup):
+            continue
+        both.append(outcome(replace(training, strategy=strategy), group))
+    dist.barrier()
+    return (both[0], both[1]) if both else None
+
+
+def outcome(training: Training, group: dist.ProcessGroup) -> Outcome:
+    """What became of the program."""
+    try:
+        return Outcome(Program(training, group).run())
+    except Exception as error:  # whatever a strategy refuses it by
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(error=f"{type(error).__name__}: {str(error)[:300]} ({place.filename}:{place.lineno})")
+
+
+class OwnError(Exception):
+    """What the program itself raises, and catches."""
+
+
+class Program:
+    """A training loop as people write them, on one rank."""
+
+    def __init__(self, training: Training, group: dist.ProcessGroup) -> None:
+        self.training, self.group = training, group
+        plain = MODELS[training.model]()
+        early = OPTIMIZERS[training.optimizer](plain.parameters()) if training.early else None
+        self.model = DataParallel(plain, training.strategy, group)
+        self.optimizer = early or self.model.optimizer(OPTIMIZERS[training.optimizer])
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) if training.scaler else None
+
+    def run(self) -> tuple[float, ...]:
+        """The parameters in the end."""
+        for index, step in enumerate(self.training.steps):
+            try:
+                self._step(index, step)
+            except OwnError:
+                self.optimizer.zero_grad()
+        self.model.unshard()
+        flat = [value.detach().double().flatten() for value in self.model.module.parameters()]
+        return tuple(torch.cat(flat).tolist())  # a tensor would be sent by memory that processes share
+
+    def _step(self, index: int, step: str) -> None:
+        x = inputs(10 * index + self.group.rank())
+        if step != "gradients stay":
+            self.model.zero_grad()
+        if step == "evaluate":
+            self.model.eval()
+            with torch.no_grad():
+                self.model(x)
+            self.model.train()
+        if step == "forward alone":
+            self.model(x)
+        if step == "accumulate":
+            with self.model.no_sync():
+                self._backward(x.flip(0), index, "")
+        self._backward(x, index, step)
+        if step != "skip":
+            self._update()
+
+    def _backward(self, x: torch.Tensor, index: int, step: str) -> None:
+        loss = self._forward(x, fails=step == "forward fails").pow(2).mean()
+        if step == "backward fails":
+            loss = fail_in_backward(loss)
+        if self.training.infinite == (index, self.group.rank()):
+            loss = loss * torch.inf
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def _forward(self, x: torch.Tensor, fails: bool) -> torch.Tensor:
+        layers = list(self.model.module.children())
+        handle = layers[-1].register_forward_pre_hook(_raise) if fails else None
+        try:
+            result: torch.Tensor = self.model(x)
+        finally:
+            if handle is not None:
+                handle.remove()
+        return result
+
+    def _update(self) -> None:
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        self._clip()
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+    def _clip(self) -> None:
+        held = [value for group in self.optimizer.param_groups for value in group["params"]]
+        match self.training.clip:
+            case "model":
+                self.model.clip_grad_norm_(0.1)
+            case "torch, model":
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+            case "torch, optimizer":
+                nn.utils.clip_grad_norm_(held, 0.1)
+            case "value":
+                nn.utils.clip_grad_value_(self.model.parameters(), 0.01)
+            case "half":
+                for value in self.model.parameters():
+                    if value.grad is not None:
+                        value.grad.mul_(0.5)
+
+
+def _raise(*_: object) -> None:
+    raise OwnError
+
+
+class _Failing(torch.autograd.Function):
+    """Raises in the backward pass."""
+
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_: Any, *__: torch.Tensor) -> Any:
+        raise OwnError
+
+
+def fail_in_backward(loss: torch.Tensor) -> torch.Tensor:
+    """A loss whose backward pass fails at its beginning."""
+    result: torch.Tensor = _Failing.apply(loss)  # type: ignore[no-untyped-call]
+    return result
+
+
+# What follows draws programs.
+
+
+def cases(random: random.Random) -> Iterator[Training]:
+    """Any programs."""
+    while True:
+        num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
+        steps = tuple(random.choice(STEPS) for _ in range(num_steps))
+        scaler = random.random() < 0.25
+        infinite = (random.randrange(num_steps), random.randrange(num_ranks))
+        strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(MODELS))
+        if model in PARTLY_USED and plain_name(strategy) in WITH_VECTORS:
+            continue
+        yield Training(
+            strategy,
+            model,
+            num_ranks,
+            steps,
+            random.choice(list(OPTIMIZERS)),
+            random.choice(CLIPS),
+            scaler,
+            infinite if scaler and random.random() < 0.7 else None,
+            random.random() < 0.05,
+        )
