@@ -169,6 +169,19 @@ class Clipping(torch.optim.SGD):
         super().step(closure)
 
 
+class DecayingMatrices(torch.optim.SGD):
+    """Weight decay of what has two dimensions and more, as is usual: element by element."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.mul_(0.9 if parameter.dim() > 1 else 1.0)
+        super().step(closure)
+
+
 def two_groups(parameters: Any) -> torch.optim.Optimizer:
     """As is usual: no decay for biases."""
     held = list(parameters)
@@ -201,6 +214,10 @@ def made(group: dist.ProcessGroup, make: Callable[[Any], torch.optim.Optimizer] 
         (partial(Clipping, lr=0.1), "Clipping: what it does with an element depends on others"),
         (torch.optim.LBFGS, "LBFGS: what it does with an element depends on others"),
         (torch.optim.Adafactor, "Adafactor: what it does with an element depends on others"),
+        (
+            DecayingMatrices,
+            "DecayingMatrices: what it does with an element depends on the parameter's shape, such as (2, 4)",
+        ),
         (two_groups, "AdamW: group 1 of the parameters has another weight_decay than group 0"),
         (but_one, "SGD: has 5 parameters, the model 6 that require a gradient"),
     ],
