@@ -114,7 +114,7 @@ def _fault(name: str, value: Any) -> str | None:
 
 def _excess(name: str, value: Any, file_bytes: int) -> str | None:
     """Return what is so large, though the file is not, that to look at it would take all memory, or for ever."""
-    kinds = torch.Tensor | dict | list | tuple
+    kinds = (torch.Tensor, dict, list, tuple)
     waiting, num_values = [(name, value, 0)] if isinstance(value, kinds) else [], 0
     while waiting:
         place, value, depth = waiting.pop()
