@@ -158,8 +158,8 @@ class DataParallel(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, also those that the strategy keeps for itself."""
-        super().zero_grad(set_to_none)
         self.strategy.zero_grad()
+        super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """The optimizer of this rank: `make`, given what it is to step. A sharded strategy gives it shares.

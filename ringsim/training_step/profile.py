@@ -10,7 +10,7 @@ from ringsim.units import MAX_VALUE
 
 FORMAT = "ringsim-step-profile"
 VERSION = 1
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 MAX_ELEMENTS = MAX_VALUE // 8
 MAX_PARAMETERS = 100_000
 

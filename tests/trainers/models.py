@@ -39,6 +39,20 @@ class Tied(nn.Module):
         return out.float()
 
 
+class Complex(nn.Module):
+    """A complex weight beside real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.turn = nn.Parameter(torch.randn(3, 3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        out: torch.Tensor = self.last((self.first(x).to(torch.complex64) @ self.turn).real)
+        return out
+
+
 class Blocks(nn.Module):
     """Blocks in a list, one of which takes part twice, and parameters before and after them; 4 of two shares are one.
 

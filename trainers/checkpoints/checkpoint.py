@@ -11,10 +11,12 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from ringsim.files import atomic_file
-from trainers.checkpoints.fields import mismatch
+from trainers.checkpoints.fields import described, mismatch
 
 FORMAT = "ringsim checkpoint"
 VERSION = 3
+MAX_EXPANDED_BYTES = 2**26  # of a tensor of which the file has less than all elements, as it is sparse or expanded
+MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +87,7 @@ def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> C
     if missing := [name for name in (*NAMES, "seals") if name not in parts]:
         raise ValueError(f"checkpoint {path}: lacks {', '.join(missing)}")
     for name in NAMES:
-        if fault := _fault(name, parts[name]):
+        if fault := _fault(name, parts[name]) or _excess(name, parts[name], len(content)):
             raise ValueError(f"checkpoint {path}: {fault}")
     seals = parts["seals"]
     for name in NAMES:
@@ -110,6 +112,38 @@ def _fault(name: str, value: Any) -> str | None:
     return None
 
 
+def _excess(name: str, value: Any, file_bytes: int) -> str | None:
+    """Return what is so large, though the file is not, that to look at it would take all memory, or for ever."""
+    kinds = (torch.Tensor, dict, list, tuple)
+    waiting, num_values = [(name, value, 0)] if isinstance(value, kinds) else [], 0
+    while waiting:
+        place, value, depth = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            if fault := _excess_of_tensor(place, value, file_bytes):
+                return fault
+            continue
+        inner = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        num_values += len(inner)
+        if num_values > file_bytes:  # lists that are in many lists, which are in many lists
+            return f"{name}: has more than {file_bytes} values, which are more than the file has bytes"
+        if depth > MAX_DEPTH:
+            return f"{place[:80]}: is nested more than {MAX_DEPTH} deep"
+        waiting += [(f"{place}.{key}", inside, depth + 1) for key, inside in inner if isinstance(inside, kinds)]
+        waiting += [(place, key, depth + 1) for key, _ in inner if isinstance(key, tuple)]
+    return None
+
+
+def _excess_of_tensor(place: str, tensor: torch.Tensor, file_bytes: int) -> str | None:
+    if tensor.is_nested or tensor.is_meta:
+        return (
+            f"{place}: is a {'nested' if tensor.is_nested else 'meta'} tensor: must be one with a number each element"
+        )
+    size_bytes, limit_bytes = tensor.numel() * tensor.element_size(), max(file_bytes, MAX_EXPANDED_BYTES)
+    if size_bytes > limit_bytes:
+        return f"{place}: is {described(tensor)}, which takes {size_bytes} bytes: must take at most {limit_bytes}"
+    return None
+
+
 def seal(value: Any) -> str:
     """A hash of all there is in a field, tensors bit for bit: what was changed later does not have it."""
     digest = hashlib.sha256()
@@ -121,7 +155,7 @@ def _feed(digest: "hashlib._Hash", value: Any) -> None:
     if isinstance(value, torch.Tensor):
         digest.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
         dense = value if value.layout is torch.strided else value.to_dense()
-        data = dense.detach().cpu().contiguous().view(-1)
+        data = dense.detach().cpu().resolve_conj().contiguous().view(-1)
         digest.update(data.view(torch.uint8).numpy().data)
     elif isinstance(value, dict):
         digest.update(f"dict {len(value)};".encode())
@@ -140,7 +174,10 @@ def _parse(content: bytes | bytearray, path: str | os.PathLike[str]) -> object:
     file = cast(BinaryIO, io.BytesIO(content))
     try:
         # torch.save writes a zip file with checksums, but torch.load does not look at them.
-        if damaged := ZipFile(file).testzip():
+        zipped = ZipFile(file)
+        if sum(info.file_size for info in zipped.infolist()) > len(content):  # compressed, which torch.save does not do
+            raise BadZipFile("is larger than the file")
+        if damaged := zipped.testzip():
             raise BadZipFile(damaged)
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)

@@ -1,11 +1,12 @@
 """`trainers evaluate` and `trainers sample`: what a model in a checkpoint has learned; in one process."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringsim.console import Name, examples, json_option, print_result
+from ringsim.console import Name, examples, in_one_line, json_option, print_result
 from trainers.checkpoints.folder import OPTIONS_FILE, CheckpointFolder
 from trainers.cli.config_file import require_task, task_of_run
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
@@ -37,7 +38,8 @@ CHECKPOINT = click.Path(path_type=Path)
 def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     """Evaluates the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
 
-    Options that are not listed are the task's, and win over those of the run.
+    Options that are not listed are the task's, and win over those of the run. If a figure is not finite the exit code
+    is 1.
     """
     path = newest(checkpoint)
     context = click.get_current_context()
@@ -53,6 +55,11 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     figures = evaluate(loaded, _filled(loaded.model(), path, read))
     text = f"{loaded.name} after {read.step} steps: {format_figures(figures) or 'no figures'}"
     print_result(text, {"task": loaded.config(), "step": read.step, "evaluation": figures}, as_json)
+    if bad := [figure for figure, value in figures.items() if value is None]:
+        # The checkpoint is sound, so this is no mistake in the command.
+        message = f"checkpoint {path}: {', '.join(bad)}: not finite, as the model has diverged"
+        click.echo(f"trainers: {in_one_line(message)}", err=True)
+        sys.exit(1)
 
 
 @click.command("sample", epilog=examples("trainers sample runs/lm --prompt 'The import' --tokens 300 --seed 1"))

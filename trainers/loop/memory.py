@@ -8,6 +8,7 @@ from torch.distributed.tensor import DTensor
 from trainers.loop.train_step import TrainStep
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
+from trainers.strategies.share_gradient import own_gradient
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:
@@ -19,11 +20,12 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = map(own_gradient, (*strategy.parameters, *stepped))
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
     return {
         "parameters": new_bytes([*strategy.parameters, *stepped], seen),
-        "gradients": new_bytes([p.grad for p in (*strategy.parameters, *stepped) if p.grad is not None], seen),
+        "gradients": new_bytes([gradient for gradient in gradients if gradient is not None], seen),
         "optimizer": new_bytes([tensor for tensor in states if tensor.dim()], seen),
         "vectors": new_bytes(strategy.vectors(), seen) + _bucket_bytes(strategy),
     }

@@ -24,10 +24,10 @@ def check_shardable(
     kind = type(of_model).__name__
     _check_groups(of_model, parameters, kind, name)
     _check_taken(make(list(shares)), shares, kind, name)
-    if not _is_elementwise(make):
+    if dependence := _dependence(make, {parameter.dim() for parameter in parameters}):
         raise ValueError(
-            f"{kind}: what it does with an element depends on others, such as a norm over a whole parameter: with "
-            f"{name} a rank sees only its share of them; take SGD, Adam or AdamW, or another strategy"
+            f"{kind}: what it does with an element depends on {dependence}: with {name} a rank sees only its share of "
+            f"all elements, in one dimension; take SGD, Adam or AdamW, or another strategy"
         )
 
 
@@ -60,17 +60,26 @@ def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter
         )
 
 
-def _is_elementwise(make: MakeOptimizer) -> bool:
-    """Whether a few steps of one parameter are those of its halves, each with an optimizer of its own."""
+def _dependence(make: MakeOptimizer, num_dims: set[int]) -> str | None:
+    """Step one parameter, its halves, and the same in other shapes, each with an optimizer of its own.
+
+    num_dims: of the model's parameters. Returns what makes a difference; None if nothing does.
+    """
+    values, gradients = torch.tensor(VALUES), torch.tensor(GRADIENTS)
     with torch.random.fork_rng(devices=[]):
-        whole = _stepped(make, torch.tensor(VALUES), torch.tensor(GRADIENTS))
-        pairs = zip(torch.tensor(VALUES).chunk(2), torch.tensor(GRADIENTS).chunk(2), strict=True)
-        halves = [_stepped(make, values, gradients) for values, gradients in pairs]
-    return whole is not None and _agree(whole, halves)
+        whole = _stepped(make, values, gradients)
+        halves = [_stepped(make, *half) for half in zip(values.chunk(2), gradients.chunk(2), strict=True)]
+        if whole is None or not _agree(whole, halves):
+            return "others, such as a norm over a whole parameter"
+        for num in sorted(num_dims - {0, 1}):
+            shape = (2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3))
+            if not _agree(whole, [_stepped(make, values.view(shape), gradients.view(shape))]):
+                return f"the parameter's shape, such as {shape}"
+    return None
 
 
-def _agree(whole: torch.Tensor, halves: Sequence[torch.Tensor | None]) -> bool:
-    together = torch.cat([half for half in halves if half is not None])
+def _agree(whole: torch.Tensor, parts: Sequence[torch.Tensor | None]) -> bool:
+    together = torch.cat([torch.empty(0), *(part.flatten() for part in parts if part is not None)])
     if together.shape != whole.shape:
         return False
     before = torch.tensor(VALUES)

@@ -11,6 +11,7 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.sharding_guard import ForeignOptimizers
 from trainers.strategy_names import EVERY
 
 
@@ -95,6 +96,10 @@ class LocalSgd(Strategy):
         self._averages = [Average(some, outer) for some in by_dtype(self.parameters)]
         self._taken = 0  # steps since the last average
         self._optimizer: torch.optim.Optimizer | None = None
+        self._is_stepping = False
+        self._name = "diloco" if outer else "local_sgd"
+        reason = "the parameters are averaged after steps of the optimizer that model.optimizer(...) gives"
+        self._guard = ForeignOptimizers(self.parameters, self._name, reason, LocalStepError, self._is_own)
 
     @property
     def parameters_agree(self) -> bool:
@@ -104,24 +109,39 @@ class LocalSgd(Strategy):
         """Nothing; but who steps with another optimizer would never be averaged. Raises LocalStepError."""
         if self._optimizer is None:
             raise LocalStepError(
-                "no optimizer has been made by model.optimizer(...): local_sgd and diloco average the parameters after "
-                "its steps, and with another optimizer the ranks would train apart"
+                f"no optimizer has been made by model.optimizer(...): {self._name} averages the parameters after "
+                f"its steps, and with another optimizer the ranks would train apart"
             )
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        self._optimizer = make(self.parameters)
-        self._optimizer.register_step_pre_hook(lambda *_: self._before_step())
-        self._optimizer.register_step_post_hook(lambda *_: self._after_step())
-        return self._optimizer
+        """As for every strategy. Raises ValueError for a second one."""
+        if self._optimizer is not None:
+            raise ValueError(
+                f"{self._name}: model.optimizer(...) has made an optimizer already, whose steps are counted; make one "
+                f"that has the parameters of both, in groups with different options if need be"
+            )
+        self._optimizer = optimizer = make(self.parameters)
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            # GradScaler then asks for a step also where this rank has an infinite gradient: all ranks count the same.
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+            optimizer.register_step_pre_hook(lambda *_: _unscale(optimizer))
+        optimizer.register_step_pre_hook(lambda *_: self._before_step())
+        optimizer.register_step_post_hook(lambda *_: self._after_step())
+        return optimizer
+
+    def _is_own(self, optimizer: torch.optim.Optimizer) -> bool:
+        return optimizer is self._optimizer or self._is_stepping  # which may step others, as Lookahead does
 
     @torch.no_grad()
     def _before_step(self) -> None:
+        self._is_stepping = True
         if self._taken == 0:
             for average in self._averages:
                 average.begin()
 
     def _after_step(self) -> None:
         begin_s = time.perf_counter()
+        self._is_stepping = False
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
@@ -168,3 +188,20 @@ class LocalSgd(Strategy):
     def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:
         form = {"model": self.module.state_dict(), "optimizer": optimizer, "taken": 0}
         return [{**form, "outer": [] if rank else self._outer_state()} for rank in range(self.group.size())]
+
+
+@torch.no_grad()
+def _unscale(optimizer: torch.optim.Optimizer) -> None:
+    """Do what `torch.amp.GradScaler` leaves to an optimizer: unscale gradients, or take none where one is infinite.
+
+    A rank steps with gradients of its own, so it has a scale of its own, too.
+    """
+    scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    if found_inf is None:
+        return
+    for parameter in (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None):
+        if found_inf.item():
+            parameter.grad = None
+        elif scale is not None:
+            parameter.grad.div_(scale)
+    optimizer.grad_scale = optimizer.found_inf = None  # type: ignore[attr-defined]

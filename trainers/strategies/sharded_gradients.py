@@ -1,5 +1,7 @@
 """`ShardedGradients`: what the strategies have in common that keep the mean gradients of a rank's share only."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -8,14 +10,17 @@ from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharded_optimizer import ShardedWeights
 from trainers.strategies.sharding_guard import ShardingError, unsynchronised_error
+from trainers.strategies.share_gradient import ReducedGradient, make_way, own_gradient
 
 
 class ShardedGradients(Sharded):
-    """After a synchronised backward pass every parameter's `grad` is None, and a rank has the mean of its share's."""
+    """After a synchronised backward pass a rank has the mean gradients of its share, and none at the parameters."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
         self._is_stepped = False  # with the gradients that the shares have now
+        for parameter in self.parameters:
+            parameter.register_hook(partial(make_way, parameter))
 
     def refuse_stepped(self) -> None:
         """Raise ShardingError where gradients of two steps would be added up."""
@@ -32,21 +37,23 @@ class ShardedGradients(Sharded):
         self.finish()
 
     def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            make_way(parameter)
         for weights in self._weights:
             weights.share.grad = None
 
     def before_stepping(self) -> None:
-        if any(parameter.grad is not None for parameter in self.parameters):
+        if any(own_gradient(parameter) is not None for parameter in self.parameters):
             raise unsynchronised_error()
         self._is_stepped = True
 
 
 @torch.no_grad()
 def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
-    """The gradients in one new vector, zeros where there is none; the parameters have none afterwards."""
+    """The gradients in one new vector, zeros where there is none; the parameters have no own ones afterwards."""
     flat = FlatVector(weights.home.views, multiple_of=num_ranks)
     for parameter, view in zip(weights.parameters, flat.views, strict=True):
-        if parameter.grad is not None:
-            view.copy_(parameter.grad)
-            parameter.grad = None
+        if (gradient := own_gradient(parameter)) is not None:
+            view.copy_(gradient)
+        parameter.grad = parameter.new_empty(()).expand(parameter.shape).as_subclass(ReducedGradient)
     return flat.vector

@@ -11,12 +11,13 @@ from torch import nn
 
 import collectives
 from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.share_gradient import ShareGradient, make_way
 
 
 class ShardedWeights:
     """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
 
-    share: this rank's, a part of the vector's own memory. share_gradient: what the optimizer shall find as its `grad`.
+    share: this rank's, a part of the vector's own memory. share_gradient: its mean gradient, once there is one.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
@@ -28,6 +29,7 @@ class ShardedWeights:
             parameter.data = view
         self.share = nn.Parameter(self.own_part(self._flat.vector))
         self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
+        self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
     def own_part(self, vector: torch.Tensor) -> torch.Tensor:
         """The share of this rank of a vector that is as long as that of the parameters."""
@@ -37,9 +39,13 @@ class ShardedWeights:
         """To that of the share, which there is none of after `zero_grad`. part: a mean, (share,)."""
         if self.share.grad is None:
             self.share_gradient.copy_(part)
-            self.share.grad = self.share_gradient
+            self.show_gradient()
         else:
             self.share_gradient.add_(part)
+
+    def show_gradient(self) -> None:
+        """Let the optimizer find the gradient of the share."""
+        self.share.grad = self._shown_gradient
 
     def gather(self) -> None:
         """Bring every rank's share into the parameters."""
@@ -115,6 +121,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made."""
         for parameter in (p for weights in self._weights for p in weights.parameters):
+            make_way(parameter)
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:

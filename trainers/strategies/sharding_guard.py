@@ -22,10 +22,18 @@ class ShardingError(RuntimeError):
 class ForeignOptimizers:
     """As long as this lives, an optimizer that was made of these parameters themselves raises an error when it steps.
 
-    name: of the strategy.
+    name: of the strategy. reason: why it must not. error: what is raised. is_own: tells which ones may step.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], name: str) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        name: str,
+        reason: str = "a rank has the mean gradients of its share only",
+        error: type[RuntimeError] = ShardingError,
+        is_own: Callable[[torch.optim.Optimizer], bool] = lambda _: False,
+    ) -> None:
+        self._reason, self._error, self._is_own = reason, error, is_own
         self._name = name
         self._own = {id(parameter) for parameter in parameters}
         watcher = weakref.WeakMethod(self._refuse)
@@ -34,11 +42,13 @@ class ForeignOptimizers:
 
     def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before any optimizer takes a step."""
+        if self._is_own(optimizer):
+            return
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) in self._own:
-                raise ShardingError(
-                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} a rank has "
-                    f"the mean gradients of its share only, and the ranks would train apart; make it with "
+                raise self._error(
+                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} "
+                    f"{self._reason}, and the ranks would train apart; make it with "
                     f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
                 )
 

@@ -33,7 +33,7 @@ class Zero1(Sharded):
         for weights, gradients in zip(self._weights, self._gradients, strict=True):
             _pack(weights.parameters, gradients.views)
             collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
-            weights.share.grad = weights.share_gradient
+            weights.show_gradient()
         self._guard.synchronised()
 
     def before_stepping(self) -> None:

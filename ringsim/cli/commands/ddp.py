@@ -89,7 +89,11 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
     default="rebuilt",
     help="The buckets are those of the first step, of later ones, or with find_unused_parameters.",
 )
-@click.option("--wire-dtype", type=Choice(list(ELEMENT_BYTES)), help="Gradients travel in this type.")
+@click.option(
+    "--wire-dtype",
+    type=Choice([dtype for dtype in ELEMENT_BYTES if "float" in dtype]),
+    help="Gradients travel in this type.",
+)
 @click.option("--bucket-view", is_flag=True, help="With gradient_as_bucket_view=True nothing is copied back.")
 @click.option("--no-overlap", is_flag=True, help="Communication begins only after the backward pass.")
 @click.option(

@@ -75,7 +75,7 @@ WRONG_LAYERS = [
     ),
     (
         'optimizer = "1ms"\n' + LAYER + 'dtype = "int8"\n',
-        'my.toml: layer[0].dtype = "int8": must be one of float64, float32, float16, bfloat16',
+        'my.toml: layer[0].dtype = "int8": must be one of float64, float32, float16, bfloat16, complex64, complex128',
     ),
     (
         'optimizer = "1ms"\n' + LAYER + "repeats = 2\n",
@@ -84,7 +84,7 @@ WRONG_LAYERS = [
     ),
     (
         'optimizer = "1ms"\ndtype = []\n' + LAYER,
-        "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16",
+        "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
     (
         'optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n",
@@ -126,7 +126,7 @@ WRONG_PROFILES = [
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
-        "p.json: a: dtype 'int8': must be one of float64, float32, float16, bfloat16",
+        "p.json: a: dtype 'int8': must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1.5, "ready_s": 0}]},
@@ -142,7 +142,7 @@ WRONG_PROFILES = [
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": []}]},
-        "p.json: a: dtype []: must be one of float64, float32, float16, bfloat16",
+        "p.json: a: dtype []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "device": []}]},

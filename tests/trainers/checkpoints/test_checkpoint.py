@@ -1,10 +1,13 @@
 """A checkpoint gives back what was saved, is refused when damaged, and never replaces a good one by half a file."""
 
+import io
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
@@ -204,3 +207,75 @@ def test_no_two_ranks_or_steps_draw_the_same() -> None:
     for of_one_generator in zip(*found, strict=True):
         assert len(set(of_one_generator)) == len(found)
     assert first(seed_apart, 1, 2, 2) == found[places.index((1, 2, 2))]
+
+
+def in_many_lists() -> list[Any]:
+    """One number in 2 ** 40 places."""
+    value: list[Any] = [0]
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
+def nested_deeply() -> list[Any]:
+    """One number in 150 lists."""
+    value: list[Any] = [0]
+    for _ in range(150):
+        value = [value]
+    return value
+
+
+def huge_sparse() -> torch.Tensor:
+    """No number of a million by a million."""
+    return torch.sparse_coo_tensor(size=(10**6, 10**6), check_invariants=True)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("field", "make", "fault"),
+    [
+        (
+            "model_state",
+            lambda: torch.zeros(1).expand(10**6, 10**6),
+            "w: is a tensor of float32 (1000000, 1000000), wh",
+        ),
+        (
+            "model_state",
+            huge_sparse,
+            "w: is a tensor of float32 (1000000, 1000000), which takes 4000000000000 bytes: mu",
+        ),
+        ("optimizer_state", lambda: torch.zeros(3, device="meta"), "w: is a meta tensor: must be one with a number"),
+        ("model_state", lambda: [torch.nested.nested_tensor([torch.zeros(2)])], "w.0: is a nested tensor: must be one"),
+        ("notes", in_many_lists, " has more than "),
+        ("notes", nested_deeply, "w.0.0.0.0.0.0.0"),
+    ],
+)
+def test_what_is_larger_than_its_file_is_refused(path: Path, field: str, make: Callable[[], Any], fault: str) -> None:
+    """By name, and before anything is made of it that would take all memory."""
+    content = torch.load(path, weights_only=True)
+    content[field] = {"w": make()}
+    torch.save(content, path)
+    assert fault in refusal(path)
+
+
+def test_a_compressed_file_is_refused(path: Path) -> None:
+    """As it could be of any size."""
+    content = path.read_bytes()
+    with ZipFile(io.BytesIO(content)) as plain, ZipFile(path, "w", ZIP_DEFLATED) as compressed:
+        for name in plain.namelist():
+            compressed.writestr(name, plain.read(name))
+    assert "is truncated, damaged or not a checkpoint" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(3.0).expand(1000, 3), torch.eye(4).to_sparse(), torch.arange(4.0).view(2, 2).t(),
+        torch.tensor([1j, 2]).conj(), torch.zeros(0, 3), torch.tensor([1j, 2]).conj().imag, torch.tensor(2.0),
+    ],
+)  # fmt: skip
+def test_tensors_of_all_layouts_come_back(path: Path, tensor: torch.Tensor) -> None:
+    """A model may have such a buffer."""
+    save_checkpoint(path, replace(trained_state(), model_state={"buffer": tensor}))
+    found = load_checkpoint(path).model_state["buffer"]
+    torch.testing.assert_close(found.to_dense(), tensor.to_dense(), rtol=0, atol=0)

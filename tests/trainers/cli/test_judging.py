@@ -106,10 +106,14 @@ def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path, arguments: s
 
 
 def test_a_model_that_has_diverged_has_no_figures(trained: Path, tmp_path: Path) -> None:
-    """Rather than numbers that JSON does not have."""
+    """Rather than numbers that JSON does not have; a line says so, with exit code 1."""
     run = load_checkpoint(trained / "checkpoint-3.pt")
     state = {name: tensor * math.nan for name, tensor in run.model_state.items()}
     save_checkpoint(tmp_path / "checkpoint-3.pt", Checkpoint(state, {}, run.config, 3))
     (tmp_path / "run.toml").write_bytes((trained / "run.toml").read_bytes())
     done = invoke("evaluate", str(tmp_path), "--json")
     assert json.loads(done.stdout)["evaluation"] == {"loss": None, "bits_per_byte": None}
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"trainers: checkpoint {tmp_path}/checkpoint-3.pt: loss, bits_per_byte: not finite, as the model has diverged\n"
+    )

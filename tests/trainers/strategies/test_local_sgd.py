@@ -1,8 +1,10 @@
 """`local_sgd` and `diloco`: steps that each rank takes by itself, and averages of the parameters."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -111,8 +113,109 @@ def with_own_optimizer(group: dist.ProcessGroup) -> str:
     return ""
 
 
-def test_another_optimizer_is_an_error(ranks: RankPool) -> None:
-    """On every rank and in one line: nothing would ever be averaged."""
-    for error in ranks.run(with_own_optimizer, num_ranks=2):
-        assert error.startswith("LocalStepError: no optimizer has been made by model.optimizer(...): ")
+def with_both(group: dist.ProcessGroup) -> str:
+    """What is raised if another optimizer than that of the strategy steps."""
+    parallel = DataParallel(small_model(), "diloco", group)
+    parallel.optimizer(ADAM)
+    try:
+        step(parallel, ADAM(parallel.parameters()), group.rank(), 0)
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def with_two(group: dist.ProcessGroup) -> str:
+    """What is raised for two optimizers of a half of the model each."""
+    parallel = DataParallel(small_model(), "local_sgd", group)
+    parallel.optimizer(lambda parameters: ADAM(list(parameters)[:3]))
+    try:
+        parallel.optimizer(lambda parameters: ADAM(list(parameters)[3:]))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (with_own_optimizer, "LocalStepError: no optimizer has been made by model.optimizer(...): "),
+        (with_both, "LocalStepError: AdamW was made of the model's own parameters: with diloco the parameters are "),
+        (
+            with_two,
+            "ValueError: local_sgd: model.optimizer(...) has made an optimizer already, whose steps are counted",
+        ),
+    ],
+)
+def test_another_optimizer_is_an_error(ranks: RankPool, case: Callable[..., str], message: str) -> None:
+    """On every rank and in one line: nothing would ever be averaged, or too often."""
+    for error in ranks.run(case, num_ranks=2):
+        assert error.startswith(message)
         assert "\n" not in error
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps as another optimizer does, which it has inside."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.inner = ADAM(parameters)
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step(closure)
+
+
+def with_inner_optimizer(group: dist.ProcessGroup, make: Any) -> list[torch.Tensor]:
+    """The parameters after steps enough for an average."""
+    parallel = DataParallel(small_model(), "local_sgd/2", group)
+    optimizer = parallel.optimizer(make)
+    for number in range(4):
+        step(parallel, optimizer, group.rank(), number)
+    parallel.check_identical()
+    return [p.detach() for p in parallel.parameters()]
+
+
+def test_an_optimizer_may_step_another(ranks: RankPool) -> None:
+    """That is no foreign one, though it has the same parameters."""
+    inside, itself = (ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, ADAM))
+    torch.testing.assert_close(inside, itself, rtol=0, atol=0)
+
+
+def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters before and after the average; rank 1 has an infinite gradient in one of three steps."""
+    parallel = DataParallel(small_model(), "local_sgd/3", group)
+    optimizer = parallel.optimizer(partial(torch.optim.AdamW, lr=0.05, fused=fused))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    found = []
+    for number in range(3):
+        found = [p.detach().clone() for p in parallel.parameters()]
+        optimizer.zero_grad()
+        loss = parallel(inputs(group.rank() + 7 * number)).pow(2).mean()
+        scaler.scale(loss * math.inf if (group.rank(), number) == (1, 1) else loss).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == (32 if group.rank() == 1 else 64)
+    return found, [p.detach() for p in parallel.parameters()]
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_rank_leaves_out_its_step_with_an_infinite_gradient(ranks: RankPool, unscales: bool, fused: bool) -> None:
+    """As one process on its data would do; the step counts, so that all ranks average at once."""
+    models, num_ranks = [], 2
+    for rank in range(num_ranks):
+        model = small_model()
+        optimizer = ADAM(model.parameters())
+        for number in range(3):
+            if (rank, number) != (1, 1):
+                step(model, optimizer, rank, number)
+            if number == 1:
+                before = [p.detach().clone() for p in model.parameters()]
+        models.append((before, [p.detach() for p in model.parameters()]))
+    mean = [torch.stack(parameters).mean(dim=0) for parameters in zip(*(after for _, after in models), strict=True)]
+    for (own, averaged), (expected, _) in zip(
+        ranks.run(with_scaler, unscales, fused, num_ranks=num_ranks), models, strict=True
+    ):
+        torch.testing.assert_close(own, expected)
+        torch.testing.assert_close(averaged, mean)

@@ -55,6 +55,24 @@ def own_clipping(parallel: DataParallel, optimizer: torch.optim.Optimizer, step:
     optimizer.step()
 
 
+def own_clipping_by_value(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of what is no longer there."""
+    optimizer.zero_grad()
+    backward(parallel, step)
+    nn.utils.clip_grad_value_(parallel.parameters(), 1e-3)
+    optimizer.step()
+
+
+def own_scaling(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of all gradients that there are."""
+    optimizer.zero_grad()
+    backward(parallel, step)
+    for parameter in parallel.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(0.5)
+    optimizer.step()
+
+
 def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
     """The last backward pass communicates nothing, either."""
     optimizer.zero_grad()
@@ -113,6 +131,11 @@ def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
         ("zero1", moved, "ShardingError: the model's parameters have been moved"),
         ("zero1", with_one_more_group, "ValueError: zero1 steps all parameters of the model already"),
         (BUCKETS, own_optimizer, "ShardingError: SGD was made of the model's own parameters: with zero2 "),
+        (BUCKETS, own_clipping, "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"),
+        ("zero3", own_clipping, "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"),
+        (BUCKETS, own_clipping_by_value, "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"),
+        ("zero3", own_scaling, "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"),
+        ("zero3", by_hand, "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"),
         (BUCKETS, never_synchronised, "ShardingError: there are gradients that have not been synchronised"),
         (BUCKETS, drifting, "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "),
         (BUCKETS, plain_zero_grad, "ShardingError: the gradients of the last step are still there"),
@@ -143,6 +166,19 @@ class Clipping(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        super().step(closure)
+
+
+class DecayingMatrices(torch.optim.SGD):
+    """Weight decay of what has two dimensions and more, as is usual: element by element."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.mul_(0.9 if parameter.dim() > 1 else 1.0)
         super().step(closure)
 
 
@@ -178,6 +214,10 @@ def made(group: dist.ProcessGroup, make: Callable[[Any], torch.optim.Optimizer] 
         (partial(Clipping, lr=0.1), "Clipping: what it does with an element depends on others"),
         (torch.optim.LBFGS, "LBFGS: what it does with an element depends on others"),
         (torch.optim.Adafactor, "Adafactor: what it does with an element depends on others"),
+        (
+            DecayingMatrices,
+            "DecayingMatrices: what it does with an element depends on the parameter's shape, such as (2, 4)",
+        ),
         (two_groups, "AdamW: group 1 of the parameters has another weight_decay than group 0"),
         (but_one, "SGD: has 5 parameters, the model 6 that require a gradient"),
     ],

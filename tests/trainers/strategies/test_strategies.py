@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool, group_on
-from tests.trainers.models import Branching, Tied, inputs, mean_gradients, seeded, small_model
+from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
 from trainers.strategy_names import INEXACT, ON_RING, SHARDED, STRATEGY_NAMES, parse_strategy, steps_between_averages
@@ -91,7 +91,7 @@ def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.T
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in INEXACT and not name.endswith("bf16")])
 def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
-    models = (small_model, partial(seeded, Tied))
+    models = (small_model, partial(seeded, Tied), partial(seeded, Complex))
     for make in models[:1] if name.startswith("fsdp") else models:  # which takes one dtype in a layer
         expected = trained_alone(make(), 3, clip)
         for result in pool_of(name, request).run(trained, name, make, clip, num_ranks=3):

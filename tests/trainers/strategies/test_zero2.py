@@ -11,6 +11,7 @@ from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
+from trainers.strategies.share_gradient import own_gradient
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 SMALL = 2e-5  # MiB: every parameter or two are a bucket
@@ -51,7 +52,7 @@ def gradients(group: dist.ProcessGroup, name: str) -> torch.Tensor:
     before = torch.cat([p.detach().clone().view(-1) for p in parallel.parameters()])
     backward(parallel, 0)
     if name.startswith("zero2"):
-        assert all(p.grad is None for p in parallel.parameters())
+        assert all(own_gradient(p) is None for p in parallel.parameters())
     optimizer.step()
     return before - torch.cat([p.detach().view(-1) for p in parallel.parameters()])
 
@@ -70,7 +71,8 @@ def held(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
     parallel(torch.ones(1, 99)).sum().backward()
     optimizer.step()
     owners = [*parallel.parameters(), *(p for some in optimizer.param_groups for p in some["params"])]
-    found = {p.grad.data_ptr(): p.grad.nbytes for p in owners if p.grad is not None}
+    gradients = [gradient for gradient in map(own_gradient, owners) if gradient is not None]
+    found = {gradient.data_ptr(): gradient.nbytes for gradient in gradients}
     state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
     return sum(found.values()), sum(tensor.nbytes for tensor in state)
 
