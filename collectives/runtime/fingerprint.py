@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from collectives.runtime.call_history import CallHistory, CallStamp
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.failure_records import disagreement
 from collectives.runtime.group_state import resolve, state_of
@@ -78,7 +79,7 @@ class FingerprintCheck:
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
 
-    mode: which calls are compared, from the next one on.
+    mode: which calls are compared, from the next one on. history: the calls that were made.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -86,13 +87,23 @@ class FingerprintCheck:
         self._rank = group.rank()
         self._texts = ObjectAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
+        self.history = CallHistory()
 
-    def number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
-        """The number of `fingerprint`; UNNUMBERED if it has none.
+    def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
+        """That of the group's next call, which has this fingerprint.
 
         Raises MismatchError, on every rank alike, if the ranks compare their fingerprints and they differ;
         CollectiveError if one says nothing within the group's timeout.
         """
+        self.history.begin(fingerprint)
+        try:
+            number = self._number(fingerprint, check)
+        except MismatchError:
+            self.history.withdraw()
+            raise
+        return self.history.stamp(number, is_rooted=fingerprint.root is not None)
+
+    def _number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
         if check is CallCheck.NONE:
             return UNNUMBERED
         known = self._known.get(fingerprint)
@@ -108,7 +119,9 @@ class FingerprintCheck:
         try:
             different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
-            error.args = (f"rank {self._rank}: {words}: comparing this call with the other ranks' failed: {error}",)
+            asked = "the other ranks call" if error.peer is None else f"rank {error.peer} calls"
+            cause = str(error.__cause__ if error.flight_record else error).splitlines()[0]
+            error.args = (f"rank {self._rank}: before {words}: asking what {asked} failed: {cause}",)
             raise
         if different:
             raise MismatchError(f"{different}; all must call the same with the same")

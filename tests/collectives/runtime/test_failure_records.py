@@ -49,7 +49,7 @@ def told(num_ranks: int, failing: dict[int, BaseException], store: object | None
     found: dict[int, str] = {}
 
     def ask(rank: int, error: BaseException) -> None:
-        found[rank] = records[rank].first_cause(error, getattr(error, "call", "sum"))
+        found[rank] = records[rank].first_cause(error, [getattr(error, "call", "sum")])
 
     threads = [threading.Thread(target=ask, args=item) for item in failing.items()]
     for thread in threads:
@@ -104,8 +104,8 @@ def test_who_comes_late_is_told_the_same() -> None:
     """Whatever it has seen itself."""
     store = dist.HashStore()
     records = [FailureRecords(FakeGroup(rank, 4, store)) for rank in range(4)]  # type: ignore[arg-type]
-    assert records[1].first_cause(waiting_for(0), "sum") == STOPPED.format(0)
-    assert records[3].first_cause(waiting_for(2), "sum") == STOPPED.format(0)
+    assert records[1].first_cause(waiting_for(0), ["sum"]) == STOPPED.format(0)
+    assert records[3].first_cause(waiting_for(2), ["sum"]) == STOPPED.format(0)
 
 
 def test_an_earlier_life_of_the_store_is_forgotten() -> None:
@@ -146,7 +146,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_as_it_is_written() -> None:
     """What one rank writes another one reads."""
-    record = FailureRecord(3, "all_reduce of 4", "", timed_out=True)
+    record = FailureRecord(3, ["all_reduce of 3", "all_reduce of 4"], 17, "", timed_out=True)
     assert FailureRecord(*json.loads(json.dumps(record))) == record
 
 
