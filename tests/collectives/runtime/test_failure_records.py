@@ -19,7 +19,7 @@ import collectives
 from collectives import CollectiveError
 from collectives.calls.reduction import Reduction
 from collectives.runtime import failure_records
-from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
+from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement, first_difference
 from tests.ranks import RankPool, fork_process, group_on
 
 
@@ -86,6 +86,17 @@ def test_ranks_that_wait_for_one_another() -> None:
     """They were doing different things, and each is told which."""
     found = told(3, {0: waiting_for(2, "sum"), 1: waiting_for(0, "max"), 2: waiting_for(1, "sum")})
     assert set(found.values()) == {"the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"}
+
+
+def test_the_first_of_the_last_calls_that_differs() -> None:
+    """Not the call in which they find out, and only among calls that are still known of at least two of them."""
+    calls = {0: ["a", "b", "x", "d"], 1: ["b", "y", "d"], 2: ["x", "d"], 3: ["z"]}
+    positions = {0: 9, 1: 9, 2: 9, 3: 6}
+    records = {rank: FailureRecord(0, calls[rank], positions[rank]) for rank in calls}
+    expected = "ranks 0, 2: call 8, x; rank 1: call 8, y"
+    assert first_difference({rank: records[rank] for rank in (0, 1, 2)}).endswith(f": {expected}")
+    assert first_difference(records) == "the ranks do not agree on what to do: rank 0: call 6, a; rank 3: call 6, z"
+    assert first_difference({0: records[0], 2: records[2]}) == ""
 
 
 def test_ranks_that_wait_for_one_another_and_agree() -> None:
@@ -276,18 +287,23 @@ def test_what_ddp_sends_by_itself(tmp_path: Path, victim: int, step: int) -> Non
         assert message.endswith(f"; the first rank to stop responding was rank {victim}")
 
 
-def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> None:
-    """A job that meets in rank 0's store, as without torchrun; every rank leaves at its first error."""
+def served_by_rank_0(rank: int, port: int, fault: str, messages: object) -> None:
+    """A job that meets in rank 0's store, as without torchrun; every rank leaves at its first error.
+
+    fault: of rank 1, which dies or calls something else.
+    """
     import collectives
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     timeout = datetime.timedelta(seconds=5)
     dist.init_process_group("gloo", rank=rank, world_size=4, timeout=timeout)
+    collectives.all_reduce(torch.ones(100), dist.ReduceOp.MAX)
     for index in range(20):
-        if (rank, index) == (victim, 3):
+        if (rank, index, fault) == (1, 3, "death"):
             os._exit(0)
         try:
-            collectives.all_reduce(torch.ones(100))
+            another = (rank, index, fault) == (1, 3, "another call")
+            collectives.all_reduce(torch.ones(100), dist.ReduceOp.MAX if another else dist.ReduceOp.SUM)
         except CollectiveError as error:
             messages.put((rank, str(error)))  # type: ignore[attr-defined]
             messages.close()  # type: ignore[attr-defined]
@@ -295,20 +311,32 @@ def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> Non
             os._exit(3)
 
 
-def test_the_rank_that_serves_the_store_stays_until_all_have_read() -> None:
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("death", "the first rank to stop responding was rank 1"),
+        (
+            "another call",
+            "the ranks do not agree on what to do: "
+            "ranks 0, 2, 3: call 5, all_reduce of 100 elements of torch.float32, SUM, algorithm ring; "
+            "rank 1: call 5, all_reduce of 100 elements of torch.float32, MAX, algorithm ring",
+        ),
+    ],
+)
+def test_the_rank_that_serves_the_store_stays_until_all_have_read(fault: str, expected: str) -> None:
     """Rank 0 loses its neighbour, and leaves, and takes the store with it, only after the others know."""
     messages = multiprocessing.get_context("forkserver").Queue()
     port = free_port()
-    processes = [fork_process(served_by_rank_0, rank, port, 1, messages) for rank in range(4)]
+    processes = [fork_process(served_by_rank_0, rank, port, fault, messages) for rank in range(4)]
     try:
-        told = dict(messages.get(timeout=120) for _ in range(3))
+        told = dict(messages.get(timeout=120) for _ in range(3 if fault == "death" else 4))
     finally:
         for process in processes:
             process.join(60)
             process.kill()
-    assert sorted(told) == [0, 2, 3]
+    assert sorted(told) == ([0, 2, 3] if fault == "death" else [0, 1, 2, 3])
     for message in told.values():
-        assert message.endswith("; the first rank to stop responding was rank 1")
+        assert message.endswith(f"; {expected}")
 
 
 def free_port() -> int:
