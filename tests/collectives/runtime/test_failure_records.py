@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,23 @@ def test_an_earlier_life_of_the_store_is_forgotten() -> None:
     store = dist.HashStore()
     assert set(told(3, {1: waiting_for(0), 2: waiting_for(1)}, store).values()) == {STOPPED.format(0)}
     assert set(told(3, {0: waiting_for(2), 1: waiting_for(0)}, store).values()) == {STOPPED.format(2)}
+
+
+def test_who_serves_the_store_waits_for_all_where_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the last one that reads there finds nothing, as when ranks have mixed up their calls."""
+    monkeypatch.setattr(failure_records, "_is_served_here", lambda _: True)
+    monkeypatch.setattr(failure_records, "LIMIT_S", 60.0)
+    store = dist.HashStore()
+    serving = FailureRecords(FakeGroup(0, 3, store))  # type: ignore[arg-type]
+    for rank, call in (1, "max"), (2, "sum"):
+        store.set(serving._key(rank), json.dumps(FailureRecord(0, [call])))
+    store.set(serving._reader_key(1), "")
+    with ThreadPoolExecutor(1) as thread:
+        cause = thread.submit(serving.first_cause, waiting_for(1), ["sum"])
+        with pytest.raises(TimeoutError):
+            cause.result(0.3)
+        store.set(serving._reader_key(2), "")
+        assert cause.result(30) == "the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"
 
 
 class Stuck:
