@@ -3,7 +3,7 @@
 Each call has a fingerprint: which collective, of how many elements of which dtype, by which operation and algorithm.
 The first time that a rank makes a call with some fingerprint, all ranks compare theirs before anything else is sent.
 From then on the fingerprint has a number, the same on all ranks, which is part of the tag of each of its messages. So
-calls with known fingerprints cost nothing more, and if ranks disagree about them, no message is taken for another's.
+calls with known fingerprints are not compared, and if ranks disagree about them, no message is taken for another's.
 """
 
 from enum import Enum
@@ -28,7 +28,8 @@ MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every cal
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, with a message that says what each of them was about to do.
+    All ranks raise it, with a message that says what each of them was about to do. If the group has seen the call of one
+    of them before, that one does not compare its own, and all raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
@@ -150,8 +151,8 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
     many elements of a dtype, an operation and an algorithm.
 
-    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
-    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
+    With NEW, ranks that disagree on calls of which the group has seen one before raise CollectiveError, after the
+    group's timeout at the latest, which also says which calls they have made: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 
