@@ -28,8 +28,8 @@ MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every cal
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, with a message that says what each of them was about to do. If the group has seen the call of one
-    of them before, that one does not compare its own, and all raise CollectiveError.
+    All ranks raise it, with a message that says what each of them was about to do. A rank whose call the group has seen
+    before does not compare it: then all raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet

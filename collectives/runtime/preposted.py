@@ -36,7 +36,7 @@ class EagerBuffer:
 
     def __init__(self, tag: int) -> None:
         self.memory = new_buffer(_buffer_bytes(tag), torch.uint8)
-        self.stamp = memoryview(self.memory.numpy())[:STAMP_BYTES].cast("q") if tag & STAMPED else None
+        self.stamp = self.memory.numpy().data[:STAMP_BYTES].cast("q") if tag & STAMPED else None
         self.work: dist.Work | FailedReceive | None = None
         self._view = self.whole = self.memory
 

@@ -129,8 +129,8 @@ class ScheduleRun:
             if opcode is Opcode.APPLY:
                 raise  # that was no transfer
             raise self._failure(opcode, index, error) from error
-        for chunk, buffer in self.outgoing.items():
-            self.preposted.put_outgoing(self.tags[chunk], buffer)
+        for number, buffer in self.outgoing.items():
+            self.preposted.put_outgoing(self.tags[number], buffer)
         if self.wire_chunks is not self.chunks and self.part.schedule.collective in ALIKE:
             for chunk, sent in zip(self.chunks, self.wire_chunks, strict=True):
                 sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent

@@ -177,7 +177,8 @@ class LocalRanks:
                 return words[place]
 
         def is_published() -> bool:
-            if words[begun] != stamp and words[begun] >> TOKEN_BITS == stamp >> TOKEN_BITS:
+            seen = words[begun]  # once: the peer may write it at any moment
+            if seen != stamp and seen >> TOKEN_BITS == stamp >> TOKEN_BITS:
                 raise OtherCallError(peer)
             return words[place + 1] == stamp
 

@@ -13,7 +13,16 @@ import pytest
 import torch
 
 from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks, OtherCallError
-from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, Segment, new_segment_file
+from collectives.shared_memory.segment import (
+    ASLEEP,
+    AWAKE,
+    BEGUN,
+    FOR_A_PORTION,
+    FOR_RANK,
+    SLOTS,
+    Segment,
+    new_segment_file,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1
@@ -159,6 +168,26 @@ def test_another_collective_of_ranks_that_never_wait() -> None:
                 local.close_portion()
         with pytest.raises(OtherCallError, match=SAYS_OTHER):
             ranks[0].open_portion(8)
+
+
+class LateBeginner(list[int]):
+    """The words of a rank that begins its portion right after it has been looked whether it has."""
+
+    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+        """That word as it was until now."""
+        value = super().__getitem__(place)
+        if place == BEGUN + 1:
+            self[place] = 1 << TOKEN_BITS | TOKEN
+        return value
+
+
+def test_a_rank_that_begins_at_that_very_moment() -> None:
+    """Is not taken for one that does something else."""
+    with local_ranks(2, timeout_s=0.1) as ranks:
+        ranks[0].open_portion(TOKEN)
+        ranks[0]._words[1] = LateBeginner(ranks[1]._own_words)  # type: ignore[assignment]
+        with pytest.raises(RuntimeError, match="timed out"):
+            ranks[0].wait_for(1, 0)
 
 
 def test_an_old_record_is_no_new_one() -> None:
