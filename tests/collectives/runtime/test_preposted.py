@@ -96,7 +96,7 @@ def test_messages_of_all_size_classes_in_turn(ranks: RankPool) -> None:
 
 
 def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
-    """Broadcasts, reduces, and sums after them, of lengths round the bounds of the size classes, and in other dtypes."""
+    """Broadcasts, reduces, and sums after them, of lengths round the bounds of size classes, and in other dtypes."""
     group = kept_group(4, "gloo")
     if group is None:
         return []
@@ -119,7 +119,7 @@ def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
 
 
 def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
-    """Those of rooted collectives and of the calls after them; both where the stamp is in front and where in the tag."""
+    """Those of rooted collectives and of the calls after them; where the stamp is in front and where in the tag."""
     for right in ranks.run(rooted_of_many_sizes)[:4]:
         assert right == [True] * 72
 
