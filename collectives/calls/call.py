@@ -13,7 +13,8 @@ from collectives.calls.reduction import Reduction
 from collectives.runtime import (
     CPU,
     STAGED,
-    UNNUMBERED,
+    UNSTAMPED,
+    CallStamp,
     CollectiveError,
     CollectiveQueue,
     Executor,
@@ -66,11 +67,11 @@ class CollectiveCall:
     """One collective on one group: where it runs, and its executor.
 
     transport: of its tensors, once it is to be performed.
-    number: of its fingerprint, once it is its turn.
+    stamp: once it is its turn.
     """
 
     transport: Transport
-    number: int = UNNUMBERED
+    stamp: CallStamp = UNSTAMPED
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
@@ -114,7 +115,7 @@ class CollectiveCall:
             algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
         combine = reduction.combine if reduction else torch.Tensor.add_
-        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, number=self.number)
+        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
@@ -154,19 +155,21 @@ class CollectiveCall:
         self.transport = self._state.part(Transports).of(result[0])
         fingerprints = self._state.part(FingerprintCheck)
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
-        mode = fingerprints.mode
+        mode, history = fingerprints.mode, fingerprints.history
 
         def turn() -> None:
             try:
-                self.number = fingerprints.number(fingerprint, mode)
+                self.stamp = fingerprints.stamp(fingerprint, mode)
                 work()
             except ValueError:  # refused before anything was sent
                 raise
             except CollectiveError as error:
-                error.add_cause(self._failures.first_cause(error, str(fingerprint)))
+                error.add_cause(self._failures.first_cause(error, history.in_words(), history.position))
                 raise
             except BaseException as error:
-                self._failures.first_cause(error, str(fingerprint))  # for the others, who wait for this rank
+                self._failures.first_cause(
+                    error, history.in_words(), history.position
+                )  # for the others, who wait for this rank
                 raise
 
         if result[0].is_cuda:

@@ -3,8 +3,8 @@
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
 all on the CPU or all on one CUDA device. With `async_op=True` a call returns a `Work` at once; calls of one group are
 done in the order in which they were made. All raise ValueError for an argument that does not fit, `MismatchError`,
-which is one, when the ranks call different things, and `CollectiveError` when a peer fails or is later than the group's
-timeout.
+which is one, when the ranks make different calls that are new to the group, and `CollectiveError` when they mix up
+other calls, and when a peer fails or is later than the group's timeout.
 
 group: the default group if None.
 algorithm: one of `ringsim algorithms`, `FILE.py:FUNCTION`, an MSCCL `FILE.xml`, or "auto".

@@ -1,11 +1,11 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
+from collectives.runtime.call_history import UNSTAMPED, CallStamp
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor, execute, is_plain
 from collectives.runtime.failure_records import FailureRecords, has_failed
 from collectives.runtime.failures import explain_failures, name_first_to_fail
 from collectives.runtime.fingerprint import (
-    UNNUMBERED,
     CallCheck,
     Fingerprint,
     FingerprintCheck,
@@ -38,8 +38,9 @@ __all__ = [
     "STAGED",
     "TEXT_BYTES",
     "TRANSPORTS",
-    "UNNUMBERED",
+    "UNSTAMPED",
     "CallCheck",
+    "CallStamp",
     "CollectiveError",
     "CollectiveQueue",
     "Event",

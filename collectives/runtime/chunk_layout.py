@@ -10,6 +10,8 @@ from collectives.runtime.tags import numbered_tag
 from collectives.shared_memory import TOKEN_BITS
 from ringsim.schedule import Schedule
 
+MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
+
 
 class Portion(NamedTuple):
     """A part of every chunk, for which the whole schedule is executed before that of the next.
@@ -42,7 +44,7 @@ class LayoutKey(NamedTuple):
 
     bytes_each: of an element as it travels.
     eager: whether receives may stay posted between calls, as only Gloo lets them.
-    number: of the call's fingerprint.
+    number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
     portion_bytes: that a portion may have of each chunk; None for no limit.
     """
 
@@ -50,11 +52,12 @@ class LayoutKey(NamedTuple):
     bytes_each: int
     eager: bool
     number: int
+    stamped: bool
     portion_bytes: int | None
 
 
 class ChunkLayouts:
-    """Those of one schedule; each is worked out once, as a program calls with the same few sizes again and again.
+    """Those of one schedule; kept, as a program calls with the same few sizes again and again.
 
     tag: of the messages that have no number.
     """
@@ -67,6 +70,8 @@ class ChunkLayouts:
         """That for these elements."""
         layout = self._known.get(key)
         if layout is None:
+            if len(self._known) == MAX_KEPT:
+                del self._known[next(iter(self._known))]
             layout = self._known[key] = self._new(key)
         return layout
 
@@ -87,7 +92,7 @@ class ChunkLayouts:
 
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
         """The tags of the messages of chunks of those sizes."""
-        own = numbered_tag(self._tag, key.number)
+        own = numbered_tag(self._tag, key.number, key.stamped)
         tags = [eager_tag(own, size) for size in sizes_bytes]
         # What has no number shares its buffers with all else that has none, so that these are not counted.
         eager = key.eager and (key.number == 0 or self._preposted.reserve(set(tags)))

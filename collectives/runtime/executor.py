@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from collectives.runtime.batched_schedule_run import BatchedScheduleRun
 from collectives.runtime.buffers import reused_buffer
+from collectives.runtime.call_history import UNSTAMPED, CallStamp
 from collectives.runtime.chunk_layout import ChunkLayout, ChunkLayouts, LayoutKey
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import resolve, state_of
@@ -91,7 +92,7 @@ class RunOptions(NamedTuple):
     share: torch.Tensor | None
     wire: torch.dtype | None
     log: list[Event] | None
-    number: int
+    stamp: CallStamp
 
 
 class Executor:
@@ -176,7 +177,7 @@ class Executor:
         share: torch.Tensor | None = None,
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
-        number: int = 0,
+        stamp: CallStamp = UNSTAMPED,
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
@@ -191,8 +192,7 @@ class Executor:
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
-        number: that of the call's fingerprint, the same on every rank: messages of calls with other numbers than this
-        one are not taken for its own.
+        stamp: that of the call, the same on every rank: messages of other calls are not taken for its own.
 
         Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
         CollectiveError when a peer fails or is later than the group's timeout.
@@ -200,7 +200,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, share, wire, log, number)
+        options = RunOptions(reduce, source, share, wire, log, stamp)
         if transport is STAGED:
             self._run_staged(tensor, options)
         else:
@@ -220,8 +220,9 @@ class Executor:
         plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
         wire = options.wire or tensor.dtype
         local, portion_bytes = self._shared if transport is POSTED else (None, None)
+        posted, stamp = transport is POSTED, options.stamp
         layout = self._layouts.of(
-            LayoutKey(tensor.numel(), wire.itemsize, transport is POSTED, options.number, portion_bytes)
+            LayoutKey(tensor.numel(), wire.itemsize, posted, stamp.number, posted and stamp.travels, portion_bytes)
         )
         tensors = self._chunk_tensors(tensor, options, wire, layout.lengths)
         reduce = options.reduce
@@ -240,6 +241,7 @@ class Executor:
                 portion.tags,
                 reduce,
                 options.log,
+                stamp,
             ).run()
 
     def _chunk_tensors(

@@ -4,23 +4,28 @@ When a rank dies, its neighbours see their connections to it close. They raise a
 see connections close to ranks that did nothing wrong. So each rank that fails writes down in the store which rank it
 was waiting for. A rank that has written nothing is where the chain ends: it died, it left, or it is stalled. If the
 chain comes back to where it began, ranks wait for one another, which is what happens when they call different things.
+So each rank also writes down its last calls, from which all can see where these first differ.
 """
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
+from weakref import ref
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
 from collectives.runtime.errors import CollectiveError, is_timeout
+from collectives.runtime.transport import close_connections
+from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")
 PREFIX = "collectives/failure"
@@ -32,6 +37,7 @@ TIMEOUT_GRACE_S = 1.5
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
 POLL_S = 0.01
+_STOPPED = "the first rank to stop responding was rank"
 _EXPLAINING = threading.Event()  # set for good by the first failure of this process
 
 
@@ -44,40 +50,46 @@ class FailureRecord(NamedTuple):
     """What a rank that failed has written.
 
     peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
-    call: what it was doing, in words.
+    calls: what it has done last, in words; the last of them is what failed.
+    position: which call of the group that is; 0 if they are not counted.
     cause: the error, if it failed by itself; else empty.
     timed_out: whether it gave up waiting, rather than lost a connection.
+    is_mixed_up: whether it has found out that `peer` has made other calls.
     """
 
     peer: int | None
-    call: str
+    calls: Sequence[str]
+    position: int = 0
     cause: str = ""
     timed_out: bool = False
+    is_mixed_up: bool = False
 
 
 class FailureRecords:
     """The records of one group. To be made when the group is first used, on every rank."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._rank, self._num_ranks = group.rank(), group.size()
+        self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
         self._store = _store_of(group) if group.size() > 1 else None
         # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
         # rank has come to it tells their records apart.
         self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
 
-    def first_cause(self, error: BaseException, call: str) -> str:
+    def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
         """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
         Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
         at most.
 
-        call: what this rank was doing, in words.
+        calls, position: as in `FailureRecord`.
         """
         _EXPLAINING.set()
         own_fault = not isinstance(error, CollectiveError)
         text = (str(error).strip() or repr(error)).splitlines()[0]
         cause = f"{type(error).__name__}: {text}" if own_fault else ""
-        record = FailureRecord(getattr(error, "peer", None), call, cause, is_timeout(error))
+        is_mixed_up = isinstance(error.__cause__, OtherCallError)
+        peer = getattr(error, "peer", None)
+        record = FailureRecord(peer, calls, position, cause, is_timeout(error), is_mixed_up)
         return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
 
     def _within_limit(self, ask: Callable[[], T]) -> T | None:
@@ -105,37 +117,43 @@ class FailureRecords:
     def _find(self, own: FailureRecord) -> str:
         store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
         store.set(self._key(self._rank), json.dumps(own))
+        group = self._group()
+        if group is not None:
+            close_connections(group)  # only now: who sees that asks for the record
         cause = "" if store.check([verdict]) else self._follow(own)
         if cause:
             store.compare_set(verdict, "", cause)  # the first to find out tells all
-        self._stay_while_serving()
         sentence = store.get(verdict).decode() if store.check([verdict]) else ""
+        self._stay_while_serving(is_one_gone=sentence.startswith(_STOPPED))
         store.set(self._reader_key(self._rank), "")
         return sentence
 
     def _follow(self, own: FailureRecord) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
-        while rank is not None and rank not in chain:
+        while rank is not None and rank not in chain and not record.is_mixed_up:
             next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
             if next_record is None:
-                return f"the first rank to stop responding was rank {rank}"
+                return f"{_STOPPED} {rank}"
             chain[rank], record, rank = next_record, next_record, next_record.peer
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
             return self._only_one_silent()
-        return disagreement([(index, other.call) for index, other in sorted(self._all_records().items())])
+        return first_difference(self._records_within(TIMEOUT_GRACE_S, self._num_ranks))
 
     def _only_one_silent(self) -> str:
         """What to conclude where a rank knows no peer: torch's own errors name none."""
-        deadline = time.monotonic() + GRACE_S
-        while len(records := self._all_records()) < self._num_ranks - 1 and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        silent = sorted(set(range(self._num_ranks)) - set(records))
-        return f"the first rank to stop responding was rank {silent[0]}" if len(silent) == 1 else ""
+        silent = sorted(set(range(self._num_ranks)) - set(self._records_within(GRACE_S, self._num_ranks - 1)))
+        return f"{_STOPPED} {silent[0]}" if len(silent) == 1 else ""
 
-    def _all_records(self) -> dict[int, FailureRecord]:
-        return {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
+    def _records_within(self, grace_s: float, enough: int) -> dict[int, FailureRecord]:
+        """Those of all ranks that have failed, which get some time to be enough."""
+        deadline = time.monotonic() + grace_s
+        while True:
+            records = {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
+            if len(records) >= enough or time.monotonic() > deadline:
+                return records
+            time.sleep(POLL_S)
 
     def _record_of(self, rank: int, grace_s: float) -> FailureRecord | None:
         """That of `rank`, which gets some time to write it."""
@@ -151,19 +169,31 @@ class FailureRecords:
     def _key(self, rank: int) -> str:
         return f"{PREFIX}/{self._life}/of {rank}"
 
-    def _stay_while_serving(self) -> None:
-        """Where this rank serves the store: do not leave, and take it away, before the others could read there."""
+    def _stay_while_serving(self, is_one_gone: bool) -> None:
+        """Where this rank serves the store: do not leave, and take it away, before the others could read there.
+
+        is_one_gone: whether one of them will never read.
+        """
         if not _is_served_here(self._store):
             return
         others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
         deadline = time.monotonic() + LIMIT_S / 3
-        # One of them may be the rank that failed.
-        while sum(self._asked().check([key]) for key in others) < len(others) - 1 and time.monotonic() < deadline:
+        enough = len(others) - is_one_gone
+        while sum(self._asked().check([key]) for key in others) < enough and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def _reader_key(self, rank: int) -> str:
         """Is there once `rank` has read who failed first."""
         return f"{PREFIX}/{self._life}/read by {rank}"
+
+
+def first_difference(records: Mapping[int, FailureRecord]) -> str:
+    """The first call that was not the same on all ranks, of those that are still known; empty if there is none."""
+    by_position: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for rank, record in sorted(records.items()):
+        for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
+            by_position[position].append((rank, f"call {position}, {call}" if position else call))
+    return next(filter(None, (disagreement(calls) for _, calls in sorted(by_position.items()))), "")
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:

@@ -48,7 +48,7 @@ def name_first_to_fail(error: CollectiveError, group: dist.ProcessGroup) -> None
     if error.peer is None:
         error.peer = _gone_peer(error, group)
     failures = state_of(group).part(FailureRecords)
-    error.add_cause(failures.first_cause(error, "a collective of torch.distributed"))
+    error.add_cause(failures.first_cause(error, ["a collective of torch.distributed"]))
 
 
 def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:

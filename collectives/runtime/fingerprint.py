@@ -3,7 +3,7 @@
 Each call has a fingerprint: which collective, of how many elements of which dtype, by which operation and algorithm.
 The first time that a rank makes a call with some fingerprint, all ranks compare theirs before anything else is sent.
 From then on the fingerprint has a number, the same on all ranks, which is part of the tag of each of its messages. So
-calls with known fingerprints cost nothing more, and if ranks disagree about them, no message is taken for another's.
+calls with known fingerprints are not compared, and if ranks disagree about them, no message is taken for another's.
 """
 
 from enum import Enum
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from collectives.runtime.call_history import CallHistory, CallStamp
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.failure_records import disagreement
 from collectives.runtime.group_state import resolve, state_of
@@ -27,7 +28,8 @@ MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every cal
 class MismatchError(ValueError):
     """The ranks of a group were about to do different things; nothing was done, and the group can still be used.
 
-    All ranks raise it, with a message that says what each of them was about to do.
+    All ranks raise it, with a message that says what each of them was about to do. A rank whose call the group has seen
+    before does not compare it: then all raise CollectiveError.
 
         >>> try:
         ...     collectives.all_reduce(torch.ones(70 + rank))  # of lengths that the group has not seen yet
@@ -78,7 +80,7 @@ class FingerprintCheck:
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
 
-    mode: which calls are compared, from the next one on.
+    mode: which calls are compared, from the next one on. history: the calls that were made.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -86,13 +88,23 @@ class FingerprintCheck:
         self._rank = group.rank()
         self._texts = ObjectAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
+        self.history = CallHistory()
 
-    def number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
-        """The number of `fingerprint`; UNNUMBERED if it has none.
+    def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
+        """That of the group's next call, which has this fingerprint.
 
         Raises MismatchError, on every rank alike, if the ranks compare their fingerprints and they differ;
         CollectiveError if one says nothing within the group's timeout.
         """
+        self.history.begin(fingerprint)
+        try:
+            number = self._number(fingerprint, check)
+        except MismatchError:
+            self.history.withdraw()
+            raise
+        return self.history.stamp(number, is_rooted=fingerprint.root is not None)
+
+    def _number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
         if check is CallCheck.NONE:
             return UNNUMBERED
         known = self._known.get(fingerprint)
@@ -108,7 +120,9 @@ class FingerprintCheck:
         try:
             different = disagreement(list(enumerate(self._texts.gather(words))))
         except CollectiveError as error:
-            error.args = (f"rank {self._rank}: {words}: comparing this call with the other ranks' failed: {error}",)
+            asked = "the other ranks call" if error.peer is None else f"rank {error.peer} calls"
+            cause = str(error.__cause__ if error.flight_record else error).splitlines()[0]
+            error.args = (f"rank {self._rank}: before {words}: asking what {asked} failed: {cause}",)
             raise
         if different:
             raise MismatchError(f"{different}; all must call the same with the same")
@@ -137,8 +151,8 @@ def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallC
     compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
     many elements of a dtype, an operation and an algorithm.
 
-    With NEW, ranks that disagree on calls that the group has seen before wait for each other until the group's timeout,
-    and then raise CollectiveError, which also says what each was about to do: see docs/collectives.md.
+    With NEW, ranks that disagree on calls of which the group has seen one before raise CollectiveError, after the
+    group's timeout at the latest, which also says which calls they have made: see docs/collectives.md.
 
     Raises ValueError if there is no such group.
 

@@ -12,32 +12,49 @@ import torch.distributed as dist
 from torch._C import _autograd as autograd
 
 from collectives.runtime.buffers import new_buffer
+from collectives.runtime.call_history import CallStamp
 from collectives.runtime.profiler_spans import profiling
-from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES
+from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES, STAMPED
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
 # Buffers that a fingerprint may need of a size class, as a rule: two posted ahead, the one waited for, and SPARE.
 BUFFERS_PER_CLASS = 4
+STAMP_BYTES = 16  # position and digest of a call; as many as the elements that follow are aligned to
 LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; those that come later are not eager
 
 
 class EagerBuffer:
-    """Where an eager message lands: `memory`, (bytes,) of uint8; and `work`, the receive that is posted for it."""
+    """Where an eager message lands, or where one that carries a stamp is put together.
 
-    __slots__ = ("_view", "memory", "work")
+    memory: (bytes,) of uint8. whole: as much of it as the message takes that was seen last.
+    stamp: the two words in front, where the messages of its tag carry one. work: the receive that is posted for it.
+    """
 
-    def __init__(self, memory: torch.Tensor, work: "dist.Work | FailedReceive") -> None:
-        self.memory, self.work = memory, work
-        self._view = memory
+    __slots__ = ("_view", "memory", "stamp", "whole", "work")
+
+    def __init__(self, tag: int) -> None:
+        self.memory = new_buffer(_buffer_bytes(tag), torch.uint8)
+        self.stamp = self.memory.numpy().data[:STAMP_BYTES].cast("q") if tag & STAMPED else None
+        self.work: dist.Work | FailedReceive | None = None
+        self._view = self.whole = self.memory
 
     def view_as(self, message: torch.Tensor) -> torch.Tensor:
-        """The beginning of the memory as a tensor of the length and dtype of `message`."""
+        """The beginning of the memory, after the stamp, as a tensor of the length and dtype of `message`."""
         view = self._view
         if view.dtype != message.dtype or view.nbytes != message.nbytes:
-            view = self._view = self.memory[: message.nbytes].view(message.dtype)
+            start = STAMP_BYTES if self.stamp else 0
+            self.whole = self.memory[: start + message.nbytes]
+            view = self._view = self.whole[start:].view(message.dtype)
         return view
+
+    def filled(self, message: torch.Tensor, stamp: CallStamp) -> torch.Tensor:
+        """(bytes,): what is sent of `message` with that stamp."""
+        assert self.stamp is not None
+        self.view_as(message).copy_(message)
+        self.stamp[0], self.stamp[1] = stamp.position, stamp.digest
+        return self.whole
 
 
 class FailedReceive:
@@ -58,21 +75,26 @@ class PrepostedReceives:
     """The buffers of one rank of a group, by peer and tag; made when first needed, and kept as long as the group.
 
     Memory, for each peer that sends: of each fingerprint, and each power of two up to MAX_EAGER_BYTES that it uses, as
-    many buffers as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES.
+    many buffers as are ever waited for at once, and SPARE. All together take about LIMIT_BYTES. Where stamps travel, as
+    many again, but once for all peers, as are ever sent at once.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._buffers: list[defaultdict[int, deque[EagerBuffer]]] = [defaultdict(deque) for _ in range(group.size())]
+        self._outgoing: defaultdict[int, list[EagerBuffer]] = defaultdict(list)
+        self._reserved: set[int] = set()
         self._reserved_bytes = 0
 
     def reserve(self, tags: set[int]) -> bool:
-        """Whether the calls of another fingerprint, whose messages have these tags, may be eager.
+        """Whether the calls of a fingerprint, whose messages have these tags, may be eager.
 
-        To be asked once for each fingerprint, in the same order on all ranks, which so get the same answers.
+        To be asked in the same order on all ranks, which so get the same answers. What has been reserved stays so.
         """
-        wanted_bytes = BUFFERS_PER_CLASS * sum(_buffer_bytes(tag) for tag in tags if is_eager(tag))
+        wanted = {tag for tag in tags - self._reserved if is_eager(tag)}
+        wanted_bytes = BUFFERS_PER_CLASS * sum(map(_buffer_bytes, wanted))
         if self._reserved_bytes + wanted_bytes > LIMIT_BYTES:
             return False
+        self._reserved |= wanted
         self._reserved_bytes += wanted_bytes
         return True
 
@@ -80,14 +102,22 @@ class PrepostedReceives:
         """Where the next message of that tag from `peer` lands; messages of one tag land in order."""
         buffers = self._buffers[peer][tag]
         while len(buffers) <= SPARE:
-            memory = new_buffer(_buffer_bytes(tag), torch.uint8)
-            buffers.append(EagerBuffer(memory, _post(group, memory, peer, tag)))
+            self.repost(group, peer, tag, EagerBuffer(tag))
         return buffers.popleft()
 
     def repost(self, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
         """The message in `buffer` has been read: let another one land there."""
         buffer.work = _post(group, buffer.memory, peer, tag)
         self._buffers[peer][tag].append(buffer)
+
+    def take_outgoing(self, tag: int) -> EagerBuffer:
+        """Where a message of that tag, which carries a stamp, is put together."""
+        buffers = self._outgoing[tag]
+        return buffers.pop() if buffers else EagerBuffer(tag)
+
+    def put_outgoing(self, tag: int, buffer: EagerBuffer) -> None:
+        """All messages that were sent from `buffer` have left."""
+        self._outgoing[tag].append(buffer)
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
@@ -125,4 +155,5 @@ def is_eager(tag: int) -> bool:
 
 
 def _buffer_bytes(tag: int) -> int:
-    return MIN_BUFFER_BYTES << (tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES) - 1
+    longest = MIN_BUFFER_BYTES << (tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES) - 1
+    return longest + STAMP_BYTES if tag & STAMPED else longest

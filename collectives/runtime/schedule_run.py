@@ -8,11 +8,14 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.call_history import CallStamp
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.flight_record import flight_record_of
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
 from collectives.runtime.profiler_spans import named, profiling
+from collectives.runtime.tags import STAMPED, digest_tag
+from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Collective, Receive, Send
 
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
@@ -91,7 +94,8 @@ class ScheduleRun:
 
     chunks, targets, wire_chunks: as `ChunkTensors` has them.
     staging_buffers: for what is too long to be eager and must not land in its chunk.
-    tags: of each chunk's messages.
+    tags: of each chunk's messages, but for the digest. stamp: of the call.
+    outgoing: what is sent of each chunk, where it carries the stamp; `copied` are those that hold the chunk as it is.
     """
 
     part: RankPart
@@ -105,8 +109,11 @@ class ScheduleRun:
     tags: list[int]
     reduce: Reduce
     log: list[Event] | None
+    stamp: CallStamp
     receives: list[PostedReceive] = field(default_factory=list)
     sends: list[dist.Work] = field(default_factory=list)
+    outgoing: dict[int, EagerBuffer] = field(default_factory=dict)
+    copied: set[int] = field(default_factory=set)
     num_staged: int = 0
     position: int = 0
 
@@ -122,6 +129,8 @@ class ScheduleRun:
             if opcode is Opcode.APPLY:
                 raise  # that was no transfer
             raise self._failure(opcode, index, error) from error
+        for number, buffer in self.outgoing.items():
+            self.preposted.put_outgoing(self.tags[number], buffer)
         if self.wire_chunks is not self.chunks and self.part.schedule.collective in ALIKE:
             for chunk, sent in zip(self.chunks, self.wire_chunks, strict=True):
                 sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
@@ -140,7 +149,7 @@ class ScheduleRun:
             self.receives.append(PostedReceive(eager.view_as(self.wire_chunks[chunk]), eager.work, eager))
             return
         buffer = self._landing(receive)
-        self.receives.append(PostedReceive(buffer, self.group.recv([buffer], peer, tag)))
+        self.receives.append(PostedReceive(buffer, self.group.recv([buffer], peer, self._rendezvous_tag(tag))))
 
     def _landing(self, receive: Receive) -> torch.Tensor:
         """Where what is not eager lands."""
@@ -152,9 +161,13 @@ class ScheduleRun:
         return self.staging_buffers[self.num_staged % len(self.staging_buffers)][: len(self.wire_chunks[chunk])]
 
     def _wait_recv(self, index: int) -> None:
-        work = self.receives[index].work
+        _, work, eager = self.receives[index]
         assert work is not None
         work.wait()
+        if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
+            peer = self.part.peers[self.part.program.receives[index].peer]
+            detail = f": it has sent this in call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
+            raise OtherCallError(peer, detail)
 
     def _apply(self, index: int) -> None:
         receive, buffer = self.part.program.receives[index], self.receives[index].buffer
@@ -164,6 +177,7 @@ class ScheduleRun:
         elif buffer is not target:
             target.copy_(buffer)
         self.chunks[receive.chunk] = target
+        self.copied.discard(receive.chunk)
         self._record("applied", receive)
 
     def _repost_recv(self, index: int) -> None:
@@ -175,9 +189,26 @@ class ScheduleRun:
 
     def _send(self, index: int) -> None:
         send = self.part.sends[index]
-        message = self._message(send)
+        message, tag = self._message(send), self.tags[send.chunk]
+        if not is_eager(tag):
+            tag = self._rendezvous_tag(tag)
+        elif tag & STAMPED:
+            message = self._stamped(send.chunk, message, tag)
         self._record("sent", send)  # before it is: a receiver that has a core may be done before we go on
-        self.sends.append(self.group.send([message], self.part.peers[send.peer], self.tags[send.chunk]))
+        self.sends.append(self.group.send([message], self.part.peers[send.peer], tag))
+
+    def _rendezvous_tag(self, tag: int) -> int:
+        return digest_tag(tag, self.stamp.digest) if tag & STAMPED else tag
+
+    def _stamped(self, number: int, message: torch.Tensor, tag: int) -> torch.Tensor:
+        """`message`, what is sent of that chunk, behind the stamp of the call."""
+        buffer = self.outgoing.get(number)
+        if buffer is None:
+            buffer = self.outgoing[number] = self.preposted.take_outgoing(tag)
+        if number in self.copied:
+            return buffer.whole
+        self.copied.add(number)
+        return buffer.filled(message, self.stamp)  # earlier sends of the chunk have left: rule 4
 
     def _message(self, send: Send) -> torch.Tensor:
         """What is sent: the chunk, or what it is in the dtype that travels."""

@@ -15,7 +15,7 @@ from collectives.runtime.flight_record import flight_record_of
 from collectives.runtime.schedule_run import PostedReceive, ScheduleRun, reduce_into
 from collectives.runtime.shared_plan import SharedPlan
 from collectives.runtime.work import Work
-from collectives.shared_memory import LateRankError, LocalRanks
+from collectives.shared_memory import LateRankError, LocalRanks, OtherCallError
 
 _AWAITED = PostedReceive(torch.empty(0))  # what is not posted anywhere
 _LEFT = Work.over([])  # what is published needs no further waiting
@@ -50,10 +50,10 @@ class SharedScheduleRun(ScheduleRun):
 
     def _open_portion(self) -> None:
         try:
-            self.local.open_portion()
+            self.local.open_portion(self.token)
         except RuntimeError as error:
             record = flight_record_of(self.part.program, (), self.part.peers)
-            peer = error.peer if isinstance(error, LateRankError) else None
+            peer = error.peer if isinstance(error, LateRankError | OtherCallError) else None
             before = f"rank {self.group.rank()}: {self.part.schedule}: before step 0: "
             raise CollectiveError(f"{before}{error} ({record})", record, peer) from error
 
@@ -70,13 +70,14 @@ class SharedScheduleRun(ScheduleRun):
             ScheduleRun._wait_recv(self, index)
             return
         receive = self.part.program.receives[index]
-        location = self.local.wait_for(self.part.peers[receive.peer], record, self.token)
+        location = self.local.wait_for(self.part.peers[receive.peer], record)
         message = self.wire_chunks[receive.chunk]
         self.arrived[index] = location
         self.receives[index] = PostedReceive(self.local.view(location, len(message), message.dtype))
 
     def _apply(self, index: int) -> None:
         receive = self.part.program.receives[index]
+        self.copied.discard(receive.chunk)
         if receive.reduce:
             self._reduce(index, receive.chunk)
         else:
@@ -121,7 +122,7 @@ class SharedScheduleRun(ScheduleRun):
         if location is None:
             location = self.locations[send.chunk] = self._place(send.chunk)
         self._record("sent", send)
-        self.local.publish(peer, index, location, self.token)
+        self.local.publish(peer, index, location)
         self.sends.append(_LEFT)
 
     def _place(self, number: int) -> int:

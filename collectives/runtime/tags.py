@@ -4,7 +4,9 @@ The tag of a message keeps it apart from all others between the same two ranks. 
 
     8 bits   the `Tag`
     4 bits   the size class of the buffer that is preposted for it; 0 where none is (`preposted`)
-    the rest the number of its call's fingerprint; 0 where it has none (`fingerprint`)
+    18 bits  the number of its call's fingerprint; 0 where it has none (`fingerprint`)
+    1 bit    whether its call has a stamp that travels (`call_history`): in front of an eager message; of others the
+             last 18 bits of the digest are in the tag, in the place of the number
 
 A program's own sends and receives default to tag 0.
 """
@@ -14,6 +16,7 @@ from enum import IntEnum, unique
 SIZE_CLASS_SHIFT = 8
 FINGERPRINT_SHIFT = 12
 SIZE_CLASSES = (1 << FINGERPRINT_SHIFT - SIZE_CLASS_SHIFT) - 1
+STAMPED = 1 << 30
 
 
 @unique
@@ -30,6 +33,11 @@ class Tag(IntEnum):
     CLOSED_CONNECTION = 0x59  # never sent: a receive with it fails if the connection to the peer is closed
 
 
-def numbered_tag(tag: int, number: int) -> int:
-    """The tag of a collective whose call's fingerprint has that number."""
-    return tag + (number << FINGERPRINT_SHIFT)
+def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
+    """The tag of a collective whose call's fingerprint has that number. stamped: whether its stamp travels."""
+    return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
+
+
+def digest_tag(tag: int, digest: int) -> int:
+    """`tag`, of messages that are not eager, with as much of their call's digest as there is room for."""
+    return tag & (1 << FINGERPRINT_SHIFT) - 1 | digest << FINGERPRINT_SHIFT & STAMPED - 1 | STAMPED

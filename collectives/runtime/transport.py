@@ -1,11 +1,15 @@
 """`Transport`: how the messages of a tensor travel, which its device and the group's backend for that device decide."""
 
+from contextlib import suppress
+from datetime import timedelta
 from enum import Enum
 from typing import Any
 from weakref import ref
 
 import torch
 import torch.distributed as dist
+
+from collectives.runtime.tags import Tag
 
 CPU = torch.device("cpu")
 GLOO = "gloo"
@@ -74,6 +78,15 @@ def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
         return POSTED
     _backend_name(group, CPU)  # which does the sending
     return STAGED
+
+
+def close_connections(group: dist.ProcessGroup) -> None:
+    """Let all who wait for this rank see that it has failed: on Gloo a timeout closes all connections of the group."""
+    if has_backend(group, CPU):
+        for peer in set(range(group.size())) - {group.rank()}:
+            with suppress(RuntimeError):  # at once, if this connection is closed already
+                nothing = torch.empty(1, dtype=torch.uint8)
+                group.recv([nothing], peer, Tag.CLOSED_CONNECTION).wait(timedelta(milliseconds=1))
 
 
 def has_backend(group: dist.ProcessGroup, device: torch.device) -> bool:

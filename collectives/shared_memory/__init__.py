@@ -1,6 +1,6 @@
 """Memory that the ranks of a host share: its segments, how ranks meet, and how they wait for each other."""
 
-from collectives.shared_memory.local_ranks import TOKEN_BITS, LateRankError, LocalRanks
+from collectives.shared_memory.local_ranks import TOKEN_BITS, LateRankError, LocalRanks, OtherCallError
 from collectives.shared_memory.meeting import MEETING_TIMEOUT_S, Meeting
 from collectives.shared_memory.segment import CACHE_LINE, MAX_RECORDS
 
@@ -12,4 +12,5 @@ __all__ = [
     "LateRankError",
     "LocalRanks",
     "Meeting",
+    "OtherCallError",
 ]

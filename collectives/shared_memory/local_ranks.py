@@ -18,17 +18,20 @@ import torch
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,
+    BEGUN,
     CACHE_LINE,
     FINISHED,
     FOR_A_PORTION,
     FOR_RANK,
     SLOTS,
+    STAMPS,
     Segment,
     record_place,
     slot_offset,
 )
 
 TOKEN_BITS = 31
+_MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
 POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
 # How long a rank that waits then lets others have its core, before it sleeps: where each has a core, and where not.
@@ -50,6 +53,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
 
 
+class OtherCallError(RuntimeError):
+    """Another rank has made other calls of the group than this rank, as what it has sent or published says.
+
+    peer: that rank.
+    """
+
+    def __init__(self, peer: int, detail: str = "") -> None:
+        super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}")
+        self.peer = peer
+
+
 class LateRankError(RuntimeError):
     """A rank has not read what another one has published.
 
@@ -67,18 +81,20 @@ class LocalRanks:
 
     segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
 
-    A portion has a number, which all ranks count alike; `open_portion` begins the next one.
+    A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
+    has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
+    different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
     """
 
     def __init__(
         self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
     ) -> None:
         self.rank = rank
-        self.portion = self._stamp = 0
+        self.portion = self._stamp = self._digest = 0
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
-        self._others = [words for peer, words in self._words.items() if peer != rank]
+        self._others = [(peer, words) for peer, words in self._words.items() if peer != rank]
         self._timeout_s = timeout_s
         self._gone: set[int] = set()
         self._is_closed = False
@@ -97,22 +113,30 @@ class LocalRanks:
     def __contains__(self, peer: int) -> bool:
         return peer in self._words
 
-    def open_portion(self) -> None:
+    def open_portion(self, token: int) -> None:
         """Begin the next portion, once no rank reads any more what this one has published in its slot.
 
+        token: less than 2**TOKEN_BITS; what the portion belongs to.
+
         Raises LateRankError if a rank that has yet to read there has ended or failed, or is later than the group's
-        timeout, and RuntimeError if this rank itself has failed before.
+        timeout, OtherCallError if what it has read belonged to something else, and RuntimeError if this rank itself has
+        failed before.
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
         self.portion += 1
-        self._stamp = self.portion % _PORTIONS << TOKEN_BITS  # of its records, but for the token
+        self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
+        self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
+        self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
         self._filled = slot_offset(self._segments[self.rank], self.portion)
         reused = self.portion - SLOTS
-        for words in self._others:
+        begun = BEGUN + reused % STAMPS
+        stamp = self._own_words[begun]
+        for peer, words in self._others:
             if words[FINISHED] < reused:
                 self._wait_for_finished(reused)
-                return
+            if words[begun] != stamp:
+                raise OtherCallError(peer)
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
@@ -132,34 +156,31 @@ class LocalRanks:
         owner = location >> _OWNER_SHIFT
         return self._segments[owner].view(location - (owner << _OWNER_SHIFT), length, dtype)
 
-    def publish(self, peer: int, index: int, location: int, token: int) -> None:
-        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
-
-        token: less than 2**TOKEN_BITS; what the chunk belongs to.
-        """
+    def publish(self, peer: int, index: int, location: int) -> None:
+        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk."""
         words, place = self._own_words, record_place(self.portion, index)
         words[place] = location
-        words[place + 1] = self._stamp | token
+        words[place + 1] = self._stamp
         if self._words[peer][ASLEEP] == FOR_RANK + self.rank:
             _wake(self._sockets[peer])
 
-    def wait_for(self, peer: int, index: int, token: int) -> int:
+    def wait_for(self, peer: int, index: int) -> int:
         """The location in the record `index` of `peer`, once it is published.
 
-        Raises RuntimeError if `peer` has ended or failed, publishes what belongs to something else, or is later than
-        the group's timeout.
+        Raises OtherCallError if this portion of `peer`, or one before, belongs to something else, and RuntimeError if
+        `peer` has ended or failed, or is later than the group's timeout.
         """
         words, place = self._words[peer], record_place(self.portion, index)
-        stamp = self._stamp | token
+        stamp, begun = self._stamp, BEGUN + self.portion % STAMPS
         for _ in self._polls:
             if words[place + 1] == stamp:
                 return words[place]
 
         def is_published() -> bool:
-            published = words[place + 1]
-            if published >> TOKEN_BITS == stamp >> TOKEN_BITS and published != stamp:
-                raise RuntimeError(f"rank {peer} is in another collective than this rank")
-            return published == stamp
+            seen = words[begun]  # once: the peer may write it at any moment
+            if seen != stamp and seen >> TOKEN_BITS == stamp >> TOKEN_BITS:
+                raise OtherCallError(peer)
+            return words[place + 1] == stamp
 
         self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]

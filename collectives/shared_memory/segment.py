@@ -23,10 +23,12 @@ CACHE_LINE = 64
 SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank; what is not used takes no memory
 WORDS_PER_RECORD = 2
+STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
 # Places of words, in units of 8 bytes; each is alone in its cache line.
 FINISHED = 0  # the number of the last portion that the rank has finished
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
-RECORDS = 2 * CACHE_LINE // 8
+BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
+RECORDS = 3 * CACHE_LINE // 8
 AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2
 
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)

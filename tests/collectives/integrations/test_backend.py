@@ -224,7 +224,7 @@ def test_an_absent_peer(tmp_path: Path) -> None:
     """An error that names it, by every way of asking, within the group's timeout; then the group is broken."""
     with RankPool(2, tmp_path, peer_timeout_s=4.0, backends=("ring",)) as pool:
         (waiting, asked, chained, later), _ = pool.run(deserted, timeout_s=30)
-    assert waiting.startswith("rank 0: all_reduce of 3 elements of torch.float32, SUM, algorithm ring: comparing this ")
+    assert waiting.startswith("rank 0: before all_reduce of 3 elements of torch.float32, SUM, algorithm ring: asking ")
     assert "rank 1 failed: " in waiting
     assert asked == waiting
     assert chained.startswith(waiting)

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ import collectives
 from collectives import CollectiveError
 from collectives.calls.reduction import Reduction
 from collectives.runtime import failure_records
-from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement
+from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement, first_difference
 from tests.ranks import RankPool, fork_process, group_on
 
 
@@ -49,7 +50,7 @@ def told(num_ranks: int, failing: dict[int, BaseException], store: object | None
     found: dict[int, str] = {}
 
     def ask(rank: int, error: BaseException) -> None:
-        found[rank] = records[rank].first_cause(error, getattr(error, "call", "sum"))
+        found[rank] = records[rank].first_cause(error, [getattr(error, "call", "sum")])
 
     threads = [threading.Thread(target=ask, args=item) for item in failing.items()]
     for thread in threads:
@@ -88,6 +89,17 @@ def test_ranks_that_wait_for_one_another() -> None:
     assert set(found.values()) == {"the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"}
 
 
+def test_the_first_of_the_last_calls_that_differs() -> None:
+    """Not the call in which they find out, and only among calls that are still known of at least two of them."""
+    calls = {0: ["a", "b", "x", "d"], 1: ["b", "y", "d"], 2: ["x", "d"], 3: ["z"]}
+    positions = {0: 9, 1: 9, 2: 9, 3: 6}
+    records = {rank: FailureRecord(0, calls[rank], positions[rank]) for rank in calls}
+    expected = "ranks 0, 2: call 8, x; rank 1: call 8, y"
+    assert first_difference({rank: records[rank] for rank in (0, 1, 2)}).endswith(f": {expected}")
+    assert first_difference(records) == "the ranks do not agree on what to do: rank 0: call 6, a; rank 3: call 6, z"
+    assert first_difference({0: records[0], 2: records[2]}) == ""
+
+
 def test_ranks_that_wait_for_one_another_and_agree() -> None:
     """As when a link between two of them is cut: nothing is made up."""
     assert told(2, {0: waiting_for(1), 1: waiting_for(0)}) == {0: "", 1: ""}
@@ -104,8 +116,8 @@ def test_who_comes_late_is_told_the_same() -> None:
     """Whatever it has seen itself."""
     store = dist.HashStore()
     records = [FailureRecords(FakeGroup(rank, 4, store)) for rank in range(4)]  # type: ignore[arg-type]
-    assert records[1].first_cause(waiting_for(0), "sum") == STOPPED.format(0)
-    assert records[3].first_cause(waiting_for(2), "sum") == STOPPED.format(0)
+    assert records[1].first_cause(waiting_for(0), ["sum"]) == STOPPED.format(0)
+    assert records[3].first_cause(waiting_for(2), ["sum"]) == STOPPED.format(0)
 
 
 def test_an_earlier_life_of_the_store_is_forgotten() -> None:
@@ -113,6 +125,23 @@ def test_an_earlier_life_of_the_store_is_forgotten() -> None:
     store = dist.HashStore()
     assert set(told(3, {1: waiting_for(0), 2: waiting_for(1)}, store).values()) == {STOPPED.format(0)}
     assert set(told(3, {0: waiting_for(2), 1: waiting_for(0)}, store).values()) == {STOPPED.format(2)}
+
+
+def test_who_serves_the_store_waits_for_all_where_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the last one that reads there finds nothing, as when ranks have mixed up their calls."""
+    monkeypatch.setattr(failure_records, "_is_served_here", lambda _: True)
+    monkeypatch.setattr(failure_records, "LIMIT_S", 60.0)
+    store = dist.HashStore()
+    serving = FailureRecords(FakeGroup(0, 3, store))  # type: ignore[arg-type]
+    for rank, call in (1, "max"), (2, "sum"):
+        store.set(serving._key(rank), json.dumps(FailureRecord(0, [call])))
+    store.set(serving._reader_key(1), "")
+    with ThreadPoolExecutor(1) as thread:
+        cause = thread.submit(serving.first_cause, waiting_for(1), ["sum"])
+        with pytest.raises(TimeoutError):
+            cause.result(0.3)
+        store.set(serving._reader_key(2), "")
+        assert cause.result(30) == "the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"
 
 
 class Stuck:
@@ -146,7 +175,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_as_it_is_written() -> None:
     """What one rank writes another one reads."""
-    record = FailureRecord(3, "all_reduce of 4", "", timed_out=True)
+    record = FailureRecord(3, ["all_reduce of 3", "all_reduce of 4"], 17, "", timed_out=True)
     assert FailureRecord(*json.loads(json.dumps(record))) == record
 
 
@@ -276,18 +305,23 @@ def test_what_ddp_sends_by_itself(tmp_path: Path, victim: int, step: int) -> Non
         assert message.endswith(f"; the first rank to stop responding was rank {victim}")
 
 
-def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> None:
-    """A job that meets in rank 0's store, as without torchrun; every rank leaves at its first error."""
+def served_by_rank_0(rank: int, port: int, fault: str, messages: object) -> None:
+    """A job that meets in rank 0's store, as without torchrun; every rank leaves at its first error.
+
+    fault: of rank 1, which dies or calls something else.
+    """
     import collectives
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     timeout = datetime.timedelta(seconds=5)
     dist.init_process_group("gloo", rank=rank, world_size=4, timeout=timeout)
+    collectives.all_reduce(torch.ones(100), dist.ReduceOp.MAX)
     for index in range(20):
-        if (rank, index) == (victim, 3):
+        if (rank, index, fault) == (1, 3, "death"):
             os._exit(0)
         try:
-            collectives.all_reduce(torch.ones(100))
+            another = (rank, index, fault) == (1, 3, "another call")
+            collectives.all_reduce(torch.ones(100), dist.ReduceOp.MAX if another else dist.ReduceOp.SUM)
         except CollectiveError as error:
             messages.put((rank, str(error)))  # type: ignore[attr-defined]
             messages.close()  # type: ignore[attr-defined]
@@ -295,20 +329,32 @@ def served_by_rank_0(rank: int, port: int, victim: int, messages: object) -> Non
             os._exit(3)
 
 
-def test_the_rank_that_serves_the_store_stays_until_all_have_read() -> None:
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("death", "the first rank to stop responding was rank 1"),
+        (
+            "another call",
+            "the ranks do not agree on what to do: "
+            "ranks 0, 2, 3: call 5, all_reduce of 100 elements of torch.float32, SUM, algorithm ring; "
+            "rank 1: call 5, all_reduce of 100 elements of torch.float32, MAX, algorithm ring",
+        ),
+    ],
+)
+def test_the_rank_that_serves_the_store_stays_until_all_have_read(fault: str, expected: str) -> None:
     """Rank 0 loses its neighbour, and leaves, and takes the store with it, only after the others know."""
     messages = multiprocessing.get_context("forkserver").Queue()
     port = free_port()
-    processes = [fork_process(served_by_rank_0, rank, port, 1, messages) for rank in range(4)]
+    processes = [fork_process(served_by_rank_0, rank, port, fault, messages) for rank in range(4)]
     try:
-        told = dict(messages.get(timeout=120) for _ in range(3))
+        told = dict(messages.get(timeout=120) for _ in range(3 if fault == "death" else 4))
     finally:
         for process in processes:
             process.join(60)
             process.kill()
-    assert sorted(told) == [0, 2, 3]
+    assert sorted(told) == ([0, 2, 3] if fault == "death" else [0, 1, 2, 3])
     for message in told.values():
-        assert message.endswith("; the first rank to stop responding was rank 1")
+        assert message.endswith(f"; {expected}")
 
 
 def free_port() -> int:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -167,74 +166,6 @@ def agreed(group: dist.ProcessGroup) -> list[float]:
 def test_agreeing_calls_pass(ranks: RankPool) -> None:
     """Also when checking begins with calls under way, which one rank may have done and another not yet."""
     assert ranks.run(agreed, num_ranks=3) == [[9.0] * 4 + [3.0] * 10] * 3
-
-
-Swap = tuple[Callable[..., object], Callable[..., object]]
-
-# Calls that all ranks know before, but that rank 1 then makes in another order.
-SWAPS: dict[str, Swap] = {
-    "operations": (
-        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.SUM, **g),
-        lambda **g: collectives.all_reduce(of(8), dist.ReduceOp.MAX, **g),
-    ),
-    "dtypes of one width": (
-        lambda **g: collectives.all_reduce(of(8, torch.int32), **g),
-        lambda **g: collectives.all_reduce(of(8, torch.float32), **g),
-    ),
-    "lengths, by rendezvous": (
-        lambda **g: collectives.all_reduce(of(3_000_000), **g),
-        lambda **g: collectives.all_reduce(of(3_000_003), **g),
-    ),
-    "collectives": (
-        lambda **g: collectives.reduce_scatter_tensor(of(3), of(9), **g),
-        lambda **g: collectives.all_gather_into_tensor(of(9), of(3), **g),
-    ),
-    "roots": (
-        lambda **g: collectives.broadcast(of(3), group_src=0, **g),
-        lambda **g: collectives.broadcast(of(3), group_src=2, **g),
-    ),
-}
-
-
-def swapped(group: dist.ProcessGroup, swap: str, backend: str) -> str:
-    """What is said when ranks disagree on calls that they all have made before; and afterwards."""
-    group = new_group(group, backend, timeout_s=4)
-    first, second = SWAPS[swap]
-    for call in (first, second, first):
-        call(group=group)
-    call = second if group.rank() == 1 else first
-    with pytest.raises(CollectiveError) as error:
-        _call_and_meet(call, group)  # a broadcast that sends only may be done before the others have noticed
-    with pytest.raises(CollectiveError, match="an earlier collective of this group failed"):
-        first(group=group)
-    return str(error.value)
-
-
-def _call_and_meet(call: Callable[..., object], group: dist.ProcessGroup) -> None:
-    call(group=group)
-    collectives.barrier(group)
-
-
-@pytest.fixture(scope="module", params=["gloo", "ring"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What is said of each swap, on three ranks of its own: all swaps wait for their timeout at the same time."""
-    with ExitStack() as stack:
-        pools = {swap: stack.enter_context(RankPool(3, tmp_path_factory.mktemp("swap"))) for swap in SWAPS}
-        for swap, pool in pools.items():
-            pool.start(swapped, swap, request.param)
-        answers = {swap: pool.answers([0, 1, 2], timeout_s=60) for swap, pool in pools.items()}
-    for swap, of_ranks in answers.items():
-        assert sorted(of_ranks) == [0, 1, 2], f"{swap}: a rank hangs"
-        assert all(good for good, _ in of_ranks.values()), (swap, of_ranks)
-    return {swap: [message for _, message in of_ranks.values()] for swap, of_ranks in answers.items()}
-
-
-@pytest.mark.parametrize("swap", list(SWAPS))
-def test_known_calls_that_differ(told: dict[str, list[str]], swap: str) -> None:
-    """No message is taken for another call's: after the timeout all ranks say what each of them was doing."""
-    for message in told[swap]:
-        assert "; the ranks do not agree on what to do: " in message
-        assert "rank 1: " in message.split("do not agree")[1]
 
 
 def exchanges(group: dist.ProcessGroup, check: CallCheck | None) -> list[int]:

@@ -95,6 +95,35 @@ def test_messages_of_all_size_classes_in_turn(ranks: RankPool) -> None:
     assert first == second == [True] * 18
 
 
+def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
+    """Broadcasts, reduces, and sums after them, of lengths round the bounds of size classes, and in other dtypes."""
+    group = kept_group(4, "gloo")
+    if group is None:
+        return []
+    right = []
+    for turn in range(3):
+        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_BYTES):
+            for length in (edge // 4 - 4, edge // 4, edge // 4 + 1):
+                places = torch.arange(length) % 64
+                passed, reduced, rounded, summed = (places.double().float() + group.rank() for _ in range(4))
+                passed += turn
+                collectives.broadcast(passed, group_src=2, group=group)
+                collectives.reduce(reduced, group_dst=1, group=group)
+                collectives.all_reduce(summed, group=group)
+                collectives.reduce(rounded, group_dst=3, group=group, wire=torch.bfloat16)
+                right.append(torch.equal(passed, places + 2.0 + turn))
+                right.append(torch.equal(reduced, 4.0 * places + 6) or group.rank() != 1)
+                right.append(torch.equal(summed, 4.0 * places + 6))
+                right.append(torch.equal(rounded, 4.0 * places + 6) or group.rank() != 3)
+    return right
+
+
+def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
+    """Those of rooted collectives and of the calls after them; where the stamp is in front and where in the tag."""
+    for right in ranks.run(rooted_of_many_sizes)[:4]:
+        assert right == [True] * 72
+
+
 def profiled(_: dist.ProcessGroup, every_thread: bool) -> tuple[bool, bool, bool] | None:
     """Many profiles that end while receives are still posted: whether sums are right, and receives and sends seen."""
     from torch._C._profiler import _ExperimentalConfig

@@ -12,8 +12,17 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks
-from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, Segment, new_segment_file
+from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks, OtherCallError
+from collectives.shared_memory.segment import (
+    ASLEEP,
+    AWAKE,
+    BEGUN,
+    FOR_A_PORTION,
+    FOR_RANK,
+    SLOTS,
+    Segment,
+    new_segment_file,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1
@@ -46,27 +55,27 @@ def until_asleep(local: LocalRanks, what_for: int) -> None:
         time.sleep(0.001)
 
 
-def send(local: LocalRanks, peer: int, index: int, value: float, token: int = TOKEN) -> None:
+def send(local: LocalRanks, peer: int, index: int, value: float) -> None:
     """Publish a chunk with this one element."""
     location, place = local.allocate(1, torch.float32)
     place.fill_(value)
-    local.publish(peer, index, location, token)
+    local.publish(peer, index, location)
 
 
-def receive(local: LocalRanks, peer: int, index: int, token: int = TOKEN) -> float:
+def receive(local: LocalRanks, peer: int, index: int) -> float:
     """The element."""
-    return local.view(local.wait_for(peer, index, token), 1, torch.float32).item()
+    return local.view(local.wait_for(peer, index), 1, torch.float32).item()
 
 
 def open_portions(ranks: list[LocalRanks]) -> None:
     """On all of them."""
     for local in ranks:
-        local.open_portion()
+        local.open_portion(TOKEN)
 
 
 def pass_portion(local: LocalRanks) -> None:
     """On one of them, which has nothing to send or read."""
-    local.open_portion()
+    local.open_portion(TOKEN)
     local.close_portion()
 
 
@@ -119,18 +128,66 @@ def test_too_late() -> None:
     with local_ranks(2, timeout_s=0.1) as ranks:
         open_portions(ranks)
         with pytest.raises(RuntimeError, match=r"^timed out after 0\.1 s$"):
-            ranks[0].wait_for(1, 0, TOKEN)
+            ranks[0].wait_for(1, 0)
         assert ranks[0]._own_words[ASLEEP] == AWAKE
 
 
+SAYS_OTHER = r"^rank 1 has made other calls of this group than this rank$"
+
+
 def test_another_collective() -> None:
-    """What is published for something else is not taken."""
+    """What is published for something else is not taken; nor does a rank wait for what will never be."""
+    for published in (True, False):
+        with local_ranks(2) as ranks:
+            ranks[0].open_portion(8)
+            ranks[1].open_portion(7)
+            if published:
+                send(ranks[1], 0, 0, 1.0)
+            with pytest.raises(OtherCallError, match=SAYS_OTHER):
+                ranks[0].wait_for(1, 0)
+
+
+def test_another_collective_before() -> None:
+    """Nor is what is published for the same as here, by a rank that has done something else before."""
     with local_ranks(2) as ranks:
+        for local, token in zip(ranks, (8, 7), strict=True):
+            local.open_portion(token)
+            local.close_portion()
         open_portions(ranks)
-        send(ranks[1], 0, 0, 1.0, token=7)
-        with pytest.raises(RuntimeError, match=r"^rank 1 is in another collective than this rank$"):
-            ranks[0].wait_for(1, 0, 8)
-        assert receive(ranks[0], 1, 0, token=7) == 1.0
+        send(ranks[1], 0, 0, 1.0)
+        with pytest.raises(OtherCallError, match=SAYS_OTHER):
+            ranks[0].wait_for(1, 0)
+
+
+def test_another_collective_of_ranks_that_never_wait() -> None:
+    """Whoever uses a slot again sees what the others have used it for."""
+    with local_ranks(2) as ranks:
+        for _ in range(SLOTS):
+            for local, token in zip(ranks, (8, 7), strict=True):
+                local.open_portion(token)
+                local.close_portion()
+        with pytest.raises(OtherCallError, match=SAYS_OTHER):
+            ranks[0].open_portion(8)
+
+
+class LateBeginner(list[int]):
+    """The words of a rank that begins its portion right after it has been looked whether it has."""
+
+    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+        """That word as it was until now."""
+        value = super().__getitem__(place)
+        if place == BEGUN + 1:
+            self[place] = 1 << TOKEN_BITS | TOKEN
+        return value
+
+
+def test_a_rank_that_begins_at_that_very_moment() -> None:
+    """Is not taken for one that does something else."""
+    with local_ranks(2, timeout_s=0.1) as ranks:
+        ranks[0].open_portion(TOKEN)
+        ranks[0]._words[1] = LateBeginner(ranks[1]._own_words)  # type: ignore[assignment]
+        with pytest.raises(RuntimeError, match="timed out"):
+            ranks[0].wait_for(1, 0)
 
 
 def test_an_old_record_is_no_new_one() -> None:
@@ -144,7 +201,7 @@ def test_an_old_record_is_no_new_one() -> None:
             ranks[1].close_portion()
         open_portions(ranks)
         with pytest.raises(RuntimeError, match="timed out"):
-            ranks[0].wait_for(1, 0, TOKEN)
+            ranks[0].wait_for(1, 0)
 
 
 def closed_while(waiting: Future[float]) -> BaseException:
@@ -176,7 +233,7 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
     with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
         for _ in range(SLOTS):
             pass_portion(ranks[0])
-        third = thread.submit(ranks[0].open_portion)
+        third = thread.submit(ranks[0].open_portion, TOKEN)
         until_asleep(ranks[0], FOR_A_PORTION)
         pass_portion(ranks[1])
         time.sleep(0.05)
@@ -192,7 +249,7 @@ def test_a_portion_that_some_are_late_for() -> None:
             pass_portion(ranks[0])
         pass_portion(ranks[2])
         with pytest.raises(LateRankError) as error:
-            ranks[0].open_portion()
+            ranks[0].open_portion(TOKEN)
         assert str(error.value) == "timed out after 0.1 s: ranks 1, 3 have yet to read what was sent before"
         assert error.value.peer == 1
 
@@ -208,7 +265,7 @@ def test_a_portion_that_a_dead_rank_has_yet_to_read() -> None:
             pass_portion(ranks[0])
             pass_portion(ranks[2])
         with pytest.raises(LateRankError) as error:
-            ranks[0].open_portion()
+            ranks[0].open_portion(TOKEN)
         assert str(error.value) == "the connection is closed: rank 1 has yet to read what was sent before"
         assert error.value.peer == 1
 
@@ -218,7 +275,7 @@ def test_one_that_has_failed_opens_no_portion() -> None:
     with local_ranks(2) as ranks:
         ranks[0].close()
         with pytest.raises(RuntimeError, match="an earlier failure has closed the connections"):
-            ranks[0].open_portion()
+            ranks[0].open_portion(TOKEN)
 
 
 @pytest.mark.parametrize("first", [2**31, 2**32 - 3, 2**40])
@@ -246,7 +303,7 @@ def test_a_full_connection_wakes_as_well() -> None:
 
         def publish_often() -> None:
             for _ in range(300_000):
-                ranks[1].publish(0, 0, 0, TOKEN)
+                ranks[1].publish(0, 0, 0)
             done.set()
 
         thread = threading.Thread(target=publish_often, daemon=True)
@@ -266,7 +323,7 @@ def test_a_child_does_not_keep_connections_open() -> None:
         try:
             ranks[1].close()
             with pytest.raises(RuntimeError, match="the connection is closed"):
-                ranks[0].wait_for(1, 0, TOKEN)
+                ranks[0].wait_for(1, 0)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -1,0 +1,37 @@
+"""How tensors are cut: layouts are kept, but not without bound."""
+
+import pytest
+import torch.distributed as dist
+
+from collectives.runtime import chunk_layout, preposted
+from collectives.runtime.chunk_layout import ChunkLayouts, LayoutKey
+from collectives.runtime.preposted import PrepostedReceives, is_eager
+from ringsim.algorithms import ring_all_reduce
+
+
+class OfTwo:
+    """A group, as far as its size goes."""
+
+    def size(self) -> int:
+        """Two ranks."""
+        return 2
+
+
+def key(num_elements: int) -> LayoutKey:
+    """Of a call whose fingerprint has that number."""
+    return LayoutKey(num_elements, 4, eager=True, number=num_elements, stamped=False, portion_bytes=None)
+
+
+def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest goes; made again it is as it was, and takes no more of the memory that is set aside for messages."""
+    monkeypatch.setattr(chunk_layout, "MAX_KEPT", 5)
+    monkeypatch.setattr(preposted, "LIMIT_BYTES", 12 * preposted.BUFFERS_PER_CLASS * preposted.MIN_BUFFER_BYTES)
+    group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
+    layouts = ChunkLayouts(ring_all_reduce(2), PrepostedReceives(group), tag=7)
+    made = [layouts.of(key(length)) for length in range(1, 21)]
+    assert len(layouts._known) == 5
+    assert layouts.of(key(20)) is made[-1]
+    assert [is_eager(layout.portions[0].tags[0]) for layout in made] == [True] * 12 + [False] * 8
+    assert [layouts.of(key(length)) for length in range(1, 21)] == made
+    assert layouts.of(key(1)) is not made[0]
+    assert len(layouts._known) == 5

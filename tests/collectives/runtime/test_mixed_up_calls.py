@@ -1,0 +1,159 @@
+"""Ranks that mix up their calls: all of them are told which calls these were, and no result is wrong."""
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
+from tests.ranks import RankPool
+
+TIMEOUT_S = 4.0
+TRANSPORTS = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "two hosts": ("auto", (0, 0, 1))}
+LENGTHS = {"long": 300_000, "longer": 101}  # what is long is not eager
+
+
+def make_call(name: str, group: dist.ProcessGroup, value: int) -> bool:
+    """Make the call with `value` and the rank in its tensor, and say whether the result is right.
+
+    name: of the function, and perhaps how its arguments differ; "new" if the group has not made it before.
+    """
+    function, _, variant = name.partition(" ")
+    rank, num_ranks, root = group.rank(), group.size(), 2 if variant == "root 2" else 0
+    length = LENGTHS.get(variant, 77 if "new" in variant else 100)
+    tensor = torch.full((length,), value + rank, dtype=torch.int32 if variant == "int32" else torch.float32)
+    expected = num_ranks * value + sum(range(num_ranks))
+    if function == "all_reduce" and variant == "max":
+        collectives.all_reduce(tensor, dist.ReduceOp.MAX, group)
+        expected = value + num_ranks - 1
+    elif function == "all_reduce":
+        collectives.all_reduce(tensor, group=group)
+    elif function == "broadcast":
+        collectives.broadcast(tensor, group_src=root, group=group)
+        expected = value + root
+    elif function == "reduce":
+        collectives.reduce(tensor, group_dst=root, group=group)
+        expected = expected if rank == root else int(tensor[0])
+    elif function == "all_gather":
+        gathered = torch.empty(num_ranks * length)
+        collectives.all_gather_into_tensor(gathered, tensor, group)
+        tensor = gathered.view(num_ranks, length).sum(0)
+    else:
+        collectives.barrier(group)
+        return True
+    return bool((tensor == expected).all())
+
+
+class MixUp(NamedTuple):
+    """What ranks 0 and 2 call, and what rank 1 calls; then all call the same again."""
+
+    usual: Sequence[str]
+    other: Sequence[str]
+    then: Sequence[str] = ("all_reduce", "all_reduce")
+
+    def calls(self, rank: int) -> list[str]:
+        """Of one of the ranks."""
+        return [*(self.other if rank == 1 else self.usual), *self.then]
+
+    def position(self) -> int:
+        """The first call that is not the same."""
+        pairs = zip(self.calls(0), self.calls(1), strict=False)
+        return next(position for position, (usual, other) in enumerate(pairs) if usual != other)
+
+
+KINDS = ("broadcast", "reduce", "barrier", "all_gather", "all_reduce")
+AFTERWARDS = ("broadcast", "broadcast", "broadcast", "reduce", "reduce", "all_reduce", "barrier")
+PAIRS = [
+    *permutations(KINDS, 2),
+    *((kind, "all_reduce new") for kind in KINDS),
+    *(("all_reduce", f"{kind} new") for kind in KINDS),
+    ("broadcast", "broadcast root 2"),
+    ("reduce", "reduce root 2"),
+    ("all_reduce", "all_reduce int32"),
+    ("all_reduce", "all_reduce max"),
+    ("broadcast", "broadcast longer"),
+    ("broadcast long", "reduce long"),
+    ("broadcast long", "broadcast"),
+]
+MIX_UPS: dict[str, MixUp] = {
+    **{f"{usual} or {other}": MixUp([usual], [other]) for usual, other in PAIRS},
+    "order of two rooted": MixUp(["broadcast", "reduce"], ["reduce", "broadcast"]),
+    "order of a rooted one and another": MixUp(["broadcast", "all_gather"], ["all_gather", "broadcast"]),
+    "order of two others": MixUp(["all_reduce max", "all_gather"], ["all_gather", "all_reduce max"]),
+    **{f"no {kind}": MixUp([kind], []) for kind in KINDS[:4]},
+    **{f"one {kind} more": MixUp([], [kind]) for kind in KINDS[:4]},
+    "then many": MixUp(["broadcast"], ["reduce"], AFTERWARDS),
+    "many, then many": MixUp(["all_reduce", "broadcast", "reduce"], ["all_reduce", "reduce", "reduce"], AFTERWARDS),
+    "long, then many": MixUp(["reduce long"], ["broadcast long"], AFTERWARDS),
+}
+
+
+class Told(NamedTuple):
+    """What a rank is told: the class of the error, its message; and the calls from the mix-up on with wrong results."""
+
+    error: str
+    message: str
+    wrong: list[str]
+
+
+def mixed_up(_: dist.ProcessGroup, transport: str, names: list[str]) -> list[Told]:
+    """Of each mix-up, in a group of its own; all at the same time, as many of them wait for their timeout."""
+    groups = [_group_that_knows(MIX_UPS[name], *TRANSPORTS[transport]) for name in names]
+    with ThreadPoolExecutor(len(names)) as threads:
+        return list(threads.map(_mix_up, names, groups))
+
+
+def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> dist.ProcessGroup:
+    """A new group that has made the calls which are not new, in the same order on all ranks."""
+    group = fresh_group(3, TIMEOUT_S)
+    assert group is not None
+    collectives.use_transport(transport, group)
+    with on_hosts(group.rank(), hosts):
+        for call in sorted({*mix_up.calls(0), *mix_up.calls(1)}):
+            if not call.endswith("new"):
+                assert make_call(call, group, 0), call
+    return group
+
+
+def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
+    mix_up, wrong = MIX_UPS[name], []
+    for index, call in enumerate(mix_up.calls(group.rank())):
+        try:
+            if not make_call(call, group, 10 * index) and index >= len(mix_up.usual):
+                wrong.append(f"{index}: {call}")
+        except (collectives.MismatchError, collectives.CollectiveError) as error:
+            return Told(type(error).__name__, str(error), wrong)
+    return Told("", "", wrong)
+
+
+@pytest.fixture(scope="module", params=list(TRANSPORTS))
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Told]]]:
+    """Of each mix-up, what each rank is told."""
+    with RankPool(3, tmp_path_factory.mktemp("mixed_up")) as pool:
+        answers = pool.run(mixed_up, request.param, list(MIX_UPS), timeout_s=120)
+        yield dict(zip(MIX_UPS, map(list, zip(*answers, strict=True)), strict=True))
+
+
+@pytest.mark.parametrize("name", list(MIX_UPS))
+def test_all_are_told_of_both_sides(told: dict[str, list[Told]], name: str) -> None:
+    """Each rank raises, and says which call all sides made where they first differ; no later result is wrong."""
+    mix_up = MIX_UPS[name]
+    position = mix_up.position()
+    usual, other = (re.sub(" .*", "", mix_up.calls(rank)[position]) for rank in (0, 1))
+    for rank, (error, message, wrong) in enumerate(told[name]):
+        assert not wrong, (rank, wrong)
+        assert error == "CollectiveError", (rank, message)
+        sides = re.search(r"; the ranks do not agree on what to do: ranks? 0(?:, 2)?: (.*); rank 1: (.*)$", message)
+        assert sides, (rank, message)
+        calls = [re.fullmatch(r"call (\d+), (\w+)\b.*", side) for side in sides.groups()]
+        assert [call and call[2] for call in calls] == [usual, other], (rank, message)
+        assert len({call and call[1] for call in calls}) == 1, (rank, message)
+        if mix_up.calls(rank)[position].endswith("new"):  # it was comparing that call
+            before = rf"rank {rank}: before {other if rank == 1 else usual}\b[^:]*: asking what rank \d calls failed: "
+            assert re.match(before + "(?!.* over 3 ranks)", message), message
