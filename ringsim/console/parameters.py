@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ringsim.console.output import STDOUT
+from ringsim.files import file_to_replace
 from ringsim.units import parse_rate, parse_size, parse_time
 
 
@@ -47,10 +48,13 @@ class OutputFile(click.Path):
             return path
         if self._suffixes and path.suffix.lower() not in self._suffixes:
             self.fail(f"{path}: must end in {', '.join(filter(None, self._suffixes))}", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no directory {path.parent}", param, ctx)
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            self.fail(f"{path}: the directory {path.parent} cannot be written to", param, ctx)
+        target = file_to_replace(path)
+        if target is None:
+            return path
+        if not target.parent.is_dir():
+            self.fail(f"{path}: there is no directory {target.parent}", param, ctx)
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            self.fail(f"{path}: the directory {target.parent} cannot be written to", param, ctx)
         return path
 
 
