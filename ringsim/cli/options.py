@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ringsim.cli.rank_placement import parse_placement
-from ringsim.console import RATE, SIZE, TIME, Choice, Name, Quantity
+from ringsim.console import RATE, SIZE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -19,7 +19,7 @@ PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --
 
 MAX_JOBS = 2**10
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
-RANKS = click.IntRange(1, MAX_RANKS)
+RANKS = IntRange(1, MAX_RANKS)
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 
 Command = Callable[..., None]
@@ -73,7 +73,7 @@ def workers_options(command: Command) -> Command:
 
     @click.option(
         "--jobs",
-        type=click.IntRange(1, MAX_JOBS),
+        type=IntRange(1, MAX_JOBS),
         default=1,
         help="So many processes of this machine share the work, each on one core.",
     )

@@ -28,6 +28,31 @@ class Quantity(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+class _PlainDigits(click.ParamType[Any]):
+    """Refuses digits of other scripts, which `int` and `float`, and with them click's types, take."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.isascii():
+            self.fail(f"{value!r} is not a number: write it with the digits 0 to 9", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class IntRange(_PlainDigits, click.IntRange):
+    """click's, with the digits 0 to 9."""
+
+
+class FloatRange(_PlainDigits, click.FloatRange):
+    """click's, with the digits 0 to 9."""
+
+
+class _Int(_PlainDigits, click.types.IntParamType):
+    """click.INT, with the digits 0 to 9."""
+
+
+class _Real(_PlainDigits, click.types.FloatParamType):
+    """click.FLOAT, with the digits 0 to 9."""
+
+
 class OutputFile(click.Path):
     """A file to be written: what is in its way is found before the work, not after it.
 
@@ -61,6 +86,8 @@ class OutputFile(click.Path):
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
+INT = _Int()
+REAL = _Real()
 FILE = click.Path(path_type=Path, dir_okay=False)
 OUTPUT = OutputFile(stdout=True)
 PICTURE = OutputFile((".png", ".pdf", ".svg", ""))

@@ -14,6 +14,7 @@ import click
 
 from ringsim.cli.options import style_option
 from ringsim.console import (
+    IntRange,
     Name,
     Progress,
     check_writable,
@@ -55,8 +56,8 @@ UNCHECKED = ("none", *SHARDED, "local_sgd", "diloco")  # whose gradients are not
     default=("ring", "ddp"),
     help="Gradients are synchronised by this strategy; the option is repeatable.",
 )
-@click.option("--ranks", type=click.IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
-@click.option("--steps", type=click.IntRange(2), default=60, help="Each run has so many steps.")
+@click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
+@click.option("--steps", type=IntRange(2), default=60, help="Each run has so many steps.")
 @batch_size_option()
 @seed_option
 @click.option(

@@ -13,7 +13,9 @@ import click
 
 from ringsim.cli.options import style_option
 from ringsim.console import (
+    INT,
     OUTPUT,
+    REAL,
     STDOUT,
     Choice,
     Name,
@@ -82,8 +84,8 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 )
 @model_options
 @batch_size_option(BATCH_SIZE)
-@click.option("--steps", type=int, default=STEPS, help="Each strategy is trained with for so many steps.")
-@click.option("--learning-rate", type=float, default=LEARNING_RATE, help="AdamW has this learning rate.")
+@click.option("--steps", type=INT, default=STEPS, help="Each strategy is trained with for so many steps.")
+@click.option("--learning-rate", type=REAL, default=LEARNING_RATE, help="AdamW has this learning rate.")
 @warmup_option
 @schedule_option
 @amp_option

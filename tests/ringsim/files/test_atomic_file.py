@@ -28,9 +28,8 @@ def test_a_regular_file_is_replaced(tmp_path: Path) -> None:
         file.flush()
         assert path.read_bytes() == b"old"
     assert (path.read_bytes(), path.stat().st_ino == before) == (b"new", False)
-    with pytest.raises(RuntimeError), atomic_file(path) as file:
-        file.write(b"half of")
-        raise RuntimeError
+    with pytest.raises(ZeroDivisionError), atomic_file(path) as file:
+        file.writelines(b"half of" * (1 // count) for count in (1, 0))
     assert [(kept.name, kept.read_bytes()) for kept in tmp_path.iterdir()] == [("file", b"new")]
 
 
