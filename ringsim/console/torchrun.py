@@ -29,13 +29,13 @@ class TorchrunCommand(OneLineCommand):
             option.callback = _exit_silently
         return option
 
-    def refuse(self, message: str, command: str | None) -> NoReturn:
+    def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
         if not (is_first_of_host() or started):
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
-            sys.exit(2)
-        super().refuse(message, command)
+            sys.exit(exit_code)
+        super().refuse(message, command, exit_code)
 
 
 def is_first_of_host() -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Collective, Schedule, ScheduleError
 
 
 def build_from_file(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
@@ -56,7 +56,8 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
         return function(argument)
     except (Exception, SystemExit) as error:
         message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise ValueError(f"algorithm {algorithm!r}: {_place(algorithm, error)}it raised {message}") from error
+        kind = ScheduleError if isinstance(error, ScheduleError) else ValueError
+        raise kind(f"algorithm {algorithm!r}: {_place(algorithm, error)}it raised {message}") from error
 
 
 def _place(algorithm: str, error: BaseException) -> str:

@@ -205,6 +205,31 @@ def test_verify() -> None:
     assert (data["num_redundant"], data["first_redundant"]) == (0, None)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "exit_code", "message"),
+    [
+        ("{path}:counts_twice", 1, "all_reduce my.py:counts_twice over 2 ranks: at the start, rank 0: chunk 0 ends"),
+        ("{path}:to_itself", 1, "algorithm '{path}:to_itself': line 5: it raised ScheduleError: step 0, rank 0: chunk"),
+        ("{path}:misspelt", 2, "algorithm '{path}:misspelt': there is no function 'misspelt'"),
+        ("rign", 2, "algorithm 'rign': all_reduce has ring"),
+    ],
+)
+def test_a_refuted_schedule_is_no_typing_error(tmp_path: Path, algorithm: str, exit_code: int, message: str) -> None:
+    """Code 1 for what is proved to be wrong, 2 for what was called wrongly; whichever command finds it."""
+    path = tmp_path / "my.py"
+    path.write_text(
+        "from ringsim import Collective, Schedule, Transfer\n"
+        "def counts_twice(n):\n"
+        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 1, 0, True)]])\n"
+        "def to_itself(n):\n"
+        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 0, 0, True)]])\n"
+    )
+    for command in ("verify", "simulate"):
+        done = CliRunner().invoke(main, [command, "--ranks", "2", "--algorithm", algorithm.format(path=path)])
+        assert (done.exit_code, done.stdout) == (exit_code, "")
+        assert done.stderr.startswith(f"ringsim: {message.format(path=path)}")
+
+
 def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> None:
     """In a line of its own, with the place of the first; the proof holds all the same."""
     path = tmp_path / "mine.py"
