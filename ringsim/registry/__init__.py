@@ -14,6 +14,7 @@ from ringsim.registry.algorithms import (
     needs_trust,
     require_trusted,
     size_variant,
+    summary_of,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "needs_trust",
     "require_trusted",
     "size_variant",
+    "summary_of",
 ]

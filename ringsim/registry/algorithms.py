@@ -1,6 +1,7 @@
 """`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
 
+_COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
 Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
 
@@ -245,6 +247,12 @@ def is_built_in(collective: Collective, algorithm: str) -> bool:
     """Whether the tests of this project prove the algorithm; a user's own, or one of a file, is yet to be proved."""
     is_file = ":" in algorithm or algorithm.endswith(SUFFIX)  # perhaps in a folder that has the name of an algorithm
     return not is_file and (collective, base_name(algorithm)) in ALGORITHMS
+
+
+def summary_of(collective: Collective, algorithm: str) -> str:
+    """Return what a built-in algorithm does: its docstring up to the number of its steps."""
+    line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0]
+    return _COUNTS.split(line)[0].rstrip(".").replace("`", "")
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:

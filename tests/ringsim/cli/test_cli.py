@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ringsim import Collective, Network, closed_form_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
+from ringsim.registry import ALGORITHMS
 from ringsim.schedule.step import ScheduleError
 
 
@@ -249,21 +250,24 @@ def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> Non
 
 
 def test_algorithms_are_listed_with_their_bounds() -> None:
-    """A ring of four sends 6 quarters in 6 steps, the least in bytes; two steps could do."""
+    """A ring of four sends 6 quarters in 6 steps, the least in bytes; the bound on steps says for which it holds."""
     lines = run("algorithms", "--ranks", "4", "--collective", "all_reduce").splitlines()
-    assert lines[0].split() == [
-        "collective",
-        "algorithm",
-        "chunks",
-        "steps",
-        "min",
-        "transfers",
-        "sent",
-        "min",
-    ]
-    assert ["all_reduce", "ring", "4", "6", "2", "24", "1.500", "1.500"] in [line.split() for line in lines]
-    assert {line.split()[0] for line in lines[1:]} == {"all_reduce"}
-    assert len({line.split()[0] for line in run("algorithms").splitlines()[1:]}) == 5
+    heading = "some rank must send at least 1.5 times the size; if a rank sends to one other in a step, there must be"
+    assert " ".join(lines[:2]) == f"all_reduce on 4 ranks: {heading} at least 2 steps"
+    assert lines[2].split() == ["algorithm", "chunks", "steps", "transfers", "sent/size"]
+    assert lines[3].split() == ["ring", "4", "6", "24", "1.500"]
+    assert lines[4] == "  Ring all-reduce: reduce-scatter, then all-gather"
+    assert len([line for line in run("algorithms").splitlines() if " on 8 ranks: " in line]) == 5
+
+
+def test_every_algorithm_is_told_in_words() -> None:
+    """Those of its docstring, up to its counts of steps; each stands below its name."""
+    listed = json.loads(run("algorithms", "--ranks", "4", "--json"))["algorithms"]
+    words = {(one["collective"], one["algorithm"]): one["summary"] for one in listed}
+    assert len(words) == len(ALGORITHMS)
+    assert words["all_reduce", "direct"] == 'Every rank sends all it has to every other ("one-shot")'
+    assert words["reduce", "ring"] == "Reduce along a chain that ends in rank 0"
+    assert [key for key, said in words.items() if not said or "steps" in said or said.endswith((".", ":"))] == []
 
 
 def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
