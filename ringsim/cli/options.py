@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, SIZE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
-from ringsim.registry import ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.workers import Workers
 
@@ -45,7 +45,10 @@ size_option = click.option(
 )
 ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many ranks take part.")
 collective_option = click.option(
-    "--collective", type=Choice(COLLECTIVES), default="all_reduce", help="The algorithm performs this collective."
+    "--collective",
+    type=Choice(COLLECTIVES),
+    default="all_reduce",
+    help="The algorithm performs this collective.",
 )
 
 
@@ -94,7 +97,8 @@ def workers_options(command: Command) -> Command:
 def algorithm_options(command: Command) -> Command:
     """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`.
 
-    If the command has --size, it is the schedule for that size.
+    If the command has --size, it is the schedule for that size. That of a file has the collective it is for, unless
+    --collective asks for another.
     """
 
     @collective_option
@@ -103,12 +107,14 @@ def algorithm_options(command: Command) -> Command:
         type=ALGORITHM,
         default="ring",
         help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
-        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective.",
     )
     @ranks_option
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
-        command(schedule=build(Collective(collective), algorithm, ranks, rest.get("size")), **rest)
+        is_given = click.get_current_context().get_parameter_source("collective") is not ParameterSource.DEFAULT
+        asked = Collective(collective) if is_given or not names_file(algorithm) else None
+        command(schedule=build(asked, algorithm, ranks, rest.get("size")), **rest)
 
     return with_schedule
 

@@ -6,7 +6,7 @@ from ringsim.formats.msccl.moves import moves_of
 from ringsim.formats.msccl.order import order_of
 from ringsim.formats.msccl.program import read_program
 from ringsim.formats.msccl.steps import steps_of
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Schedule
 
 SUFFIX = ".xml"
 
@@ -32,18 +32,9 @@ def read_msccl(path: Path) -> Schedule:
     return Schedule.from_transfers(program.collective, name, program.num_ranks, program.num_chunks, steps)
 
 
-def build_from_msccl(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
-    """What `read_msccl` gives for the file named `algorithm`, if it is for that collective and number of ranks.
-
-    Raises ValueError if it is not or there is no such file, and whatever `read_msccl` raises.
-    """
+def build_from_msccl(algorithm: str) -> Schedule:
+    """What `read_msccl` gives for the file named `algorithm`; ValueError if there is none, and what that raises."""
     path = Path(algorithm)
     if not path.is_file():
         raise ValueError(f"algorithm {algorithm!r}: there is no such file")
-    schedule = read_msccl(path)
-    if (schedule.collective, schedule.num_ranks) != (collective, num_ranks):
-        raise ValueError(
-            f"algorithm {algorithm!r}: it is {schedule.collective.value} over {schedule.num_ranks} ranks; asked for is "
-            f"{collective.value} over {num_ranks}"
-        )
-    return schedule
+    return read_msccl(path)

@@ -206,6 +206,20 @@ def test_verify() -> None:
     assert (data["num_redundant"], data["first_redundant"]) == (0, None)
 
 
+def test_a_file_says_of_which_collective_it_is(tmp_path: Path) -> None:
+    """--collective need not repeat it; where it contradicts the file, and in a sweep, the message says what to give."""
+    path = tmp_path / "my.py"
+    path.write_text("from ringsim import ring_all_gather as mine\n")
+    run("export", "--collective", "broadcast", "--ranks", "3", "--format", "msccl", "-o", str(tmp_path / "my.xml"))
+    mine = ("--algorithm", f"{path}:mine", "--ranks", "3")
+    assert run("verify", *mine).startswith("all_gather my.py:mine over 3 ranks: correct")
+    assert run("simulate", "--algorithm", str(tmp_path / "my.xml"), "--ranks", "3").startswith("broadcast msccl:ring,")
+    for command in (["verify", "--collective", "all_reduce", *mine], ["sweep", "--sizes", "8", *mine]):
+        refused = CliRunner().invoke(main, command)
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith("3: give the collective all_gather (--collective all_gather)\n")
+
+
 @pytest.mark.parametrize(
     ("algorithm", "exit_code", "message"),
     [
