@@ -1,7 +1,7 @@
 """The options that several of our command lines have, with their checks; loads no torch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import click
 from ringsim.console import INT, REAL, Name
 from trainers.loop.config import AMP_DTYPES, LOG_EVERY
 from trainers.loop.rate_schedule import LR_SCHEDULES
+from trainers.strategy_names import check_strategy
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.config import ModelConfig
 
@@ -26,6 +27,19 @@ MODEL_SIZES = {
 }
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def strategy_names(_: click.Context, option: click.Parameter, value: str | Sequence[str]) -> tuple[str, ...]:
+    """Read strategies with commas between, from an option that may also be repeated."""
+    names = tuple(name.strip() for part in ([value] if isinstance(value, str) else value) for name in part.split(","))
+    for name in names:
+        try:
+            check_strategy(name)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param=option) from error
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"{','.join(names)!r} names a strategy twice", param=option)
+    return names
 
 
 def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:

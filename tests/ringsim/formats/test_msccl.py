@@ -297,7 +297,11 @@ def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--ranks", "8"], "it is all_reduce over 4 ranks; asked for is all_reduce over 8"),
-        (["--ranks", "4", "--collective", "broadcast"], "it is all_reduce over 4 ranks; asked for is broadcast over 4"),
+        (
+            ["--ranks", "4", "--collective", "broadcast"],
+            "it is all_reduce over 4 ranks; asked for is broadcast over 4: give the collective all_reduce "
+            "(--collective all_reduce)",
+        ),
     ],
 )
 def test_a_file_for_something_else_is_refused(options: list[str], message: str) -> None:
