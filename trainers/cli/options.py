@@ -63,7 +63,8 @@ log_every_option = click.option(
     "--log-every",
     type=INT,
     default=LOG_EVERY,
-    help="So many steps lie between two lines on stderr and in log.jsonl, 0: there are none.",
+    help="So many steps lie between two lines of the log, 0: there are none; on stderr one that follows another within "
+    "a second may be left out.",
 )
 warmup_option = click.option(
     "--warmup-steps", type=INT, default=0, help="The learning rate grows to the whole one over so many steps."
