@@ -9,10 +9,11 @@ import click
 from click.core import ParameterSource
 
 from ringsim.cli.rank_placement import parse_placement
-from ringsim.console import RATE, SIZE, TIME, Choice, IntRange, Name, Quantity
+from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.units import parse_size
 from ringsim.workers import Workers
 
 PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
@@ -34,6 +35,12 @@ def _parse_style(name: str) -> str:
     return name
 
 
+def _parse_one_size(text: str) -> int:
+    if "," in text or ":" in text:
+        raise ValueError(f"{text!r} is more than one size, which ringsim sweep takes: --sizes {text}")
+    return parse_size(text)
+
+
 STYLE = Quantity("style", _parse_style)
 style_option = click.option(
     "--style",
@@ -41,7 +48,10 @@ style_option = click.option(
     help="The picture has this look: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
 size_option = click.option(
-    "--size", type=SIZE, default="64MiB", help="The whole tensor has so many bytes, such as 64KiB or 64MB."
+    "--size",
+    type=Quantity("size", _parse_one_size),
+    default="64MiB",
+    help="The whole tensor has so many bytes, such as 64KiB or 64MB.",
 )
 ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many ranks take part.")
 collective_option = click.option(

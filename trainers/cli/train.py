@@ -183,7 +183,7 @@ def train(
 
 
 def _run(launch: Launch, task: Task, ranks: int | None) -> int:
-    """The exit code; after Ctrl-C Abort is raised with the command that goes on."""
+    """The exit code; after Ctrl-C Abort is raised with the command that goes on, and after a failure it is said."""
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -197,6 +197,8 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
         raise click.exceptions.Abort(launch.interrupted())
     if code > 128:
         say(f"trainers: {launch.interrupted()}")
+    elif code and launch.resume and (checkpoints := CheckpointFolder(launch.config.output).newest_first()):
+        say(f"trainers: {checkpoints[0].name} is there; resume with: {launch.resume}")
     return code
 
 

@@ -118,10 +118,10 @@ def test_its_table_fits_80_columns() -> None:
     fit = calibrate(measured(2))
     narrow, wide = (format_probe_fit(fit, wide).splitlines() for wide in (False, True))
     assert [line for line in narrow if len(line) > 80] == []
-    named = {line.split("  ")[0]: line.split("  ")[-1] for line in wide}
+    named = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in wide}
     assert named["host.shared_memory.rate.reduce_into_bandwidth"] == "shm/shift"
     assert "no limit .." not in "".join(wide)
-    assert "rank.first_touch_bandwidth                      no limit" in narrow
+    assert ["rank.first_touch_bandwidth", "no limit"] in [line.split(maxsplit=1) for line in narrow]
 
 
 def test_without_probes_of_shared_memory_there_is_none() -> None:

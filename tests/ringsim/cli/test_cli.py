@@ -362,6 +362,10 @@ def test_plot_says_where(tmp_path: Path) -> None:
             "sweep -o sweep.txt",
             "ringsim sweep: Invalid value for '-o' / '--output': sweep.txt: must end in .png, .pdf, .svg",
         ),
+        (
+            "simulate --size 1MiB:1GiB",
+            "ringsim simulate: Invalid value for '--size': '1MiB:1GiB' is more than one size, which ringsim sweep takes",
+        ),
         ("simulate --ranks ٣", "ringsim simulate: Invalid value for '--ranks': '٣' is not a number: write it with the"),
         ("simulate --algorithm ring/٣", "ringsim: algorithm 'ring/٣': after the slash must come a number of segments"),
         ("verify --algorithm hierarchical@٣", "ringsim: algorithm 'hierarchical@٣': after the @ must come the number"),
