@@ -364,7 +364,7 @@ def test_plot_says_where(tmp_path: Path) -> None:
         ),
         (
             "simulate --size 1MiB:1GiB",
-            "ringsim simulate: Invalid value for '--size': '1MiB:1GiB' is more than one size, which ringsim sweep takes",
+            "ringsim simulate: Invalid value for '--size': '1MiB:1GiB' is more than one size, which ringsim",
         ),
         ("simulate --ranks ٣", "ringsim simulate: Invalid value for '--ranks': '٣' is not a number: write it with the"),
         ("simulate --algorithm ring/٣", "ringsim: algorithm 'ring/٣': after the slash must come a number of segments"),
