@@ -1,5 +1,6 @@
 """MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here, and a `Schedule` as XML."""
 
+import os
 from pathlib import Path
 
 from ringsim.formats.msccl.moves import moves_of
@@ -11,7 +12,7 @@ from ringsim.schedule import Schedule
 SUFFIX = ".xml"
 
 
-def read_msccl(path: Path) -> Schedule:
+def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     """The schedule that does what the MSCCL program in the file does: the same sums in the same order.
 
     Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
@@ -23,9 +24,10 @@ def read_msccl(path: Path) -> Schedule:
         >>> from pathlib import Path
         >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
         >>> _ = Path("ring.xml").write_text("".join(msccl_lines(ring_all_reduce(4))))
-        >>> read_msccl(Path("ring.xml"))
+        >>> read_msccl("ring.xml")
         Schedule(all_reduce msccl:ring over 4 ranks, 4 chunks, 6 steps)
     """
+    path = Path(path)
     program = read_program(path)
     steps = steps_of(program, moves_of(program, order_of(program)))
     name = f"msccl:{program.name or path.stem}"
