@@ -8,10 +8,33 @@ _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 MAX_VALUE = 2**60  # far beyond any machine, and small enough for 64-bit arithmetic
 MIN_RATE = 1e-6  # bytes a second; with less, seconds would be beyond what a float holds
-_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+MAX_DIGITS = 18  # of a whole number: more may not fit 64 bits
+_NUMBER = r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
 _TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that is written with digits 0 to 9 alone; None for anything else, or too many of them.
+
+    `int` and `str.isdecimal` take the digits of all scripts.
+
+    >>> whole_number("12"), whole_number("-1"), whole_number("1_2"), whole_number("٣")
+    (12, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def decimal_number(text: str) -> float:
+    """Return the number that is written as 12, 1.5e-3 or inf, with digits 0 to 9. Raises ValueError for anything else.
+
+    >>> decimal_number("1.5e-3")
+    0.0015
+    """
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is not a number: write it with the digits 0 to 9, such as 12 or 1.5e-3")
+    return float(text)
 
 
 def parse_size(text: str) -> int:

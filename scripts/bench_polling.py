@@ -15,7 +15,7 @@ import torch.distributed as dist
 import collectives
 from collectives.probes import provenance
 from collectives.runtime import GlooThreadPolicy
-from ringsim.console import SIZE, TorchrunCommand, num_ranks
+from ringsim.console import SIZE, FloatRange, IntRange, TorchrunCommand, num_ranks
 from ringsim.measurements import p10_p90
 from ringsim.units import format_size
 
@@ -29,8 +29,8 @@ TRIED = 10  # calls, to find out how many a turn has
 
 @click.command(cls=TorchrunCommand, name="bench_polling.py", context_settings={"show_default": True})
 @click.option("--size", "sizes", type=SIZE, multiple=True, default=("1KiB", "64KiB", "1MiB", "16MiB"))
-@click.option("--turns", type=click.IntRange(2), default=20, help="Of each policy.")
-@click.option("--turn", "turn_s", type=click.FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
+@click.option("--turns", type=IntRange(2), default=20, help="Of each policy.")
+@click.option("--turn", "turn_s", type=FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
 def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
     """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""
     num_ranks(START)

@@ -12,7 +12,7 @@ import click
 
 from collectives.probes import provenance
 from netns_testbed import run_ranks, why_not
-from ringsim.console import OneLineCommand
+from ringsim.console import IntRange, OneLineCommand
 from ringsim.files import read_json
 from ringsim.measurements import p10_p90
 
@@ -79,7 +79,7 @@ def rows(hosts: Hosts, model: str, found: dict[str, Any]) -> list[str]:
 
 
 @click.command(cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--steps", type=click.IntRange(8), default=60, help="Of each strategy.")
+@click.option("--steps", type=IntRange(8), default=60, help="Of each strategy.")
 @click.option("--only", multiple=True, help="Hosts whose title has these words; repeatable.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep the reports there.")
 def main(steps: int, only: tuple[str, ...], output: Path | None) -> None:

@@ -14,6 +14,7 @@ from ringsim import Collective, load_network
 from ringsim.analysis import busbw_bytes_per_s
 from ringsim.calibration.protocol_time import Question, predict
 from ringsim.console import OneLineCommand
+from ringsim.files import atomic_file
 from ringsim.units import plural
 
 NETWORK = Path(__file__).parents[1] / "docs" / "networks" / "calibrated.toml"
@@ -74,7 +75,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for collective, num_hosts in LOGS:
         path = folder / f"{collective.value}-{plural(num_hosts, 'node').replace(' ', '')}.log"
-        path.write_text("".join(f"{line}\n" for line in log_lines(collective, num_hosts)))
+        with atomic_file(path) as file:
+            file.writelines(f"{line}\n".encode() for line in log_lines(collective, num_hosts))
         click.echo(f"wrote {path}")
 
 

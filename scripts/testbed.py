@@ -8,8 +8,9 @@ from types import FrameType
 import click
 
 from netns_testbed import Testbed, clean, network_text
-from ringsim.console import OneLineCommand
+from ringsim.console import INT, IntRange, OneLineCommand
 from ringsim.files import atomic_file
+from ringsim.units import whole_number
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -26,7 +27,7 @@ def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
     rates: dict[int, str] = {}
     for text in texts:
         host, separator, rate = text.partition("=")
-        if not (separator and host.isascii() and host.isdecimal()):
+        if not separator or whole_number(host) is None:
             raise ValueError(f"--host-rate {text}: write it as HOST=RATE, such as 2=250mbit; hosts count from 0")
         if int(host) in rates:
             raise ValueError(f"--host-rate {text}: host {int(host)} has a rate already; give it one")
@@ -35,10 +36,10 @@ def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
 
 
 @click.command("testbed", cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--hosts", type=int, default=2, help="How many.")
+@click.option("--hosts", type=INT, default=2, help="How many.")
 @click.option("--rate", help="Of each host's link, both ways, as tc writes it: 1gbit.  [default: not limited]")
 @click.option("--host-rate", "host_rates", multiple=True, metavar="HOST=RATE", help="Of one, from 0; repeatable.")
-@click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, help="Of the torchrun on each host.")
+@click.option("--ranks-per-host", type=IntRange(min=1), default=1, help="Of the torchrun on each host.")
 @click.option(
     "--network",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls import AUTO
 from collectives.runtime import ScheduleRun
-from ringsim.console import torchrun
+from ringsim.console import IntRange, torchrun
 from ringsim.units import format_size
 
 START = "torchrun --nproc-per-node 2 scripts/where_time_goes.py"
@@ -77,7 +77,7 @@ def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -
 
 @click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
 @click.option("--algorithm", default=AUTO, help="Of ours.")
-@click.option("-n", "--iterations", type=click.IntRange(4), default=200, help="Of each size.")
+@click.option("-n", "--iterations", type=IntRange(4), default=200, help="Of each size.")
 def main(**options: Any) -> None:
     """Print where rank 0's time goes in an all_reduce of each size, in microseconds (medians)."""
     torchrun.num_ranks(START)

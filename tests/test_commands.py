@@ -70,6 +70,17 @@ def test_help_fits_a_terminal_and_is_not_cut(name: str, command: click.Command) 
     assert "..." not in summaries
 
 
+def test_numbers_are_written_with_the_digits_0_to_9() -> None:
+    """The types of click itself take those of any script; ours do not."""
+    kinds = click.types.IntParamType | click.types.FloatParamType
+    options = [option for command in COMMANDS.values() for option in options_of(command)]
+    numbers = [option for option in options if isinstance(option.type, kinds)]
+    assert len(numbers) > 30
+    for option in numbers:
+        with pytest.raises(click.BadParameter, match=r"'٣' is not a number: write it with the digits 0 to 9"):
+            option.type.convert("٣", option, None)
+
+
 @EVERY
 def test_every_help_has_an_example_that_can_be_typed(
     name: str, command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from ringsim.suggestions import suggestion
+from ringsim.units import decimal_number, whole_number
 
 STRATEGY_NAMES = (
     "none",
@@ -88,13 +89,13 @@ def steps_between_averages(name: str) -> int:
 
 
 def _parse_whole(text: str) -> int | None:
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_WHOLE)) else 0
+    value = whole_number(text) or 0
     return value if 1 <= value <= MAX_WHOLE else None
 
 
 def _parse_size(text: str) -> float | None:
     try:
-        value = float(text)
+        value = decimal_number(text)
     except ValueError:
         return None
     return value if value > 0 and math.isfinite(value) else None

@@ -33,6 +33,7 @@ from ringsim.console import (
     STDOUT,
     TIME,
     Choice,
+    IntRange,
     Name,
     Progress,
     Quantity,
@@ -111,26 +112,26 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 )
 @click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="The largest tensor has at most so many bytes.")
 @click.option(
-    "-f", "--factor", type=click.IntRange(2), default=4, help="Each size is so many times as large as the one before."
+    "-f", "--factor", type=IntRange(2), default=4, help="Each size is so many times as large as the one before."
 )
 @click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="The elements have this type.")
 @click.option("--op", type=Choice(list(OPS)), default="sum", help="Collectives that reduce do it by this operation.")
 @click.option(
     "-n",
     "--iterations",
-    type=click.IntRange(1),
+    type=IntRange(1),
     help="Each cell of the table has so many iterations; without it as many as fit the time, at least 5.",
 )
 @click.option(
     "--calls",
-    type=click.IntRange(1, 1000),
+    type=IntRange(1, 1000),
     help="An iteration is so many calls in a row, of which the mean counts; without it as many as take 50 ms, at most "
     "500.",
 )
 @click.option(
     "--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Without -n a cell takes so long."
 )
-@click.option("-w", "--warm-up", type=click.IntRange(0), default=2, help="So many first iterations are not counted.")
+@click.option("-w", "--warm-up", type=IntRange(0), default=2, help="So many first iterations are not counted.")
 @click.option("--in-place/--out-of-place", default=None, help="Only this half of the table is timed; otherwise both.")
 @click.option(
     "--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes are sent over bare TCP, nothing being added up."
@@ -153,7 +154,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     type=Choice(list(TRANSPORTS)),
     help="Our chunks travel so: auto is through shared memory within a host; without it COLLECTIVES_TRANSPORT says it.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="The data are drawn from this seed.")
+@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="The data are drawn from this seed.")
 @click.option(
     "--gloo-thread-policy",
     type=Choice(GLOO_THREAD_POLICIES),

@@ -26,11 +26,6 @@ _HEAD = (
     + f"  {'algorithm':<20} {'10%..90% (us)':>17} {'ratio':>6}  {'10%..90% (us)':>17} {'ratio':>6}",
     f"#{'(B)':>11} {'(elements)':>13} {'':>25}" + f"  {'(us)':>7} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6}" * 2,
 )
-_NARROW_HEAD = (
-    f"#{'out-of-place':>51} {'in-place':>23}",
-    f"#{'size':>9}  {'algorithm':<18}  {'time':>8} {'busbw':>6} {'ratio':>6}  {'time':>8} {'busbw':>6} {'ratio':>6}",
-    f"#{'':>9}  {'':<18}  {'(us)':>8} {'(GB/s)':>6} {'':>6}  {'(us)':>8} {'(GB/s)':>6}",
-)
 _FOOT = f"# ratio: the median time over that of {TORCH} (torch.distributed); below 1 is faster"
 
 
@@ -47,15 +42,24 @@ def _narrow(measurements: Measurements) -> str:
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
         times = [timed for timed in measurements.collectives if timed.collective is collective]
         kind = f"{times[0].dtype}, {times[0].op}" if collective.reduces else times[0].dtype
-        blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}", *_NARROW_HEAD]
-        blocks += [_narrow_row(row, times) for row in halves_of_rows(times)]
+        places = sorted({timed.in_place for timed in times})
+        blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}", *_narrow_head(places)]
+        blocks += [_narrow_row(row, times, places) for row in halves_of_rows(times)]
         blocks += [wrap_text(line, indent="#   ") for line in (*_wrong(times), *_means(times))]
     return "\n".join([*blocks, _FOOT])
 
 
-def _narrow_row(row: Halves, times: Sequence[CollectiveTimes]) -> str:
+def _narrow_head(places: Sequence[bool]) -> Iterator[str]:
+    """Yields the lines above the columns; places: the halves of the table that were timed, by `in_place`."""
+    titles = "".join(f"{'in-place' if in_place else 'out-of-place':>22}  " for in_place in places)
+    yield f"#{'':>9}  {'':<18}{titles}".rstrip()
+    yield f"#{'size':>9}  {'algorithm':<18}" + f"  {'time':>8} {'busbw':>6} {'ratio':>6}" * len(places)
+    yield (f"#{'':>9}  {'':<18}" + f"  {'(us)':>8} {'(GB/s)':>6} {'':>6}" * len(places)).rstrip()
+
+
+def _narrow_row(row: Halves, times: Sequence[CollectiveTimes], places: Sequence[bool]) -> str:
     first = next(iter(row.values()))
-    halves = "".join(_narrow_half(row.get(in_place), times) for in_place in (False, True))
+    halves = "".join(_narrow_half(row.get(in_place), times) for in_place in places)
     return f"{format_size(first.size_bytes):>10}  {shortened(first.algorithm, 18):<18}{halves}".rstrip()
 
 

@@ -15,6 +15,7 @@ from collectives.runtime.place import BOOT, NAMESPACE, machine_name, namespace_n
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU
 from ringsim.files import shortened
+from ringsim.units import whole_number
 
 TRANSPORT, SLOT = "COLLECTIVES_TRANSPORT", "COLLECTIVES_SHM_SLOT_BYTES"  # in the environment
 TRANSPORTS = ("auto", "gloo", "shm")
@@ -38,9 +39,7 @@ class Offer:
 
 def slot_bytes_of(slot_text: str) -> int:
     """The number in the environment; 0 if it is none, or one that cannot be."""
-    if not (slot_text.isascii() and slot_text.isdecimal() and len(slot_text) <= len(str(MAX_SLOT_BYTES))):
-        return 0
-    slot_bytes = int(slot_text)
+    slot_bytes = whole_number(slot_text) or 0
     return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
 
 

@@ -55,7 +55,7 @@ def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
 
 
 def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """`num_rings` rings in different orders, each with its share of the data, as NCCL's channels.
+    """Rings in different orders, `num_rings` of them, each with its share of the data, as NCCL's channels.
 
     2(n - 1) steps each, 2(n - 1)/n of the data sent. The orders go round in equal strides, so that no two use
     the same link while there are enough of them; `merge` and `permute_ranks` make the same of other orders.

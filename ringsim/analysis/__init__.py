@@ -4,7 +4,7 @@ from ringsim.analysis.advice import Advice, Alternative, advise, num_alternative
 from ringsim.analysis.animation import Animation, make_animation
 from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.congestion import Congestion
-from ringsim.analysis.cost import Cost, cost_of, format_costs
+from ringsim.analysis.cost import Cost, cost_of
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphShape
@@ -60,7 +60,6 @@ __all__ = [
     "explain",
     "find_placement",
     "find_stall",
-    "format_costs",
     "format_stall",
     "format_troubles",
     "goal_sentence",

@@ -1,13 +1,11 @@
 """What algorithms cost in steps, transfers and bytes, beside what no algorithm can undercut."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ringsim.schedule import Collective, Schedule
-from ringsim.text_table import align_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +62,3 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 def steps_bound(num_ranks: int) -> int:
     """Steps in which each rank sends to one other that it takes for any rank to have heard of all: ceil(log2 n)."""
     return (num_ranks - 1).bit_length()
-
-
-def format_costs(costs: Iterable[Cost]) -> str:
-    """A table, a line for each schedule; min: the least that any algorithm needs; sent: over the size."""
-    header = ("collective", "algorithm", "chunks", "steps", "min", "transfers", "sent", "min")
-    rows = [header, *(_row(cost) for cost in costs)]
-    return "\n".join(align_columns(rows, "llr"))
-
-
-def _row(cost: Cost) -> tuple[str, ...]:
-    schedule = cost.schedule
-    counts = (schedule.num_chunks, schedule.num_steps, cost.steps_bound, cost.num_transfers)
-    bytes_ = tuple(f"{sent:.3f}" if sent < 100 else f"{sent:.6g}" for sent in (cost.sent, cost.sent_bound))
-    return schedule.collective.value, schedule.algorithm, *(str(count) for count in counts), *bytes_

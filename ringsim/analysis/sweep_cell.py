@@ -8,9 +8,7 @@ from typing import Any
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import MAX_RANKS, MAX_S, quoted
 from ringsim.schedule import Collective
-from ringsim.units import MAX_VALUE
-
-_MAX_DIGITS = 18
+from ringsim.units import MAX_VALUE, decimal_number, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,10 @@ def _reason(text: str) -> str:
 
 def _whole(most: int, least: int = 1) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS) or not least <= int(text) <= most:
+        number = whole_number(text)
+        if number is None or not least <= number <= most:
             raise ValueError(f"must be a whole number from {least} to {most}")
-        return int(text)
+        return number
 
     return read
 
@@ -113,7 +112,7 @@ def _time_or_none(text: str) -> float | None:
     if not text:
         return None
     try:
-        time_s = float(text)
+        time_s = decimal_number(text)
     except ValueError:
         time_s = -1.0
     if not 0 <= time_s <= MAX_S:

@@ -132,7 +132,7 @@ def num_hosts(measurements: Measurements) -> int:
     """
     if rank_hosts := RankHosts.from_measurements(measurements):
         return rank_hosts.num_hosts
-    match = re.search(r"--nnodes[ =]([1-9]\d{0,5})\b", str(measurements.provenance.get("command", "")))
+    match = re.search(r"--nnodes[ =]([1-9][0-9]{0,5})\b", str(measurements.provenance.get("command", "")))
     return int(match[1]) if match else 1
 
 

@@ -9,22 +9,23 @@ import click
 
 from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_tables, num_hosts
 from ringsim.cli.options import Command
-from ringsim.console import FILE, Quantity
+from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Nics
-from ringsim.units import parse_rate
+from ringsim.units import parse_rate, whole_number
 
-COUNT = click.IntRange(1, 2**20)
+COUNT = IntRange(1, 2**20)
 
 
 def parse_nics(text: str) -> Nics:
     """Returns the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
     count, times, rate = text.rpartition("x")
-    if times and not (count.strip().isdecimal() and int(count) >= 1):
+    num_nics = whole_number(count.strip()) if times else 1
+    if not num_nics:
         raise ValueError(f"{text!r} is not a number of NICs and their bandwidth: write it as 4x200Gbit/s")
     try:
-        return Nics(bandwidth_bytes_per_s=parse_rate(rate), count=int(count) if times else 1)
+        return Nics(bandwidth_bytes_per_s=parse_rate(rate), count=num_nics)
     except ValueError as error:
         raise ValueError(f"{error}; for several NICs as 4x200Gbit/s") from None
 

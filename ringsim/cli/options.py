@@ -9,17 +9,18 @@ import click
 from click.core import ParameterSource
 
 from ringsim.cli.rank_placement import parse_placement
-from ringsim.console import RATE, SIZE, TIME, Choice, Name, Quantity
+from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
-from ringsim.registry import ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.units import parse_size
 from ringsim.workers import Workers
 
 PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
 
 MAX_JOBS = 2**10
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
-RANKS = click.IntRange(1, MAX_RANKS)
+RANKS = IntRange(1, MAX_RANKS)
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 
 Command = Callable[..., None]
@@ -34,6 +35,12 @@ def _parse_style(name: str) -> str:
     return name
 
 
+def _parse_one_size(text: str) -> int:
+    if "," in text or ":" in text:
+        raise ValueError(f"{text!r} is more than one size, which ringsim sweep takes: --sizes {text}")
+    return parse_size(text)
+
+
 STYLE = Quantity("style", _parse_style)
 style_option = click.option(
     "--style",
@@ -41,11 +48,17 @@ style_option = click.option(
     help="The picture has this look: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
 size_option = click.option(
-    "--size", type=SIZE, default="64MiB", help="The whole tensor has so many bytes, such as 64KiB or 64MB."
+    "--size",
+    type=Quantity("size", _parse_one_size),
+    default="64MiB",
+    help="The whole tensor has so many bytes, such as 64KiB or 64MB.",
 )
 ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many ranks take part.")
 collective_option = click.option(
-    "--collective", type=Choice(COLLECTIVES), default="all_reduce", help="The algorithm performs this collective."
+    "--collective",
+    type=Choice(COLLECTIVES),
+    default="all_reduce",
+    help="The algorithm performs this collective.",
 )
 
 
@@ -73,7 +86,7 @@ def workers_options(command: Command) -> Command:
 
     @click.option(
         "--jobs",
-        type=click.IntRange(1, MAX_JOBS),
+        type=IntRange(1, MAX_JOBS),
         default=1,
         help="So many processes of this machine share the work, each on one core.",
     )
@@ -94,7 +107,8 @@ def workers_options(command: Command) -> Command:
 def algorithm_options(command: Command) -> Command:
     """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`.
 
-    If the command has --size, it is the schedule for that size.
+    If the command has --size, it is the schedule for that size. That of a file has the collective it is for, unless
+    --collective asks for another.
     """
 
     @collective_option
@@ -103,12 +117,14 @@ def algorithm_options(command: Command) -> Command:
         type=ALGORITHM,
         default="ring",
         help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
-        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml.",
+        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective.",
     )
     @ranks_option
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
-        command(schedule=build(Collective(collective), algorithm, ranks, rest.get("size")), **rest)
+        is_given = click.get_current_context().get_parameter_source("collective") is not ParameterSource.DEFAULT
+        asked = Collective(collective) if is_given or not names_file(algorithm) else None
+        command(schedule=build(asked, algorithm, ranks, rest.get("size")), **rest)
 
     return with_schedule
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ringsim.files import is_whole, parse_json, quoted, read_text
-
-MAX_DIGITS = 18
+from ringsim.units import whole_number
 
 
 def parse_placement(text: str) -> tuple[int, ...]:
@@ -14,11 +13,11 @@ def parse_placement(text: str) -> tuple[int, ...]:
 
     Raises ValueError for text that is neither, and for a file that cannot be read.
     """
-    if _is_numbers(text):
-        return _numbers(text)
+    if numbers := _numbers(text):
+        return numbers
     content = _content(text)
-    if _is_numbers(content):
-        return _numbers(content)
+    if numbers := _numbers(content):
+        return numbers
     try:
         data = parse_json(content)
     except ValueError as error:
@@ -29,13 +28,9 @@ def parse_placement(text: str) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _is_numbers(text: str) -> bool:
-    """Whether they are such as ranks may be: of no more digits than a number of 64 bits has."""
-    return all(part.strip().isdecimal() and len(part.strip()) <= MAX_DIGITS for part in text.split(","))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+def _numbers(text: str) -> tuple[int, ...] | None:
+    numbers = [whole_number(part.strip()) for part in text.split(",")]
+    return None if None in numbers else tuple(number for number in numbers if number is not None)
 
 
 def _content(name: str) -> str:

@@ -14,7 +14,7 @@ import click
 from ringsim.analysis import Sweep, SweepPlan, SweepRun
 from ringsim.cli.options import load_simulated
 from ringsim.console import STDOUT, ended_once, message_of, progress_bar
-from ringsim.files import atomic_file, naming_place
+from ringsim.files import atomic_file, file_to_replace, naming_place
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, needs_trust, require_trusted
 from ringsim.schedule import Collective, ScheduleError
@@ -115,6 +115,8 @@ def _keeping(run: SweepRun, table: Path | None) -> Iterator[Any]:
 def _write(run: SweepRun, table: Path | None) -> str:
     """Write the cells that there are; what to say of that."""
     if table in (None, STDOUT) or not run.num_done or run.num_done == run.num_cells:
+        return ""
+    if file_to_replace(table) is None:  # a FIFO, whose reader would get these cells twice
         return ""
     with atomic_file(table) as file:
         file.write(run.sweep().csv_text().encode())

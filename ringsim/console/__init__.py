@@ -14,7 +14,20 @@ from ringsim.console.output import (
     say_wrote,
     wide_option,
 )
-from ringsim.console.parameters import FILE, OUTPUT, PICTURE, RATE, SIZE, TIME, OutputFile, Quantity
+from ringsim.console.parameters import (
+    FILE,
+    INT,
+    OUTPUT,
+    PICTURE,
+    RATE,
+    REAL,
+    SIZE,
+    TIME,
+    FloatRange,
+    IntRange,
+    OutputFile,
+    Quantity,
+)
 from ringsim.console.progress import Progress, clear_line, progress_bar, say
 from ringsim.console.signals import ENDINGS, ended_once
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch
@@ -22,14 +35,18 @@ from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks,
 __all__ = [
     "ENDINGS",
     "FILE",
+    "INT",
     "MISTAKES",
     "OUTPUT",
     "PICTURE",
     "RATE",
+    "REAL",
     "SIZE",
     "STDOUT",
     "TIME",
     "Choice",
+    "FloatRange",
+    "IntRange",
     "Name",
     "OneLineCommand",
     "OneLineGroup",

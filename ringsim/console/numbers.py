@@ -6,6 +6,8 @@ such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
 
 from collections.abc import Callable
 
+from ringsim.units import decimal_number, whole_number
+
 MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 
@@ -45,17 +47,17 @@ def _range(first: int, last: int, factor: int) -> list[int]:
 
 
 def _parse_factor(text: str) -> int:
-    digits = text.removeprefix("x")
-    if not digits.isdecimal() or int(digits) < 2:
+    factor = whole_number(text.removeprefix("x"))
+    if factor is None or factor < 2:
         raise ValueError(f"{text!r} is not a factor: write it as x2 or x4")
-    return int(digits)
+    return factor
 
 
 def parse_share(text: str) -> float:
     """A share, 1 being the whole. Raises ValueError for anything else, or a negative one."""
     digits = text.strip().removesuffix("%")
     try:
-        value = float(digits) / (100 if text.strip().endswith("%") else 1)
+        value = decimal_number(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         raise ValueError(f"{text!r} is not a share: write it as 10% or 0.1") from None
     if not 0 <= value < float("inf"):  # nor what is no number

@@ -18,8 +18,8 @@ _BREAK = re.compile(r"\s*[\r\n]\s*")
 class OneLineCommand(click.Command):
     """A click command that turns ValueError, OSError and ScheduleError into one message, as it does usage errors.
 
-    (The message of a ScheduleError goes on with the grid that shows the fault.) Ctrl-C, too, is one line, and exit
-    code 130; a command that has more to say of it raises `click.exceptions.Abort` with that.
+    The message of a ScheduleError goes on with the grid that shows the fault, and the exit code is 1. Ctrl-C, too, is
+    one line, and exit code 130; a command that has more to say of it raises `click.exceptions.Abort` with that.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -50,6 +50,8 @@ class OneLineCommand(click.Command):
             if (error.name or "").split(".")[0] != "torch":
                 raise
             self.refuse(needs_torch("this command"), self.name)
+        except ScheduleError as error:  # a result: the command was called rightly, and the schedule is wrong
+            self.refuse(message_of(error), self.name, exit_code=1)
         except MISTAKES as error:
             self.refuse(message_of(error), self.name)
         sys.exit(status if isinstance(status, int) else 0)
@@ -60,10 +62,10 @@ class OneLineCommand(click.Command):
         except KeyboardInterrupt:
             raise click.exceptions.Abort from None  # by itself click would print an empty line
 
-    def refuse(self, message: str, command: str | None) -> NoReturn:
-        """Say what is wrong and exit with code 2."""
+    def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
+        """Say what is wrong and exit with code 2, or another."""
         click.echo(f"{command}: {message}", err=True)
-        sys.exit(2)
+        sys.exit(exit_code)
 
 
 def needs_torch(command: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ringsim.console.output import STDOUT
+from ringsim.files import file_to_replace
 from ringsim.units import parse_rate, parse_size, parse_time
 
 
@@ -25,6 +26,31 @@ class Quantity(click.ParamType[Any]):
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class _PlainDigits(click.ParamType[Any]):
+    """Refuses digits of other scripts, which `int` and `float`, and with them click's types, take."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.isascii():
+            self.fail(f"{value!r} is not a number: write it with the digits 0 to 9", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class IntRange(_PlainDigits, click.IntRange):
+    """click's, with the digits 0 to 9."""
+
+
+class FloatRange(_PlainDigits, click.FloatRange):
+    """click's, with the digits 0 to 9."""
+
+
+class _Int(_PlainDigits, click.types.IntParamType):
+    """click.INT, with the digits 0 to 9."""
+
+
+class _Real(_PlainDigits, click.types.FloatParamType):
+    """click.FLOAT, with the digits 0 to 9."""
 
 
 class OutputFile(click.Path):
@@ -47,16 +73,21 @@ class OutputFile(click.Path):
             return path
         if self._suffixes and path.suffix.lower() not in self._suffixes:
             self.fail(f"{path}: must end in {', '.join(filter(None, self._suffixes))}", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no directory {path.parent}", param, ctx)
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            self.fail(f"{path}: the directory {path.parent} cannot be written to", param, ctx)
+        target = file_to_replace(path)
+        if target is None:
+            return path
+        if not target.parent.is_dir():
+            self.fail(f"{path}: there is no directory {target.parent}", param, ctx)
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            self.fail(f"{path}: the directory {target.parent} cannot be written to", param, ctx)
         return path
 
 
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
+INT = _Int()
+REAL = _Real()
 FILE = click.Path(path_type=Path, dir_okay=False)
 OUTPUT = OutputFile(stdout=True)
 PICTURE = OutputFile((".png", ".pdf", ".svg", ""))

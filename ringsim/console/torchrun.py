@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from ringsim.console.one_line import OneLineCommand, needs_torch
+from ringsim.units import whole_number
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
@@ -28,13 +29,13 @@ class TorchrunCommand(OneLineCommand):
             option.callback = _exit_silently
         return option
 
-    def refuse(self, message: str, command: str | None) -> NoReturn:
+    def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
         if not (is_first_of_host() or started):
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
-            sys.exit(2)
-        super().refuse(message, command)
+            sys.exit(exit_code)
+        super().refuse(message, command, exit_code)
 
 
 def is_first_of_host() -> bool:
@@ -62,7 +63,7 @@ def num_ranks(how_to_start: str) -> int:
     if missing:
         raise click.UsageError(f"{missing[0]} is not set: start it with torchrun: {how_to_start}")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
-        if not os.environ[name].isdecimal():
+        if whole_number(os.environ[name]) is None:
             raise click.UsageError(f"{name}={os.environ[name]}: must be a whole number; torchrun sets it")
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if rank >= count:

@@ -1,6 +1,6 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
-from ringsim.files.atomic_file import atomic_file
+from ringsim.files.atomic_file import atomic_file, file_to_replace
 from ringsim.files.json_fields import (
     MAX_RANKS,
     MAX_S,
@@ -40,6 +40,7 @@ __all__ = [
     "Table",
     "as_tuple",
     "atomic_file",
+    "file_to_replace",
     "finite_or_none",
     "is_number",
     "is_whole",

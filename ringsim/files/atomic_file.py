@@ -13,24 +13,50 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     After an error, an interrupt included, nothing is left of it and the file that was there before is
     untouched. It is on the disk before it replaces the old one, so a crash of the machine leaves one of the
-    two whole. Raises OSError if it cannot be written.
+    two whole. A symbolic link stays, and what it leads to is replaced. What is no regular file, such as a FIFO
+    or a device, is never replaced: it is written to as it is. Raises OSError if it cannot be written.
     """
     path = Path(path)
-    # In the same directory, because a rename is atomic only within one file system.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = file_to_replace(path)
+    try:
+        with path.open("wb") if target is None else _replacing(target) as file:
+            yield file
+    except OSError as error:
+        if error.filename not in (None, str(target and _temporary(target))):  # a full disk names no file
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def file_to_replace(path: Path) -> Path | None:
+    """Return the path, perhaps of a file to come, that a rename may replace: `path` without symbolic links.
+
+    None if there is something that is no regular file. (Where a link in /proc leads to a pipe or to a deleted file,
+    as /dev/stdout does then, the path that it shows is none of a file.)
+    """
+    target = Path(os.path.realpath(path))
+    is_free = not path.exists() and not target.is_symlink()  # links that lead to each other end in a link
+    return target if is_free or target.is_file() else None
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    temporary = _temporary(path)
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):  # a full disk names no file
-            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync_directory(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    """In the same directory, because a rename is atomic only within one file system."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _sync_directory(directory: Path) -> None:

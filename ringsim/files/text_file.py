@@ -1,6 +1,7 @@
 """The reading of text, JSON and TOML files; every error of theirs is one line."""
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,16 +17,16 @@ _TOML_MARKS = re.compile(r"[={},\[\]\n]")  # between two of these there is at mo
 _PART_OF_KEY = re.compile(r"[^.\s]\s*\.")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """Returns all of a file. Raises OSError if it cannot be read, ValueError if it is too large."""
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"{path}: must not have more than {max_bytes:,} bytes")
     return data
 
 
-def read_text(path: Path) -> str:
+def read_text(path: str | os.PathLike[str]) -> str:
     """Returns the text of a UTF-8 file.
 
     Raises ValueError, which names the file, if it is not UTF-8, OSError if it is unreadable.
@@ -37,7 +38,7 @@ def read_text(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the data of a JSON file.
 
     Raises ValueError, in one line that names the file, for what `parse_json` refuses, OSError if it is unreadable.

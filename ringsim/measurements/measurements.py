@@ -1,11 +1,11 @@
 """`Measurements`: real timings of one process group, with where they come from."""
 
 import json
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ringsim.files import (
@@ -125,7 +125,7 @@ class Measurements:
         runs = _read_all("runs", partial(_of_ranks, data, RecordedRun), data.get("runs", []))
         return cls(data["num_ranks"], data["provenance"], probes, times, runs)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a JSON file, whole or not at all."""
         save_json(path, self.as_dict())
 
@@ -134,7 +134,7 @@ class Measurements:
         return json_text(self.as_dict())
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Returns what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
         data = read_json(path)
         with naming_place(path):
@@ -179,7 +179,7 @@ def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks
     return made
 
 
-def save_json(path: Path, data: Any) -> None:
+def save_json(path: str | os.PathLike[str], data: Any) -> None:
     """Writes `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
     with atomic_file(path) as file:
         file.write(json_text(data).encode())

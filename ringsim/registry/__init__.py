@@ -11,9 +11,11 @@ from ringsim.registry.algorithms import (
     build_recorded,
     file_hash,
     is_built_in,
+    names_file,
     needs_trust,
     require_trusted,
     size_variant,
+    summary_of,
 )
 
 __all__ = [
@@ -28,7 +30,9 @@ __all__ = [
     "build_recorded",
     "file_hash",
     "is_built_in",
+    "names_file",
     "needs_trust",
     "require_trusted",
     "size_variant",
+    "summary_of",
 ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from ringsim.units import whole_number
+
 MAX_SEGMENTS = 2**16
 MAX_RANKS_PER_HOST = 2**16
 
@@ -43,4 +45,4 @@ def base_name(algorithm: str) -> str:
 
 
 def _is_count(text: str, most: int) -> bool:
-    return text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most
+    return 1 <= (whole_number(text) or 0) <= most

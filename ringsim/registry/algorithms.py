@@ -1,6 +1,7 @@
 """`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
 
+_COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
 Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
 
@@ -135,12 +137,13 @@ def algorithm(
     return build(Collective(collective), name, num_ranks, size_bytes)
 
 
-def build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
+def build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
     """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
     A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`). One
     for several hosts (TWO_LEVEL) may say how many ranks a host has, `hierarchical@4`: else as many as `hosts_of` says.
     The function is given the number of ranks and returns a Schedule of that many, for `collective`; the file holds one.
+    collective: None for whatever that of a user's own or of MSCCL's is.
     size_bytes: of the whole tensor, for the algorithms whose schedule depends on it (see `size_variant`); None: a small
     one.
 
@@ -162,12 +165,14 @@ def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_by
     return schedule
 
 
-def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None) -> Schedule:
+def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None) -> Schedule:
     require_count("num_ranks", num_ranks)
-    if algorithm.endswith(SUFFIX):
-        return build_from_msccl(collective, algorithm, num_ranks)
-    if ":" in algorithm:
-        return build_from_file(collective, algorithm, num_ranks)
+    if names_file(algorithm):
+        is_msccl = algorithm.endswith(SUFFIX)
+        schedule = build_from_msccl(algorithm) if is_msccl else build_from_file(algorithm, num_ranks)
+        _require_asked_for(schedule, collective, algorithm, num_ranks)
+        return schedule
+    assert collective is not None
     name = _parsed(collective, algorithm)
     hosts = _hosts_keyword(name)
     if size_bytes is not None and (collective, name.base) in _BY_SIZE:
@@ -178,6 +183,17 @@ def _build(collective: Collective, algorithm: str, num_ranks: int, size_bytes: i
     if hosts:
         schedule = replace(schedule, algorithm=name.whole)
     return split(schedule, name.segments)
+
+
+def _require_asked_for(schedule: Schedule, collective: Collective | None, algorithm: str, num_ranks: int) -> None:
+    asked = collective or schedule.collective
+    if (schedule.collective, schedule.num_ranks) != (asked, num_ranks):
+        own = schedule.collective.value
+        remedy = "" if asked is schedule.collective else f": give the collective {own} (--collective {own})"
+        raise ValueError(
+            f"algorithm {algorithm!r}: it is {own} over {schedule.num_ranks} ranks; asked for is {asked.value} over "
+            f"{num_ranks}{remedy}"
+        )
 
 
 def _parsed(collective: Collective, algorithm: str) -> AlgorithmName:
@@ -241,10 +257,20 @@ def file_hash(collective: Collective, algorithm: str) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def is_built_in(collective: Collective, algorithm: str) -> bool:
+def is_built_in(collective: Collective | None, algorithm: str) -> bool:
     """Whether the tests of this project prove the algorithm; a user's own, or one of a file, is yet to be proved."""
-    is_file = ":" in algorithm or algorithm.endswith(SUFFIX)  # perhaps in a folder that has the name of an algorithm
-    return not is_file and (collective, base_name(algorithm)) in ALGORITHMS
+    return not names_file(algorithm) and (collective, base_name(algorithm)) in ALGORITHMS
+
+
+def names_file(algorithm: str) -> bool:
+    """Whether it is of a file, perhaps in a folder that has the name of a built-in algorithm."""
+    return ":" in algorithm or algorithm.endswith((SUFFIX, ".py"))
+
+
+def summary_of(collective: Collective, algorithm: str) -> str:
+    """Return what a built-in algorithm does: its docstring up to the number of its steps."""
+    line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0]
+    return _COUNTS.split(line)[0].rstrip(".").replace("`", "")
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:

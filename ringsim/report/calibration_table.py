@@ -84,13 +84,17 @@ def _case(case: TimedCase) -> str:
 
 
 def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
-    """Returns the table of parameters of a fit to probes, and how well it reproduces them."""
+    """Returns the table of parameters of a fit to probes, and how well it reproduces them.
+
+    wide: with the probes that each parameter was fitted to.
+    """
     width = None if wide else WIDTH
-    rows = [("parameter", "value", "95 % between", "probes")]
+    rows: list[tuple[str, ...]] = [("parameter", "value", "95 % between", *(["probes"] if wide else []))]
     for name, value in fit.values.items():
-        between = f"{format_value(name, fit.low[name])} .. {format_value(name, fit.high[name])}"
-        rows.append((name, format_value(name, value), between, fit.probes[name]))
-    lines = [*align_columns(rows, width=width), "intervals: bootstrap over the blocks of each probe", ""]
+        bounds = [format_value(name, bound) for bound in (fit.low[name], fit.high[name])]
+        between = "" if math.isinf(fit.low[name]) else " .. ".join(bounds)
+        rows.append((name, format_value(name, value), between, *([fit.probes[name]] if wide else [])))
+    lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
     worst = max(fit.residuals, key=lambda pair: abs(pair[1]))

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from ringsim.console import in_one_line
+from ringsim.files import shortened
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
 from ringsim.units import format_size, format_time, plural
@@ -32,6 +34,7 @@ def _step(prediction: Prediction) -> str:
     profile = prediction.profile
     size, buckets = format_size(profile.gradient_bytes), plural(num_buckets, "bucket")
     rows = [("gradients", f"{size} in {len(profile.parameters)} parameters, {buckets}")]
+    rows += [("source", in_one_line(shortened(str(source))))] if (source := profile.provenance.get("source")) else []
     rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if profile.buffer_bytes else []
     rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
     rows += [("copying", f"{format_time(step.copy_s)} into buckets and back")] if step.copy_s else []

@@ -14,6 +14,7 @@ from ringsim.units import format_size, format_time
 MAX_STEPS = 8  # of a phase, that are told one by one
 _FEW_STEPS = 3  # told of a longer phase
 _GAIN = 1.005  # times as fast; what gains less does not help
+_NEAREST = 3  # of what gains nothing
 
 
 def format_walkthrough(
@@ -23,15 +24,20 @@ def format_walkthrough(
     told: Walkthrough,
     explanation: Explanation | None,
     advice: Advice,
+    *,
+    wide: bool = False,
 ) -> str:
-    """Returns the steps, the costs, what bounds the run, and what would help most, each under its heading."""
+    """Returns the steps, the costs, what bounds the run, and what would help most, each under its heading.
+
+    wide: with all that would not help, and not only the nearest to it.
+    """
     blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
     blocks.append(_block("How much that is", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice)))
     blocks.append(
         _block(
             "What would help most, by simulation",
-            _advice(advice, has_private_links=isinstance(network, Network) and network.private_links),
+            _advice(advice, wide, has_private_links=isinstance(network, Network) and network.private_links),
         )
     )
     return "\n\n".join(blocks)
@@ -83,17 +89,17 @@ def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
     yield from align_columns(rows)
 
 
-def _advice(advice: Advice, *, has_private_links: bool) -> Iterator[str]:
+def _advice(advice: Advice, wide: bool, *, has_private_links: bool) -> Iterator[str]:
     if has_private_links:
         yield (
             "Each pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
             "once uses several links, where a ring uses one. Where a rank has one port, without --private-links, that "
             "gain is gone."
         )
-    yield from _alternatives(advice)
+    yield from _alternatives(advice, wide)
 
 
-def _alternatives(advice: Advice) -> Iterator[str]:
+def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:
     timed = [other for other in advice.alternatives if other.time_s is not None and math.isfinite(other.time_s)]
     helping = [other for other in timed if not advice.time_s < math.inf or (advice.gain(other) or 0) >= _GAIN]
     if helping:
@@ -103,7 +109,10 @@ def _alternatives(advice: Advice) -> Iterator[str]:
         yield "nothing of what was tried"
     others = [other for other in timed if other not in helping]
     if others:
-        yield f"no gain: {', '.join(f'{_what(other)} ({format_time(other.sorting_s)})' for other in others)}"
+        shown = others if wide else others[:_NEAREST]
+        named = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in shown]
+        more = [f"and {len(others) - len(shown)} more (--wide)"] if others[len(shown) :] else []
+        yield f"no gain: {', '.join([*named, *more])}"
     for other in advice.alternatives:
         if other.skipped:
             yield f"not simulated: {other.name}: {other.skipped}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from ringsim.files import Key, Table, parse_toml, read_text, toml_values
 from ringsim.training_step.profile import ELEMENT_BYTES, MAX_ELEMENTS, MAX_PARAMETERS, Parameter, StepProfile
-from ringsim.units import parse_size
+from ringsim.units import parse_size, whole_number
 
 MAX_SIDES = 16  # of a shape
 
@@ -33,8 +33,7 @@ def _shapes(value: Any) -> tuple[int, ...]:
 
 def _elements(shape: Any) -> int:
     sides = str(shape).split("x")
-    are_numbers = all(side.isascii() and side.isdecimal() and len(side) <= 18 for side in sides)
-    if not are_numbers or len(sides) > MAX_SIDES:
+    if None in map(whole_number, sides) or len(sides) > MAX_SIDES:
         raise ValueError(': must be a list of shapes, such as ["768x3072", "3072"]')
     elements = math.prod(map(int, sides))
     if not 1 <= elements <= MAX_ELEMENTS:

@@ -9,7 +9,7 @@ from typing import Any
 from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
 from ringsim.files import parse_json, read_text
-from ringsim.measurements import Measurements
+from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
 from ringsim.verdict.predictions import DdpPrediction, SimulatedCollective, read_sweep
@@ -120,8 +120,19 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
         raise ValueError("is no regular file")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError("is none of the kinds of files that a report is made of")
+        raise ValueError(_why_none(path))
     reader(path, name, contents)
+
+
+def _why_none(path: Path) -> str:
+    try:
+        read_logs([path])
+    except (ValueError, OSError):
+        return "is none of the kinds of files that a report is made of"
+    return (
+        "is a log of a benchmark: ringsim calibrate makes a network of it, ringsim compare -o a comparison; a report "
+        "takes those"
+    )
 
 
 def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import ringsim
+from tests.ringsim.made_logs import nccl_log
+from tests.ringsim.made_probes import made_measurements
 
 # What needs no example of its own: constants, and what others' examples make.
 WITHOUT_EXAMPLE = {
@@ -66,3 +68,22 @@ def test_its_help_names_types_shortly(name: str) -> None:
     assert "numpy._typing" not in shown
     assert "numpy.ndarray[" not in shown
     assert max(map(len, shown.splitlines())) < 500
+
+
+def test_files_are_named_by_text_or_by_path(tmp_path: Path) -> None:
+    """Whatever reads or writes one takes both."""
+    ring = ringsim.ring_all_reduce(4)
+    network = ringsim.Network(1e-5, 1e9)
+    program, measured, log, cells, trace = (tmp_path / name for name in ("r.xml", "m.json", "a.log", "s.csv", "t.json"))
+    program.write_text("".join(ringsim.msccl_lines(ring)))
+    log.write_text(nccl_log("all_reduce", 4))
+    for name in (str, Path):
+        assert ringsim.read_msccl(name(program)).num_ranks == 4
+        made_measurements(2).save(name(measured))
+        assert ringsim.Measurements.load(name(measured)).num_ranks == 2
+        assert len(ringsim.read_logs([name(log)])) == 1
+        found = ringsim.run_sweep(ringsim.Collective.ALL_REDUCE, ["ring"], [2], [8], {"mine": network})
+        found.to_csv(name(cells))
+        assert ringsim.Sweep.from_csv(name(cells)).ranks == found.ranks
+        ringsim.write_trace(name(trace), [("ring", ringsim.simulate(ring, network, 64))])
+        assert trace.stat().st_size > 0

@@ -14,6 +14,7 @@ import click
 
 from ringsim.cli.options import style_option
 from ringsim.console import (
+    IntRange,
     Name,
     Progress,
     check_writable,
@@ -30,11 +31,11 @@ from ringsim.text_table import wrap_text
 from ringsim.units import plural
 from trainers.checkpoints.output_lock import WRITING_S, locked
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, task_option
+from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, strategy_names, task_option
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
-from trainers.strategy_names import SHARDED, STRATEGY_NAMES, check_strategy, plain_name
+from trainers.strategy_names import SHARDED, STRATEGY_NAMES, plain_name
 from trainers.tasks import load_task
 
 ALONE = "one process"
@@ -44,19 +45,20 @@ UNCHECKED = ("none", *SHARDED, "local_sgd", "diloco")  # whose gradients are not
 @click.command(
     "compare",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=examples("trainers compare --task mlp --strategy ring --strategy ddp --ranks 2"),
+    epilog=examples("trainers compare --task mlp --strategy ring,ddp --ranks 2"),
 )
 @task_option("mlp")
 @click.option(
     "--strategy",
     "strategies",
-    type=Name("name", STRATEGY_NAMES),
+    type=Name("names", STRATEGY_NAMES, several=True),
     multiple=True,
+    callback=strategy_names,
     default=("ring", "ddp"),
-    help="Gradients are synchronised by this strategy; the option is repeatable.",
+    help="Gradients are synchronised by this strategy; several have commas between, or the option is repeated.",
 )
-@click.option("--ranks", type=click.IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
-@click.option("--steps", type=click.IntRange(2), default=60, help="Each run has so many steps.")
+@click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
+@click.option("--steps", type=IntRange(2), default=60, help="Each run has so many steps.")
 @batch_size_option()
 @seed_option
 @click.option(
@@ -84,8 +86,6 @@ def compare_command(
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.
     """
-    for name in strategies:
-        check_strategy(name)
     context = click.get_current_context()
     options = read_settings(task, read_unknown(context.args), own_flags(context))
     config = StepConfig(batch_size=batch_size, seed=seed)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringsim.console import Name, examples, in_one_line, json_option, print_result
+from ringsim.console import FloatRange, IntRange, Name, examples, in_one_line, json_option, print_result
 from trainers.checkpoints.folder import OPTIONS_FILE, CheckpointFolder
 from trainers.cli.config_file import require_task, task_of_run
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
@@ -65,14 +65,14 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
 @click.command("sample", epilog=examples("trainers sample runs/lm --prompt 'The import' --tokens 300 --seed 1"))
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--prompt", required=True, help="The model goes on from this text.")
-@click.option("--tokens", type=click.IntRange(1, MAX_TOKENS), default=200, help="So many bytes are drawn.")
+@click.option("--tokens", type=IntRange(1, MAX_TOKENS), default=200, help="So many bytes are drawn.")
 @click.option(
     "--temperature",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=FloatRange(0, 100, min_open=True),
     default=0.8,
     help="The higher it is, the more often what the model finds unlikely is drawn.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="The bytes are drawn by this seed.")
+@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="The bytes are drawn by this seed.")
 @json_option
 def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: float, seed: int, as_json: bool) -> None:
     """Lets the language model of a checkpoint, or of the newest in a directory, go on with a text."""

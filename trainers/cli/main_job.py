@@ -13,7 +13,9 @@ import click
 
 from ringsim.cli.options import style_option
 from ringsim.console import (
+    INT,
     OUTPUT,
+    REAL,
     STDOUT,
     Choice,
     Name,
@@ -42,6 +44,7 @@ from trainers.cli.options import (
     model_options,
     schedule_option,
     seed_option,
+    strategy_names,
     tensorboard_option,
     timeout_option,
     warmup_option,
@@ -50,24 +53,12 @@ from trainers.loop.compiler import require_compiler
 from trainers.loop.config import StepConfig
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig, LogConfig
-from trainers.strategy_names import STRATEGY_NAMES, check_strategy
+from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
 DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
 START = "torchrun --nproc-per-node 4 -m trainers ring"
 BATCH_SIZE, STEPS = 8, 100
-
-
-def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
-    names = tuple(value.split(","))
-    for name in names:
-        try:
-            check_strategy(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param=option) from error
-    if len(set(names)) != len(names):
-        raise click.BadParameter(f"{value!r} names a strategy twice", param=option)
-    return names
 
 
 @click.command(
@@ -82,8 +73,8 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 )
 @model_options
 @batch_size_option(BATCH_SIZE)
-@click.option("--steps", type=int, default=STEPS, help="Each strategy is trained with for so many steps.")
-@click.option("--learning-rate", type=float, default=LEARNING_RATE, help="AdamW has this learning rate.")
+@click.option("--steps", type=INT, default=STEPS, help="Each strategy is trained with for so many steps.")
+@click.option("--learning-rate", type=REAL, default=LEARNING_RATE, help="AdamW has this learning rate.")
 @warmup_option
 @schedule_option
 @amp_option
@@ -92,7 +83,7 @@ def _names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, 
 @click.option(
     "--strategies",
     type=Name("names", STRATEGY_NAMES, several=True),
-    callback=_names,
+    callback=strategy_names,
     default=DEFAULT_STRATEGIES,
     help="These strategies are compared, in this order.",
 )

@@ -1,15 +1,16 @@
 """The options that several of our command lines have, with their checks; loads no torch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
 
-from ringsim.console import Name
+from ringsim.console import INT, REAL, Name
 from trainers.loop.config import AMP_DTYPES, LOG_EVERY
 from trainers.loop.rate_schedule import LR_SCHEDULES
+from trainers.strategy_names import check_strategy
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.config import ModelConfig
 
@@ -28,6 +29,19 @@ MODEL_SIZES = {
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def strategy_names(_: click.Context, option: click.Parameter, value: str | Sequence[str]) -> tuple[str, ...]:
+    """Read strategies with commas between, from an option that may also be repeated."""
+    names = tuple(name.strip() for part in ([value] if isinstance(value, str) else value) for name in part.split(","))
+    for name in names:
+        try:
+            check_strategy(name)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param=option) from error
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"{','.join(names)!r} names a strategy twice", param=option)
+    return names
+
+
 def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
     if not 0 < value <= MAX_TIMEOUT_S or math.isnan(value):
         raise click.BadParameter(f"{value}: must be greater than 0 and at most {MAX_TIMEOUT_S}", param=option)
@@ -37,22 +51,23 @@ def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
 timeout_option = click.option(
     "--timeout",
     "timeout_s",
-    type=float,
+    type=REAL,
     callback=_seconds,
     default=60.0,
     help="A rank waits so many seconds for a peer.",
 )
 seed_option = click.option(
-    "--seed", type=int, default=0, help="Data, weights and the order of the samples are drawn from this seed."
+    "--seed", type=INT, default=0, help="Data, weights and the order of the samples are drawn from this seed."
 )
 log_every_option = click.option(
     "--log-every",
-    type=int,
+    type=INT,
     default=LOG_EVERY,
-    help="So many steps lie between two lines on stderr and in log.jsonl, 0: there are none.",
+    help="So many steps lie between two lines of the log, 0: there are none; on stderr one that follows another within "
+    "a second may be left out.",
 )
 warmup_option = click.option(
-    "--warmup-steps", type=int, default=0, help="The learning rate grows to the whole one over so many steps."
+    "--warmup-steps", type=INT, default=0, help="The learning rate grows to the whole one over so many steps."
 )
 schedule_option = click.option(
     "--lr-schedule",
@@ -87,7 +102,7 @@ def batch_size_option(default: int | None = None) -> Callable[[_Command], _Comma
     """Always of one rank; the command says what that is of all of them."""
     otherwise = "" if default else "; without it the ranks share the task's batch"
     return click.option(
-        "--batch-size", type=int, default=default, help=f"A rank takes so many samples in a step{otherwise}."
+        "--batch-size", type=INT, default=default, help=f"A rank takes so many samples in a step{otherwise}."
     )
 
 
@@ -95,5 +110,5 @@ def model_options(command: _Command) -> _Command:
     """One for each field of ModelConfig."""
     for size in reversed(fields(ModelConfig)):
         flag = f"--{size.name.replace('_', '-')}"
-        command = click.option(flag, type=int, default=size.default, help=MODEL_SIZES[size.name])(command)
+        command = click.option(flag, type=INT, default=size.default, help=MODEL_SIZES[size.name])(command)
     return command

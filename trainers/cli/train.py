@@ -8,7 +8,19 @@ from typing import Any
 
 import click
 
-from ringsim.console import FILE, Choice, Name, Progress, check_writable, examples, json_option, say
+from ringsim.console import (
+    FILE,
+    INT,
+    REAL,
+    Choice,
+    IntRange,
+    Name,
+    Progress,
+    check_writable,
+    examples,
+    json_option,
+    say,
+)
 from ringsim.units import plural
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.tensorboard_log import require_tensorboard
@@ -67,15 +79,15 @@ AUTO = "auto"
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(1, MAX_RANKS),
+    type=IntRange(1, MAX_RANKS),
     help="So many ranks are started here; without it those of torchrun or srun train, or else one.",
 )
-@click.option("--epochs", type=int, help="Each sample is seen so often; without it as often as the task says.")
-@click.option("--steps", type=int, help="The run ends after so many steps, if not before.")
+@click.option("--epochs", type=INT, help="Each sample is seen so often; without it as often as the task says.")
+@click.option("--steps", type=INT, help="The run ends after so many steps, if not before.")
 @batch_size_option()
-@click.option("--accumulate", type=int, default=1, help="A rank computes its share of a batch in so many parts.")
+@click.option("--accumulate", type=INT, default=1, help="A rank computes its share of a batch in so many parts.")
 @click.option(
-    "--clip-norm", type=float, help="The global norm of the gradients is at most this; without it it may be any."
+    "--clip-norm", type=REAL, help="The global norm of the gradients is at most this; without it it may be any."
 )
 @warmup_option
 @schedule_option
@@ -96,7 +108,7 @@ AUTO = "auto"
     metavar="STEPS|Nepoch",
     help="So many steps, or epochs (1epoch), lie between two checkpoints; there is one at the end too.",
 )
-@click.option("--keep", type=int, default=2, help="So many checkpoints are kept.")
+@click.option("--keep", type=INT, default=2, help="So many checkpoints are kept.")
 @click.option(
     "--resume",
     is_flag=False,
@@ -109,7 +121,7 @@ AUTO = "auto"
 @log_every_option
 @click.option(
     "--eval-every",
-    type=int,
+    type=INT,
     default=0,
     help="So many steps lie between two evaluations on held-out data, 0: only the trained model is evaluated.",
 )
@@ -117,7 +129,7 @@ AUTO = "auto"
 @tensorboard_option
 @click.option(
     "--check-every",
-    type=int,
+    type=INT,
     help="So many steps lie between two checks for drift, 0: it is never checked; without it 100, and never with the "
     "strategy none.",
 )
@@ -171,7 +183,7 @@ def train(
 
 
 def _run(launch: Launch, task: Task, ranks: int | None) -> int:
-    """The exit code; after Ctrl-C Abort is raised with the command that goes on."""
+    """The exit code; after Ctrl-C Abort is raised with the command that goes on, and after a failure it is said."""
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -185,6 +197,8 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
         raise click.exceptions.Abort(launch.interrupted())
     if code > 128:
         say(f"trainers: {launch.interrupted()}")
+    elif code and launch.resume and (checkpoints := CheckpointFolder(launch.config.output).newest_first()):
+        say(f"trainers: {checkpoints[0].name} is there; resume with: {launch.resume}")
     return code
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.console import TorchrunCommand
+from ringsim.console import INT, TorchrunCommand
 from ringsim.files import parse_json
 from ringsim.measurements import save_json
 from trainers.data_parallel import DataParallel
@@ -55,8 +55,8 @@ def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:
 @click.option("--task", required=True, help="The gradients are those of this task.")
 @click.option("--options", default="{}", help="The task has these options, a JSON object.")
 @click.option("--strategy", "strategies", multiple=True, required=True, help="This strategy is looked at.")
-@click.option("--seed", type=int, default=0, help="Data and weights are drawn from this seed.")
-@click.option("--global-batch-size", type=int, required=True, help="All ranks together take so many samples.")
+@click.option("--seed", type=INT, default=0, help="Data and weights are drawn from this seed.")
+@click.option("--global-batch-size", type=INT, required=True, help="All ranks together take so many samples.")
 @click.option(
     "-o",
     "--output",

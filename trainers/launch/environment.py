@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ringsim.machine import is_loopback
+from ringsim.units import whole_number
 from trainers.launch import slurm
 from trainers.launch.attempt import attempt_store
 from trainers.launch.loopback import HOST, keep_gloo_on_loopback, loopback_store, stay_on_loopback
@@ -227,6 +228,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "")
     if not text:
         raise ValueError(f"{name} is not set: start it with srun, which sets it")
-    if not (text.isascii() and text.isdecimal()):
+    number = whole_number(text)
+    if number is None:
         raise ValueError(f"{name}={text}: must be a whole number; torchrun or srun sets it, do not set it yourself")
-    return int(text)
+    return number

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+from ringsim.units import whole_number
+
 FIRST_PORT, NUM_PORTS = 10240, 20001  # below the ports that Linux hands out by itself, which begin at 32768
 SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batch script's own shell, salloc's shell
 
@@ -16,8 +18,8 @@ def in_job(environment: Mapping[str, str]) -> bool:
 
 def in_step(environment: Mapping[str, str]) -> bool:
     """Whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
-    step = environment.get("SLURM_STEP_ID", "")
-    return step.isdecimal() and int(step) < SPECIAL_STEPS
+    step = whole_number(environment.get("SLURM_STEP_ID", ""))
+    return step is not None and step < SPECIAL_STEPS
 
 
 def tasks_by_node(text: str) -> list[int]:
@@ -45,9 +47,10 @@ def meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tup
 
 def checked_port(text: str) -> int:
     """A port that one can connect to. Raises ValueError."""
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
+    port = whole_number(text) or 0
+    if not 0 < port < 65536:
         raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")
-    return int(text)
+    return port
 
 
 def first_node(environment: Mapping[str, str]) -> str:
@@ -81,7 +84,8 @@ def step_port(environment: Mapping[str, str]) -> int:
 
     Raises ValueError if the job has no number.
     """
-    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
-    if not (job.isdecimal() and step.isdecimal()):
-        raise ValueError(f"SLURM_JOB_ID={job}, SLURM_STEP_ID={step}: must be numbers; start it with srun")
-    return FIRST_PORT + (16 * int(job) + int(step)) % NUM_PORTS
+    job_text, step_text = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
+    job, step = whole_number(job_text), whole_number(step_text)
+    if job is None or step is None:
+        raise ValueError(f"SLURM_JOB_ID={job_text}, SLURM_STEP_ID={step_text}: must be numbers; start it with srun")
+    return FIRST_PORT + (16 * job + step) % NUM_PORTS

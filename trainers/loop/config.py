@@ -107,7 +107,7 @@ class TrainConfig(StepConfig):
     save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
     with "none" never. save_every may be in epochs, too: "1epoch". tensorboard: whether what is logged is written for
     TensorBoard, too. eval_every: steps between two evaluations on held-out data, by rank 0; 0: none while it trains.
-    keep: how many checkpoints. profile: where to write a time line of some steps.
+    keep: how many checkpoints. profile: where to write a time line of some steps. A path may be given as text, too.
 
     Raises ValueError for a value out of range.
     """
@@ -126,6 +126,9 @@ class TrainConfig(StepConfig):
 
     def __post_init__(self) -> None:
         StepConfig.__post_init__(self)  # super() does not work in a class that `slots` has made anew
+        object.__setattr__(self, "output", Path(self.output))
+        if self.profile is not None:
+            object.__setattr__(self, "profile", Path(self.profile))
         require_at_least(1, epochs=self.epochs, steps=self.steps)
         require_at_least(1, save_every=self._saves()[0], keep=self.keep)
         for option, every in (

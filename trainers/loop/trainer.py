@@ -29,6 +29,7 @@ from trainers.loop.train_step import TrainStep
 from trainers.tasks.base import Task
 from trainers.tasks.evaluating import evaluate
 
+LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
@@ -81,6 +82,7 @@ class Trainer:
         self.memory_bytes: dict[str, int] | None = None  # what this rank held after the last step, once that is taken
         self._say_line: Say = _silent
         self._begin_s = 0.0
+        self._said_s = -math.inf
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
         try:
             self._begin()
@@ -147,7 +149,7 @@ class Trainer:
         """Take all steps that are left; collective.
 
         after_step: told after each step how it is going, in a few words.
-        say_line: told, on rank 0, each line of the log as it is written, in words.
+        say_line: told, on rank 0, lines of the log as they are written, in words: at most one a second, and the last.
         asked: the number of a signal that asks this rank to stop, or 0. All ranks then stop after the same step, with a
         checkpoint: `stopped_by` is the number, `num_done` that of the steps.
 
@@ -230,7 +232,10 @@ class Trainer:
         line["time_left_s"] = round((self.num_steps - done) * step_s, 1)
         line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.manager.log({**line, "evaluation": figures} if figures else line)
-        self._say_line(describe_line(line, self.num_steps))
+        now_s = time.monotonic()
+        if figures or done == self.num_steps or now_s >= self._said_s + LEAST_BETWEEN_LINES_S:
+            self._say_line(describe_line(line, self.num_steps))
+            self._said_s = now_s
         if figures:
             self._say_line(describe_evaluation(done, self.num_steps, figures))
         self.meter.restart()

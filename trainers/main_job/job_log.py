@@ -105,7 +105,7 @@ def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
     if len(strategies) == 1:
         return describe_line({**line, **next(iter(strategies.values()))}, num_steps)
     parts = [
-        f"loss {_range(strategies, 'loss', '{:.4g}'.format, named=False)}",
+        f"mean loss {_range(strategies, 'loss', '{:.4g}'.format, named=False)}",
         f"{_range(strategies, 'tokens_per_s', '{:,.0f}'.format, named=False)} tokens/s",
         f"{_range(strategies, 'step_s', format_milliseconds)} a step",
         f"{_range(strategies, 'sync_share', '{:.0%}'.format)} sync",

@@ -1,18 +1,18 @@
 """`ringsim algorithms` and `ringsim verify`: what there is, and whether it is right."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
-from ringsim.analysis import Cost, cost_of, format_costs
+from ringsim.analysis import Cost, cost_of
 from ringsim.cli.options import COLLECTIVES, ranks_option, schedule_options
 from ringsim.console import Choice, examples, json_option, print_result, progress_bar
-from ringsim.registry import ALGORITHMS, build
+from ringsim.registry import ALGORITHMS, build, summary_of
 from ringsim.schedule import Proof, Schedule, require_few_transfers
 from ringsim.schedule import verify as prove
-from ringsim.text_table import wrap_text
+from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import plural
 
 
@@ -21,11 +21,13 @@ from ringsim.units import plural
 @ranks_option
 @json_option
 def algorithms(collective: str | None, ranks: int, as_json: bool) -> None:
-    """Lists the algorithms with their steps, transfers and bytes, beside the least that any algorithm needs (min).
+    """Lists the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
 
-    What is sent is that of the rank that sends most, as a multiple of the size of the whole tensor.
+    sent/size: what the rank that sends most sends, as a multiple of the size of the whole tensor. Above the algorithms
+    of a collective stands the least that any of them can do with.
     """
     costs: list[Cost] = []
+    summaries: list[str] = []
     skipped: list[dict[str, str]] = []
     keys = [key for key in ALGORITHMS if collective in (None, key[0].value)]
     with progress_bar(len(keys), "counting", delay_s=1.0) as progress:
@@ -34,16 +36,42 @@ def algorithms(collective: str | None, ranks: int, as_json: bool) -> None:
             try:
                 require_few_transfers(make, ranks)
                 costs.append(cost_of(make(ranks)))
+                summaries.append(summary_of(owner, name))
             except ValueError as error:
                 skipped.append({"collective": owner.value, "algorithm": name, "reason": str(error)})
             progress.update(1)
-    listed = {"num_ranks": ranks, "algorithms": [cost.as_dict() for cost in costs], "skipped": skipped}
-    print_result(_format(costs, skipped), listed, as_json)
+    dicts = [cost.as_dict() | {"summary": summary} for cost, summary in zip(costs, summaries, strict=True)]
+    notes = [wrap_text("{collective} {algorithm} skipped: {reason}".format(**one), indent="  ") for one in skipped]
+    listed = {"num_ranks": ranks, "algorithms": dicts, "skipped": skipped}
+    print_result("\n".join([*_lines(costs, summaries), *notes]), listed, as_json)
 
 
-def _format(costs: Sequence[Cost], skipped: Sequence[dict[str, str]]) -> str:
-    notes = ["{collective} {algorithm} skipped: {reason}".format(**one) for one in skipped]
-    return "\n".join([format_costs(costs), *(wrap_text(note, indent="  ") for note in notes)])
+def _lines(costs: Sequence[Cost], summaries: Sequence[str]) -> Iterator[str]:
+    """Yields the algorithms by their collective; below the row of each, what it does."""
+    header, *rows = align_columns([_HEADER, *map(_row, costs)], "lr")
+    collective = None
+    for cost, row, summary in zip(costs, rows, summaries, strict=True):
+        if cost.schedule.collective is not collective:
+            yield from ([""] if collective else [])
+            collective = cost.schedule.collective
+            yield wrap_text(
+                f"{collective.value} on {plural(cost.schedule.num_ranks, 'rank')}: some rank must send at least "
+                f"{cost.sent_bound:.4g} times the size; if a rank sends to one other in a step, there must be at least "
+                f"{plural(cost.steps_bound, 'step')}"
+            )
+            yield header
+        yield row
+        yield wrap_text(f"  {summary}", indent="  ")
+
+
+_HEADER = ("algorithm", "chunks", "steps", "transfers", "sent/size")
+
+
+def _row(cost: Cost) -> tuple[str, ...]:
+    schedule = cost.schedule
+    sent = f"{cost.sent:.3f}" if cost.sent < 100 else f"{cost.sent:.6g}"
+    counts = (schedule.num_chunks, schedule.num_steps, cost.num_transfers)
+    return schedule.algorithm, *(str(count) for count in counts), sent
 
 
 @click.command(epilog=examples("ringsim verify --algorithm halving_doubling --ranks 12"))

@@ -14,6 +14,7 @@ from ringsim.console import (
     PICTURE,
     RATE,
     Choice,
+    IntRange,
     Name,
     Quantity,
     examples,
@@ -40,12 +41,13 @@ from ringsim.training_step import (
     scale,
     sweep_caps,
 )
+from ringsim.units import decimal_number
 
 
 def _parse_cap(text: str) -> int:
     """Bytes, from DDP's MiB; raises ValueError for what is no positive number."""
     try:
-        return BucketCaps.from_mb(float(text)).rest_bytes
+        return BucketCaps.from_mb(decimal_number(text)).rest_bytes
     except ValueError:
         raise ValueError(f"{text!r} is not a cap: write MiB as a number greater than 0, such as 25 or 0.5") from None
 
@@ -73,7 +75,7 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
 )
 @click.option(
     "--workers",
-    type=click.IntRange(1, 64),
+    type=IntRange(1, 64),
     help="So many collectives run at once, in place of as many as the backend runs.",
 )
 @click.option(

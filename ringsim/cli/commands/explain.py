@@ -36,7 +36,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     with progress_bar(num_alternatives(schedule, network, size), "simulating") as bar:
         advice = advise(schedule, network, size, build_other, bar.update)
     result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
-    text = format_walkthrough(schedule, network, size, told, explanation, advice)
+    text = format_walkthrough(schedule, network, size, told, explanation, advice, wide=wide)
     if not wide:
         text = "\n".join(wrap_text(line, WIDTH, _indentation(line)) for line in text.splitlines())
     print_result(text, result | {"alternatives": advice_dict(advice)}, as_json)

@@ -9,6 +9,7 @@ from ringsim import calibration
 from ringsim.console import (
     FILE,
     STDOUT,
+    IntRange,
     Progress,
     check_local_rank,
     check_writable,
@@ -32,7 +33,7 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
         "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
     ),
 )
-@click.option("--ranks", type=click.IntRange(1, 1024), default=4, help="So many local ranks are started.")
+@click.option("--ranks", type=IntRange(1, 1024), default=4, help="So many local ranks are started.")
 @click.option(
     "-o",
     "--output",

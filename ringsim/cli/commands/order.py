@@ -9,6 +9,7 @@ from ringsim.analysis import RankPlacement, default_budget, find_placement
 from ringsim.cli.options import algorithm_options, network_options, size_option, workers_options
 from ringsim.console import (
     OUTPUT,
+    IntRange,
     ended_once,
     examples,
     json_option,
@@ -33,10 +34,10 @@ from ringsim.workers import Workers
 @algorithm_options
 @network_options
 @size_option
-@click.option("--seed", type=click.IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@click.option("--seed", type=IntRange(0), default=0, help="The search draws its random numbers from this seed.")
 @click.option(
     "--budget",
-    type=click.IntRange(1),
+    type=IntRange(1),
     help="The search simulates at most so many placements; without it as many as take some seconds.",
 )
 @workers_options

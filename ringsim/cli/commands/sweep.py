@@ -23,6 +23,7 @@ from ringsim.console import (
     FILE,
     OUTPUT,
     PICTURE,
+    FloatRange,
     Name,
     Quantity,
     examples,
@@ -36,15 +37,16 @@ from ringsim.console import (
 )
 from ringsim.report import format_sweep
 from ringsim.text_table import WIDTH
-from ringsim.units import parse_size
+from ringsim.units import parse_size, whole_number
 from ringsim.workers import Workers
 
 
 def _parse_num_ranks(text: str) -> int:
     """A number of ranks that can be simulated in reasonable time; raises ValueError for anything else."""
-    if not text.strip().isdecimal() or not 2 <= int(text) <= MAX_RANKS:
+    num_ranks = whole_number(text.strip())
+    if num_ranks is None or not 2 <= num_ranks <= MAX_RANKS:
         raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {MAX_RANKS}")
-    return int(text)
+    return num_ranks
 
 
 SIZES = Quantity("sizes", lambda text: parse_numbers(text, parse_size, factor=4))
@@ -81,7 +83,7 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
 @networks_options
 @click.option(
     "--max-transfers",
-    type=click.FloatRange(1),
+    type=FloatRange(1),
     default=MAX_TRANSFERS,
     show_default="1e7",
     help="Schedules with more transfers are skipped.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ringsim.files import quoted, read_bytes
 from ringsim.schedule import Collective
+from ringsim.units import whole_number
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -26,7 +27,6 @@ COLLECTIVES = {
 }
 NO_PEER = -1
 MAX_RANKS = 2**17
-MAX_DIGITS = 18
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 
 
@@ -265,8 +265,9 @@ class _Reader:
 
     def _number(self, element: "Element", name: str, place: str, low: int, high: int) -> int:
         text = self._text(element, name, place)
-        digits = text.removeprefix("-")
-        number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS else None
+        number = whole_number(text.removeprefix("-"))
+        if number is not None and text.startswith("-"):
+            number = -number
         if number is None or not low <= number <= high:
             self._fail(place, f"{name} {quoted(text)}: must be {low if low == high else f'a number in {low}..{high}'}")
         return number

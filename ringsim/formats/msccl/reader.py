@@ -1,17 +1,18 @@
 """MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here, and a `Schedule` as XML."""
 
+import os
 from pathlib import Path
 
 from ringsim.formats.msccl.moves import moves_of
 from ringsim.formats.msccl.order import order_of
 from ringsim.formats.msccl.program import read_program
 from ringsim.formats.msccl.steps import steps_of
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Schedule
 
 SUFFIX = ".xml"
 
 
-def read_msccl(path: Path) -> Schedule:
+def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     """The schedule that does what the MSCCL program in the file does: the same sums in the same order.
 
     Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
@@ -23,27 +24,19 @@ def read_msccl(path: Path) -> Schedule:
         >>> from pathlib import Path
         >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
         >>> _ = Path("ring.xml").write_text("".join(msccl_lines(ring_all_reduce(4))))
-        >>> read_msccl(Path("ring.xml"))
+        >>> read_msccl("ring.xml")
         Schedule(all_reduce msccl:ring over 4 ranks, 4 chunks, 6 steps)
     """
+    path = Path(path)
     program = read_program(path)
     steps = steps_of(program, moves_of(program, order_of(program)))
     name = f"msccl:{program.name or path.stem}"
     return Schedule.from_transfers(program.collective, name, program.num_ranks, program.num_chunks, steps)
 
 
-def build_from_msccl(collective: Collective, algorithm: str, num_ranks: int) -> Schedule:
-    """What `read_msccl` gives for the file named `algorithm`, if it is for that collective and number of ranks.
-
-    Raises ValueError if it is not or there is no such file, and whatever `read_msccl` raises.
-    """
+def build_from_msccl(algorithm: str) -> Schedule:
+    """What `read_msccl` gives for the file named `algorithm`; ValueError if there is none, and what that raises."""
     path = Path(algorithm)
     if not path.is_file():
         raise ValueError(f"algorithm {algorithm!r}: there is no such file")
-    schedule = read_msccl(path)
-    if (schedule.collective, schedule.num_ranks) != (collective, num_ranks):
-        raise ValueError(
-            f"algorithm {algorithm!r}: it is {schedule.collective.value} over {schedule.num_ranks} ranks; asked for is "
-            f"{collective.value} over {num_ranks}"
-        )
-    return schedule
+    return read_msccl(path)

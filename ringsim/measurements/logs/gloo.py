@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
 from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.units import decimal_number
 
 HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
 _ALGORITHM = re.compile(r"\b(allreduce|reduce_scatter|allgather|broadcast|pairwise_exchange|reduce|alltoall)(_\w+)?\b")
@@ -58,7 +59,7 @@ class Gloo:
 
     def _row(self, number: int, line: str) -> LogRow:
         texts = dict(zip(self._columns, line.split(), strict=False))
-        values = {name: float(text) for name, text in texts.items()}
+        values = {name: decimal_number(text) for name, text in texts.items()}
         if "p50 (us)" not in values:
             raise ValueError(f"{self.file}: line {number}: the log is cut off; run the benchmark again")
         element_bytes = _ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringsim.files import quoted, read_bytes
+from ringsim.units import MAX_DIGITS, whole_number
 
 # Open MPI's --tag-output and --timestamp-output, srun's --label, a log's own [TAG]:, and colours.
 _PREFIX = re.compile(
@@ -12,7 +13,6 @@ _PREFIX = re.compile(
     r"\[[A-Z]+\]:|\[\d+\]|\d+:)(?=[\s#<\[]|$))+"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-MAX_DIGITS = 18
 MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
@@ -30,9 +30,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def whole(text: str) -> int:
     """Returns the number of these digits. Raises ValueError for more digits than a quantity here can have."""
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits 0 to 9")
+    return number
 
 
 def clean(line: str) -> str:

@@ -12,6 +12,7 @@ from ringsim.measurements.collective_times import SENDRECV
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
 from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.units import decimal_number
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip
@@ -139,15 +140,25 @@ class _Printed:
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "_Printed":
         for side in sides:
             wrong = side[3] if len(side) > 3 else "N/A"
-            if "wrong" in wrong_column and wrong not in ("N/A", "NA") and float(wrong) > 0:
+            if "wrong" in wrong_column and wrong not in ("N/A", "NA") and decimal_number(wrong) > 0:
                 raise ValueError(f"#wrong {wrong}: its results were wrong, so its times say nothing; "
                                  "run the benchmark again")  # fmt: skip
         op, kind = named.get("redop", named.get("op", "none")), named["type"]
         size = whole(named.get("size", named.get("bytes", "0")))
         count = whole(named.get("count", named.get("N", "0")))
         element = _ELEMENT.get(kind) or (size // count if count else 1)
-        timed = tuple((float(a), float(b), float(c)) for a, b, c, *_ in sides if a not in ("N/A", "NA"))
-        return cls(line, size, count, element, op != "none", whole(named.get("root", "-1")) >= 0, timed)
+        timed = tuple(
+            (decimal_number(a), decimal_number(b), decimal_number(c)) for a, b, c, *_ in sides if a not in ("N/A", "NA")
+        )
+        return cls(
+            line,
+            size,
+            count,
+            element,
+            op != "none",
+            named.get("root", "-1") != "-1" and whole(named["root"]) >= 0,
+            timed,
+        )
 
     def busbw_over_algbw(self) -> float | None:
         """Of the time that tells it best."""

@@ -7,6 +7,7 @@ from ringsim.measurements.collective_times import PT2PT_BANDWIDTH, PT2PT_LATENCY
 from ringsim.measurements.logs.lines import whole
 from ringsim.measurements.logs.shape import Shape
 from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.units import decimal_number
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
 _TESTS = {
@@ -67,7 +68,7 @@ class Osu:
 
     def _add(self, number: int, line: str) -> None:
         size_text, value_text, *_ = line.split()
-        size, value = whole(size_text), float(value_text)
+        size, value = whole(size_text), decimal_number(value_text)
         if not value > 0:
             raise ValueError(f"{self.file}: line {number}: {value_text}: a latency or rate must be greater than 0")
         if size == 0:

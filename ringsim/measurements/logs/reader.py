@@ -1,5 +1,6 @@
 """`read_logs`: the tables of nccl-tests, OSU and Gloo logs, whichever they are."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from ringsim.measurements.logs.table import LogTable
 
 
 def read_logs(
-    paths: Iterable[Path], num_nodes: int | None = None, ranks_per_node: int | None = None
+    paths: Iterable[str | os.PathLike[str]], num_nodes: int | None = None, ranks_per_node: int | None = None
 ) -> tuple[LogTable, ...]:
     """Returns all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
 
@@ -22,7 +23,7 @@ def read_logs(
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
     """
     given = num_nodes * ranks_per_node if num_nodes and ranks_per_node else None
-    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(path, given)]
+    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(Path(path), given)]
     _refuse_other_machines(tables)
     return tuple(tables)
 

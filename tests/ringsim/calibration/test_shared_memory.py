@@ -16,6 +16,7 @@ from ringsim.network.file_writer import network_text
 from ringsim.network.shared_memory import SharedMemoryNetwork, rate_at
 from ringsim.network.spec import MemoryRate, SharedMemory
 from ringsim.registry.algorithms import build
+from ringsim.report import format_probe_fit
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
@@ -110,6 +111,17 @@ def test_probes_that_do_not_fit_together_are_named() -> None:
         wrong = replace(whole, provenance=whole.provenance | {"shared_memory_slot_bytes": value})
         with pytest.raises(ValueError, match=r"provenance\.shared_memory_slot_bytes"):
             calibrate(wrong)
+
+
+def test_its_table_fits_80_columns() -> None:
+    """Long names of parameters and all; --wide says of each which probes it comes from."""
+    fit = calibrate(measured(2))
+    narrow, wide = (format_probe_fit(fit, wide).splitlines() for wide in (False, True))
+    assert [line for line in narrow if len(line) > 80] == []
+    named = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in wide}
+    assert named["host.shared_memory.rate.reduce_into_bandwidth"] == "shm/shift"
+    assert "no limit .." not in "".join(wide)
+    assert ["rank.first_touch_bandwidth", "no limit"] in [line.split(maxsplit=1) for line in narrow]
 
 
 def test_without_probes_of_shared_memory_there_is_none() -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ringsim import Collective, Network, closed_form_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
+from ringsim.registry import ALGORITHMS
 from ringsim.schedule.step import ScheduleError
 
 
@@ -205,6 +206,45 @@ def test_verify() -> None:
     assert (data["num_redundant"], data["first_redundant"]) == (0, None)
 
 
+def test_a_file_says_of_which_collective_it_is(tmp_path: Path) -> None:
+    """--collective need not repeat it; where it contradicts the file, and in a sweep, the message says what to give."""
+    path = tmp_path / "my.py"
+    path.write_text("from ringsim import ring_all_gather as mine\n")
+    run("export", "--collective", "broadcast", "--ranks", "3", "--format", "msccl", "-o", str(tmp_path / "my.xml"))
+    mine = ("--algorithm", f"{path}:mine", "--ranks", "3")
+    assert run("verify", *mine).startswith("all_gather my.py:mine over 3 ranks: correct")
+    assert run("simulate", "--algorithm", str(tmp_path / "my.xml"), "--ranks", "3").startswith("broadcast msccl:ring,")
+    for command in (["verify", "--collective", "all_reduce", *mine], ["sweep", "--sizes", "8", *mine]):
+        refused = CliRunner().invoke(main, command)
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith("3: give the collective all_gather (--collective all_gather)\n")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exit_code", "message"),
+    [
+        ("{path}:counts_twice", 1, "all_reduce my.py:counts_twice over 2 ranks: at the start, rank 0: chunk 0 ends"),
+        ("{path}:to_itself", 1, "algorithm '{path}:to_itself': line 5: it raised ScheduleError: step 0, rank 0: chunk"),
+        ("{path}:misspelt", 2, "algorithm '{path}:misspelt': there is no function 'misspelt'"),
+        ("rign", 2, "algorithm 'rign': all_reduce has ring"),
+    ],
+)
+def test_a_refuted_schedule_is_no_typing_error(tmp_path: Path, algorithm: str, exit_code: int, message: str) -> None:
+    """Code 1 for what is proved to be wrong, 2 for what was called wrongly; whichever command finds it."""
+    path = tmp_path / "my.py"
+    path.write_text(
+        "from ringsim import Collective, Schedule, Transfer\n"
+        "def counts_twice(n):\n"
+        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 1, 0, True)]])\n"
+        "def to_itself(n):\n"
+        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 0, 0, True)]])\n"
+    )
+    for command in ("verify", "simulate"):
+        done = CliRunner().invoke(main, [command, "--ranks", "2", "--algorithm", algorithm.format(path=path)])
+        assert (done.exit_code, done.stdout) == (exit_code, "")
+        assert done.stderr.startswith(f"ringsim: {message.format(path=path)}")
+
+
 def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> None:
     """In a line of its own, with the place of the first; the proof holds all the same."""
     path = tmp_path / "mine.py"
@@ -224,21 +264,24 @@ def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> Non
 
 
 def test_algorithms_are_listed_with_their_bounds() -> None:
-    """A ring of four sends 6 quarters in 6 steps, the least in bytes; two steps could do."""
+    """A ring of four sends 6 quarters in 6 steps, the least in bytes; the bound on steps says for which it holds."""
     lines = run("algorithms", "--ranks", "4", "--collective", "all_reduce").splitlines()
-    assert lines[0].split() == [
-        "collective",
-        "algorithm",
-        "chunks",
-        "steps",
-        "min",
-        "transfers",
-        "sent",
-        "min",
-    ]
-    assert ["all_reduce", "ring", "4", "6", "2", "24", "1.500", "1.500"] in [line.split() for line in lines]
-    assert {line.split()[0] for line in lines[1:]} == {"all_reduce"}
-    assert len({line.split()[0] for line in run("algorithms").splitlines()[1:]}) == 5
+    heading = "some rank must send at least 1.5 times the size; if a rank sends to one other in a step, there must be"
+    assert " ".join(lines[:2]) == f"all_reduce on 4 ranks: {heading} at least 2 steps"
+    assert lines[2].split() == ["algorithm", "chunks", "steps", "transfers", "sent/size"]
+    assert lines[3].split() == ["ring", "4", "6", "24", "1.500"]
+    assert lines[4] == "  Ring all-reduce: reduce-scatter, then all-gather"
+    assert len([line for line in run("algorithms").splitlines() if " on 8 ranks: " in line]) == 5
+
+
+def test_every_algorithm_is_told_in_words() -> None:
+    """Those of its docstring, up to its counts of steps; each stands below its name."""
+    listed = json.loads(run("algorithms", "--ranks", "4", "--json"))["algorithms"]
+    words = {(one["collective"], one["algorithm"]): one["summary"] for one in listed}
+    assert len(words) == len(ALGORITHMS)
+    assert words["all_reduce", "direct"] == 'Every rank sends all it has to every other ("one-shot")'
+    assert words["reduce", "ring"] == "Reduce along a chain that ends in rank 0"
+    assert [key for key, said in words.items() if not said or "steps" in said or said.endswith((".", ":"))] == []
 
 
 def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
@@ -319,6 +362,22 @@ def test_plot_says_where(tmp_path: Path) -> None:
             "sweep -o sweep.txt",
             "ringsim sweep: Invalid value for '-o' / '--output': sweep.txt: must end in .png, .pdf, .svg",
         ),
+        (
+            "simulate --size 1MiB:1GiB",
+            "ringsim simulate: Invalid value for '--size': '1MiB:1GiB' is more than one size, which ringsim",
+        ),
+        ("simulate --ranks ٣", "ringsim simulate: Invalid value for '--ranks': '٣' is not a number: write it with the"),
+        ("simulate --algorithm ring/٣", "ringsim: algorithm 'ring/٣': after the slash must come a number of segments"),
+        ("verify --algorithm hierarchical@٣", "ringsim: algorithm 'hierarchical@٣': after the @ must come the number"),
+        ("simulate --ranks 2 --order ٣,0", "ringsim simulate: Invalid value for '--order': '٣,0' is not an order"),
+        ("sweep --ranks ٣", "ringsim sweep: Invalid value for '--ranks': '٣' is not a number of ranks"),
+        ("compare m.json --network gbe --fail-above ٣%", "ringsim compare: Invalid value for '--fail-above': '٣%' is"),
+        ("sweep --ranks 2:8:x٣", "ringsim sweep: Invalid value for '--ranks': 'x٣' is not a factor"),
+        (
+            "calibrate log.txt --nic ٣x25GB/s",
+            "ringsim calibrate: Invalid value for '--nic': '٣x25GB/s' is not a number",
+        ),
+        ("ddp --layers l.toml --bucket-cap-mb ٣", "ringsim ddp: Invalid value for '--bucket-cap-mb': '٣' is not a cap"),
         ("simulat", "ringsim: No such command 'simulat'."),
         ("export -o all.xml", "ringsim export: Missing option '--format'. Choose from: goal, msccl"),
     ],

@@ -39,6 +39,15 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
+def test_the_source_of_the_times_is_told(tmp_path: Path) -> None:
+    """In a line, as the file has it: made-up times give a made-up step; nothing where the file says nothing."""
+    layers = tmp_path / "layers.toml"
+    for source, shown in (('source = "times made up"\n', ["  source      times made up"]), ("", [])):
+        layers.write_text(source + LAYERS)
+        told = run("--layers", str(layers), "--ranks", "2").splitlines()
+        assert [line for line in told if "source" in line] == shown
+
+
 def refused(*arguments: str) -> str:
     """The one line that it says."""
     result = CliRunner().invoke(main, ["ddp", *arguments])

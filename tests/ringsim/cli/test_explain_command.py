@@ -47,6 +47,15 @@ def test_private_links_are_named_where_others_gain_by_them() -> None:
     assert "algorithm direct" not in helping
 
 
+def test_of_what_gains_nothing_the_nearest_are_told() -> None:
+    """Three of them, and how many more --wide tells."""
+    told, wide = (run("--ranks", "4", "--size", "16MiB", *more).split("no gain: ")[1] for more in ([], ["--wide"]))
+    everything = [line.split(")")[0] for line in " ".join(wide.split()).split(", ")]
+    *nearest, rest = [line.split(")")[0] for line in " ".join(told.split()).split(", ")]
+    assert (len(nearest), nearest) == (3, everything[:3])
+    assert rest == f"and {len(everything) - 3} more (--wide"
+
+
 def test_a_broadcast() -> None:
     """The sentences alone."""
     text = run("--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4", "--wide")

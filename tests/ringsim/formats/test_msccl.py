@@ -74,7 +74,7 @@ def test_a_failed_import_is_a_line_and_a_grid_that_fits_a_terminal(tmp_path: Pat
     path.write_text("".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 64))).replace('"rrc"', '"r"'))
     done = CliRunner().invoke(main, ["import", str(path)])
     line, *grid = done.stderr.splitlines()
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert line.startswith(f"ringsim: {path}: all_reduce msccl:two_shot over 64 ranks: step 0, rank 0: chunk 0 ends ")
     assert len(line) < 400 + len(str(path))
     assert 0 < max(map(len, grid)) <= 80
@@ -297,7 +297,11 @@ def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--ranks", "8"], "it is all_reduce over 4 ranks; asked for is all_reduce over 8"),
-        (["--ranks", "4", "--collective", "broadcast"], "it is all_reduce over 4 ranks; asked for is broadcast over 4"),
+        (
+            ["--ranks", "4", "--collective", "broadcast"],
+            "it is all_reduce over 4 ranks; asked for is broadcast over 4: give the collective all_reduce "
+            "(--collective all_reduce)",
+        ),
     ],
 )
 def test_a_file_for_something_else_is_refused(options: list[str], message: str) -> None:

@@ -161,6 +161,8 @@ def without_rank(rank: int) -> str:
         ),
         (nccl_log("all_reduce", 4) + nccl_log("all_reduce", 4, device="NVIDIA H100"), "logs of different machines"),
         (with_row(f"{'9' * 5000} 1 float sum -1 1.0 1.0 1.0 0"), "line 20: '99999999"),
+        (with_row("1024 256 float sum -1 ٣.5 1.0 1.0 0"), "line 20: '٣.5' is not a number: write it with the digits"),
+        (with_row("٣٣٣٣ 256 float sum -1 3.5 1.0 1.0 0"), "line 20: '٣٣٣٣': must be a whole number"),
         (f"mpirun -np {'9' * 5000} osu_latency\n# OSU MPI Latency Test\n8 1.0\n", "line 1: '99999999"),
         ("# OSU MPI Latency Test v5.7\n8   1e300\n", "line 2: time 1e+294: must be seconds, greater than 0 and at"),
         ("# OSU MPI Latency Test v5.7\n8   1e-300\n", "line 2: time 1e-306: must be seconds, at least 1e-12"),

@@ -76,8 +76,11 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def other(n): pass", "there is no function 'mine' in '{path}'"),
-        ("mine = 3", "there is no function 'mine' in '{path}'"),
+        (
+            "def other(n): pass\ndef _helper(n): pass\ndef third(n): pass",
+            "there is no function 'mine' in '{path}': name a function of the file: {path}:other or {path}:third",
+        ),
+        ("mine = 3", "there is no function 'mine' in '{path}': name a function of the file: it has none"),
         ("def mine(n)", "it raised SyntaxError: expected ':' (my.py, line 1)"),
         ("import no_such_module", "line 1: it raised ModuleNotFoundError: No module named 'no_such_module'"),
         ("def mine(n): return 1 / (n - 2)", "line 1: it raised ZeroDivisionError: division by zero"),
@@ -90,7 +93,8 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
         ("def mine(n): pass", "it returned NoneType, not a Schedule"),
         (
             "from ringsim import ring_all_gather as mine",
-            "it returned all_gather ring over 2 ranks; needed is all_reduce over 2 ranks",
+            "it is all_gather over 2 ranks; asked for is all_reduce over 2: give the collective all_gather "
+            "(--collective all_gather)",
         ),
         (
             "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
@@ -102,7 +106,7 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
         ),
         (
             "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",
-            "it returned all_reduce ring over 4 ranks; needed is all_reduce over 2 ranks",
+            "it is all_reduce over 4 ranks; asked for is all_reduce over 2",
         ),
     ],
 )
@@ -112,6 +116,25 @@ def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path: Path, text: str, me
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
         build(Collective.ALL_REDUCE, f"{path}:mine", 2)
     assert str(error.value) == f"algorithm '{path}:mine': " + message.format(path=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (EXCHANGE, "name a function of the file: {path}:exchange"),
+        ("raise SystemExit", "name a function of the file: it has none"),
+        ("def (", "it raised SyntaxError: invalid syntax (<unknown>, line 1)"),
+        (None, "there is no file '{path}'"),
+    ],
+)
+def test_a_file_alone_is_answered_with_its_functions(tmp_path: Path, text: str | None, message: str) -> None:
+    """In the form in which one is to be named; the file is not run for that."""
+    path = tmp_path / "my.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+        build(Collective.ALL_REDUCE, str(path), 2)
+    assert str(error.value) == f"algorithm '{path}': " + message.format(path=path)
 
 
 @pytest.mark.parametrize(("name", "file"), [("no/such.py:mine", "no/such.py"), (".:mine", "."), (":mine", ".")])

@@ -12,6 +12,7 @@ from ringsim import Network, run_sweep
 from ringsim.cli import main
 from ringsim.schedule.collective import Collective
 from ringsim.verdict.run_directory import read_directory
+from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
 
@@ -110,6 +111,7 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("notes.txt", "hello", "is none of the kinds of files that a report is made of"),
+        ("run.log", nccl_log("all_reduce", 4), "is a log of a benchmark: ringsim calibrate makes a network of it, "),
         ("a.json", "[1, 2]", f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
         ("a.json", '{"format": "other"}', NO_KIND),
         ("a.json", '{"format": ["ringsim-report"]}', NO_KIND),

@@ -15,6 +15,10 @@ from tests.processes import below, kill_all
 from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
 from trainers.checkpoints.folder import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
+from trainers.cli.train import _run
+from trainers.loop.config import TrainConfig
+from trainers.loop.rank import Launch
+from trainers.tasks import load_task
 
 ENDLESS = ("--epochs", "100000", "--save-every", "100000")
 MORE_STEPS = 30
@@ -53,6 +57,23 @@ def only_step(output: Path) -> int:
     """That of the one checkpoint."""
     (path,) = CheckpointFolder(output).newest_first()
     return CheckpointFolder.step_of(path)
+
+
+def test_after_a_failure_the_command_that_goes_on_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """If there is a checkpoint to go on from."""
+    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_: 1)
+    launch = Launch("mlp", {}, TrainConfig(output=tmp_path), 60.0, False, "trainers --task mlp --resume")
+    said = []
+    for checkpoint in (None, "checkpoint-20.pt", "checkpoint-100.pt"):
+        if checkpoint:
+            (tmp_path / checkpoint).touch()
+        assert _run(launch, load_task("mlp", 0), 2) == 1
+        said.append(capfd.readouterr().err.rpartition("\r")[2])
+    assert said[0] == ""
+    assert said[1].endswith("trainers: checkpoint-20.pt is there; resume with: trainers --task mlp --resume\n")
+    assert "checkpoint-100.pt is there" in said[2]
 
 
 def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step: int) -> None:

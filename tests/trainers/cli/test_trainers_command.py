@@ -145,8 +145,9 @@ def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
     ]  # fmt: skip
     lines = read_log(output / "log.jsonl")
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
-    assert told == [describe_line(line, 40) for line in lines]
-    assert all(f" {line['tokens_per_s']:,.0f} tokens/s, " in text for line, text in zip(lines, told, strict=True))
+    written = [describe_line(line, 40) for line in lines]
+    assert told == [text for text in written if text in {*told, written[0], written[-1]}]  # at most one a second
+    assert all(f" {line['tokens_per_s']:,.0f} tokens/s, " in text for line, text in zip(lines, written, strict=True))
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     assert all(line["tokens_per_s"] == pytest.approx(32 * line["samples_per_s"], rel=0.01) for line in lines)
     result = json.loads((output / "result.json").read_text())
@@ -224,9 +225,10 @@ def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
     assert "loss " in last
     assert " samples/s, " in last
     assert "% sync" in last
-    told = [describe_line(line, 12) for line in read_log(tmp_path / "log.jsonl")]
+    written = [describe_line(line, 12) for line in read_log(tmp_path / "log.jsonl")]
     shown = [part.removeprefix("\033[K") for part in re.split("[\r\n]+", seen.decode())]
-    assert [part for part in shown if LOG_LINE.match(part)] == told
+    told = [part for part in shown if LOG_LINE.match(part)]
+    assert told == [text for text in written if text in {*told, written[0], written[-1]}]
 
 
 def rank_by_hand(rank: int, port: int, output: Path) -> subprocess.Popen[str]:

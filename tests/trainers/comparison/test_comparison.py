@@ -87,6 +87,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         ("--strategy rung", "'rung' is not one of none, allreduce"),
+        ("--strategy ring,rung", "Invalid value for '--strategy': 'rung' is not one of none, allreduce"),
+        (
+            "--strategy ring,ddp --strategy ring",
+            "Invalid value for '--strategy': 'ring,ddp,ring' names a strategy twice",
+        ),
         ("--batch-size 0", "--batch-size 0: must be at least 1"),
         ("--ranks 65", "a batch of 64 samples in all: must be at least 65, one for each rank; give --batch-size"),
         ("--output /proc/x", "--output /proc/x: cannot be written: "),

@@ -103,7 +103,9 @@ def test_address_and_port_that_are_set_have_their_way() -> None:
         meeting_point({**step, "MASTER_PORT": "any"})
 
 
-@pytest.mark.parametrize(("step", "is_task"), [("0", True), ("12", True), ("4294967290", False), ("4294967291", False)])
+@pytest.mark.parametrize(
+    ("step", "is_task"), [("0", True), ("12", True), ("4294967290", False), ("٣", False), ("4294967291", False)]
+)
 def test_shells_of_a_job_are_no_tasks(step: str, is_task: bool) -> None:
     """salloc's, and the batch script's, have numbers of their own."""
     assert in_step({"SLURM_STEP_ID": step}) == is_task

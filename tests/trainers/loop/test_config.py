@@ -37,6 +37,12 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
     assert str(caught.value).startswith(message)
 
 
+def test_paths_may_be_text() -> None:
+    """As a program writes them; the run gets paths."""
+    config = TrainConfig(output="run", profile="trace.json")  # type: ignore[arg-type]
+    assert (config.output, config.profile) == (Path("run"), Path("trace.json"))
+
+
 def test_checkpoints_may_be_epochs_apart() -> None:
     """A number alone is of steps."""
     cases = {7: 7, "7": 7, "1epoch": 25, "1 epoch": 25, "3epochs": 75}

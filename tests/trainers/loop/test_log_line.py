@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,7 +27,8 @@ LINE = {
 def test_samples_are_told_where_there_are_no_tokens() -> None:
     """As in a task of a user's own; tokens otherwise, as the example of `describe_line` shows."""
     assert describe_line(LINE, 100) == (
-        "step 20/100: loss 2.5, 800 samples/s, 10 ms a step, 25% sync, gradient norm 0.75, memory 256 MiB, 1:01 left"
+        "step 20/100: mean loss 2.5, 800 samples/s, 10 ms a step, 25% sync, gradient norm 0.75, memory 256 MiB, "
+        "1:01 left"
     )
 
 
@@ -100,11 +102,12 @@ def test_without_lines_nothing_grows(ranks: RankPool, tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / f"checkpoint-{NUM_STEPS}.pt").notes["losses"] == []
 
 
-def lines_told(group: dist.ProcessGroup, asked: TrainConfig) -> list[str]:
-    """What a run says of its log on this rank."""
+def lines_told(group: dist.ProcessGroup, asked: TrainConfig, gap_s: float) -> list[str]:
+    """What a run says of its log on this rank; gap_s: at least so long after the line before."""
     told: list[str] = []
     trainer = Trainer(Points(3), asked, group, say=lambda _: None)
-    trainer.train(say_line=told.append)
+    with patch("trainers.loop.trainer.LEAST_BETWEEN_LINES_S", gap_s):
+        trainer.train(say_line=told.append)
     trainer.close()
     dist.barrier(group)
     return told
@@ -115,7 +118,7 @@ def test_rank_0_tells_each_line(ranks: RankPool, tmp_path: Path) -> None:
     lines_of = {}
     for steps in (5, 12):
         asked = config(tmp_path, steps=steps, log_every=2, resume=True)
-        first, second = ranks.run(lines_told, asked, num_ranks=2)
+        first, second = ranks.run(lines_told, asked, 0.0, num_ranks=2)
         assert second == []
         lines_of[steps] = first
     log = read_log(tmp_path / "log.jsonl")
@@ -124,3 +127,11 @@ def test_rank_0_tells_each_line(ranks: RankPool, tmp_path: Path) -> None:
         5: [describe_line(line, 5) for line in log[:3]],
         12: [describe_line(line, 12) for line in log[3:]],
     }
+
+
+def test_lines_that_come_too_fast_are_written_and_not_told(ranks: RankPool, tmp_path: Path) -> None:
+    """But for the first and the last."""
+    told, _ = ranks.run(lines_told, config(tmp_path, steps=9, log_every=2), 3600.0, num_ranks=2)
+    log = read_log(tmp_path / "log.jsonl")
+    assert [line["step"] for line in log] == [2, 4, 6, 8, 9]
+    assert told == [describe_line(line, 9) for line in (log[0], log[-1])]
