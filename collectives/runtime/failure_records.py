@@ -56,11 +56,17 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The records of one group. To be made when the group is first used, on every rank."""
+    """The records of one group. To be made when the group is first used, on every rank.
+
+    lost_server: the rank of the group that served the store, if that does not serve it any more.
+    """
+
+    lost_server: int | None = None
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank, self._num_ranks = group.rank(), group.size()
         self._store = _store_of(group) if group.size() > 1 else None
+        self._server = _server_of(self._store, group)
         # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
         # rank has come to it tells their records apart.
         self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
@@ -89,7 +95,8 @@ class FailureRecords:
         def call() -> None:
             try:
                 answer.set_result(ask())
-            except Exception as error:  # whatever kind of store it is: without it, an error names the neighbour only
+            except Exception as error:  # whatever kind of store it is
+                self.lost_server = self._server
                 answer.set_exception(error)
 
         # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
@@ -118,7 +125,7 @@ class FailureRecords:
         while rank is not None and rank not in chain:
             next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
             if next_record is None:
-                return f"the first rank to stop responding was rank {rank}"
+                return stopped_first(rank)
             chain[rank], record, rank = next_record, next_record, next_record.peer
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
@@ -132,7 +139,7 @@ class FailureRecords:
         while len(records := self._all_records()) < self._num_ranks - 1 and time.monotonic() < deadline:
             time.sleep(POLL_S)
         silent = sorted(set(range(self._num_ranks)) - set(records))
-        return f"the first rank to stop responding was rank {silent[0]}" if len(silent) == 1 else ""
+        return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _all_records(self) -> dict[int, FailureRecord]:
         return {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
@@ -153,7 +160,7 @@ class FailureRecords:
 
     def _stay_while_serving(self) -> None:
         """Where this rank serves the store: do not leave, and take it away, before the others could read there."""
-        if not _is_served_here(self._store):
+        if self._server != self._rank:
             return
         others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
         deadline = time.monotonic() + LIMIT_S / 3
@@ -164,6 +171,11 @@ class FailureRecords:
     def _reader_key(self, rank: int) -> str:
         """Is there once `rank` has read who failed first."""
         return f"{PREFIX}/{self._life}/read by {rank}"
+
+
+def stopped_first(rank: int, certainty: str = "") -> str:
+    """The sentence that says so."""
+    return f"the first rank to stop responding was {certainty}rank {rank}"
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
@@ -188,9 +200,15 @@ def _store_of(group: dist.ProcessGroup) -> Any:
     return None
 
 
-def _is_served_here(store: Any) -> bool:
-    """Whether `store` goes when this process does: rank 0 of the job serves it, unless torchrun does."""
+def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
+    """The rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
+
+    None if that is not in the group, or torchrun serves the store.
+    """
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return isinstance(store, TCPStore) and dist.is_initialized() and dist.get_rank() == 0 and not by_torchrun
+    if not isinstance(store, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    with suppress(Exception):  # not every kind of group is registered with torch
+        return dist.get_group_rank(group, 0)
+    return None

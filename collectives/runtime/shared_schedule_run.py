@@ -43,7 +43,7 @@ class SharedScheduleRun(ScheduleRun):
             ScheduleRun.run(self)
             self.local.close_portion()
         except BaseException:
-            self.local.close()  # whoever waits for this rank need not wait any longer
+            self.local.fail()  # whoever waits for this rank need not wait any longer
             raise
 
     def _open_portion(self) -> None:

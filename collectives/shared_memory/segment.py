@@ -23,8 +23,10 @@ CACHE_LINE = 64
 SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank; what is not used takes no memory
 WORDS_PER_RECORD = 2
-# Places of words, in units of 8 bytes; each is alone in its cache line.
+# Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
 FINISHED = 0  # the number of the last portion that the rank has finished
+FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
+FOR_ANOTHER_REASON = -1
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 RECORDS = 2 * CACHE_LINE // 8
 AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2
