@@ -48,8 +48,8 @@ def execute(
 ) -> None:
     """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
-    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the chunks
-    that the collective leaves at a rank hold the result there; what the others hold is undefined.
+    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
+    chunks that the collective leaves at a rank hold the result there; what the others hold is undefined.
     reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
     arrived it must leave as it is: that may be memory from which other ranks read, too.
     group: the default process group if None.
