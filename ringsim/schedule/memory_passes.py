@@ -36,9 +36,9 @@ def memory_passes(schedule: Schedule) -> MemoryPasses:
     """Those of all transfers of `schedule`, whose ranks all share memory."""
     published = np.zeros(schedule.num_transfers, dtype=np.bool_)
     sent_on, is_last, is_elsewhere = np.zeros_like(published), np.ones_like(published), np.zeros_like(published)
-    reduces, receiver, chunk_of = [], [], []
+    reduces, receiver, chunk_of = list[bool](), [], []
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
-    keeps_input = ~wanted.all(axis=1)
+    keeps_input: Bools = np.logical_not(wanted.all(axis=1))
     writer: dict[tuple[int, int], int] = {}  # of a rank's chunk: the row that wrote it last
     known: set[tuple[int, int]] = set()  # a rank's own chunks that it has published
     num_published = np.zeros(schedule.num_ranks, dtype=np.int64)
