@@ -55,17 +55,20 @@ def name_first_to_fail(error: BaseException, group: dist.ProcessGroup, call: str
     if not isinstance(error, CollectiveError):
         failures.first_cause(error, call)
         return
+    closed = _closed_peers(error, group)  # now, before other ranks leave that have failed as well
     if error.peer is None:
-        error.peer = next(iter(_closed_peers(error, group)), None)
-    error.add_cause(failures.first_cause(error, call) or _cause_without_store(error, group))
+        error.peer = next(iter(closed), None)
+    error.add_cause(failures.first_cause(error, call) or _cause_without_store(closed, group))
 
 
-def _cause_without_store(error: CollectiveError, group: dist.ProcessGroup) -> str:
-    """Who failed first, by the connections of this rank; empty if they do not tell."""
+def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
+    """Who failed first, by the connections of this rank; empty if they do not tell.
+
+    closed: the ranks whose connections to this one were closed when it failed.
+    """
     gone = state_of(group).part(Sharing).first_gone
     if gone is not None:
         return stopped_first(gone)
-    closed = _closed_peers(error, group)
     if len(closed) == 1:
         return stopped_first(closed[0])
     # After a failure of another rank the one that serves the store stays until that is read there.
