@@ -15,7 +15,6 @@ from collectives.runtime import (
     STAGED,
     UNSTAMPED,
     CallStamp,
-    CollectiveError,
     CollectiveQueue,
     Executor,
     FailureRecords,
@@ -25,6 +24,7 @@ from collectives.runtime import (
     Transports,
     Work,
     is_plain,
+    name_first_to_fail,
     resolve,
     state_of,
 )
@@ -78,7 +78,7 @@ class CollectiveCall:
         self._state = state_of(self.group)
         self._queue = self._state.part(CollectiveQueue)
         # Now, since ranks count the times that they have come to a group's store.
-        self._failures = self._state.part(FailureRecords)
+        self._state.part(FailureRecords)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         # Now, so that what cannot be is the caller's error.
@@ -163,13 +163,8 @@ class CollectiveCall:
                 work()
             except ValueError:  # refused before anything was sent
                 raise
-            except CollectiveError as error:
-                error.add_cause(self._failures.first_cause(error, history.in_words(), history.position))
-                raise
-            except BaseException as error:
-                self._failures.first_cause(
-                    error, history.in_words(), history.position
-                )  # for the others, who wait for this rank
+            except BaseException as error:  # also for the others, who wait for this rank
+                name_first_to_fail(error, self.group, history.in_words(), history.position)
                 raise
 
         if result[0].is_cuda:

@@ -74,13 +74,14 @@ def all_reduce(
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
 
     def run() -> None:
-        _reduce_in_place(call, tensor.detach(), reduction, dtypes)
+        reduce_in_place(call, tensor.detach(), reduction, dtypes)
 
     fingerprint = call.fingerprint("all_reduce", tensor, ", ", reduction.name, dtypes)
     return call.perform(run, fingerprint, [tensor], async_op=async_op)
 
 
-def _reduce_in_place(call: CollectiveCall, tensor: torch.Tensor, reduction: Reduction, dtypes: ReductionDtypes) -> None:
+def reduce_in_place(call: CollectiveCall, tensor: torch.Tensor, reduction: Reduction, dtypes: ReductionDtypes) -> None:
+    """Execute the schedule of `call` on `tensor`, or on a copy where it cannot be; the result is `reduction`'s."""
     # Strides that are not contiguous would be sent as if they were: work on a copy then.
     if call.takes(tensor) and dtypes.state == tensor.dtype:
         state = tensor

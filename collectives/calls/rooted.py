@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, reduction_dtypes
-from collectives.calls.functions import Group, Op
+from collectives.calls.functions import Group, Op, reduce_in_place
 from collectives.calls.reduction import reduction_of
 from collectives.calls.tensor_checks import assign, check_writable, resolved
 from collectives.runtime import Work, home_of, resolve
@@ -83,12 +83,16 @@ def reduce(
     call = CollectiveCall(Collective.REDUCE, algorithm, group, root)
 
     def run() -> None:
-        state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
-        state.copy_(resolved(tensor))
-        call.execute(state, reduction, dtypes.wire)
+        own = tensor.detach()
         if call.rank == root:
-            reduction.finish(state, call.num_ranks)
-            assign(tensor, state)
+            reduce_in_place(call, own, reduction, dtypes)
+            return
+        sums = call.buffer(own.numel(), dtypes.state, own)
+        if call.takes(own) and own.dtype == dtypes.state == dtypes.wire:
+            call.execute(sums, reduction, source=own)
+        else:
+            sums.view(own.shape).copy_(resolved(own))
+            call.execute(sums, reduction, dtypes.wire)
 
     fingerprint = call.fingerprint("reduce", tensor, ", ", reduction.name, dtypes)
     return call.perform(run, fingerprint, [tensor], async_op=async_op)

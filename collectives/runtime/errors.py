@@ -31,10 +31,12 @@ class CollectiveError(RuntimeError):
         super().__init__(message)
         self.flight_record = flight_record
         self.peer = peer
+        self._cause = ""
 
     def add_cause(self, cause: str) -> None:
-        """Put at the end of the message what made the transfer fail."""
-        if cause and cause not in str(self):
+        """Put at the end of the message what made the transfer fail, unless that is there already."""
+        if cause and not self._cause:
+            self._cause = cause
             self.args = (f"{self}; {cause}",)
 
 

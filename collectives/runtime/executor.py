@@ -17,7 +17,7 @@ import torch.distributed as dist
 from collectives.runtime.batched_schedule_run import BatchedScheduleRun
 from collectives.runtime.buffers import reused_buffer
 from collectives.runtime.call_history import UNSTAMPED, CallStamp
-from collectives.runtime.chunk_layout import ChunkLayout, ChunkLayouts, LayoutKey
+from collectives.runtime.chunk_layout import ChunkLayouts, LayoutKey
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.instructions import (
@@ -50,7 +50,8 @@ def execute(
 ) -> None:
     """Run `schedule` once on every rank of `group`, each with its own `tensor`, in place.
 
-    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank.
+    tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
+    chunks that the collective leaves at a rank hold the result there; what the others hold is undefined.
     reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
     arrived it must leave as it is: that may be memory from which other ranks read, too.
     group: the default process group if None.
@@ -181,12 +182,12 @@ class Executor:
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
-        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. On CUDA the run
-        belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
+        tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
+        chunks that the collective leaves at this rank hold the result; what the others hold is undefined. On CUDA the
+        run belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
         reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave what arrived as
         it is.
-        source: where this rank's contribution is, if not in `tensor`; it is only read, and then in `tensor` only those
-        chunks mean anything that the collective leaves at this rank. Not together with `wire`.
+        source: where this rank's contribution is, if not in `tensor`; it is only read. Not together with `wire`.
         share: where this rank's equal share of the result goes, if not to its place in `tensor`; in memory of its own.
         Only together with `source`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
@@ -229,7 +230,9 @@ class Executor:
         if wire != tensor.dtype:
             reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
         staging_buffers = self._staging_buffers(plan, layout.staging_length, wire, tensor.device)
-        new_run = plan.run if local is None else self._shared_run(local, layout, options)
+        new_run: Callable[..., ScheduleRun] = plan.run
+        if local is not None:
+            new_run = partial(SharedScheduleRun, local=local, plan=self._shared_plan, token=layout.token)
         for portion in layout.portions:
             new_run(
                 self._part,
@@ -276,11 +279,6 @@ class Executor:
         local, _ = self._shared
         assert local is not None
         return shared_plan(self._part, self._posted.instructions, local)
-
-    def _shared_run(self, local: LocalRanks, layout: ChunkLayout, options: RunOptions) -> Callable[..., ScheduleRun]:
-        plan = self._shared_plan
-        keeps = plan.is_last if options.source is None else plan.is_wanted
-        return partial(SharedScheduleRun, local=local, plan=plan, keeps=keeps, token=layout.token)
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
         """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""

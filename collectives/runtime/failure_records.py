@@ -37,7 +37,6 @@ TIMEOUT_GRACE_S = 1.5
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
 POLL_S = 0.01
-_STOPPED = "the first rank to stop responding was rank"
 _EXPLAINING = threading.Event()  # set for good by the first failure of this process
 
 
@@ -66,11 +65,17 @@ class FailureRecord(NamedTuple):
 
 
 class FailureRecords:
-    """The records of one group. To be made when the group is first used, on every rank."""
+    """The records of one group. To be made when the group is first used, on every rank.
+
+    lost_server: the rank of the group that served the store, if that does not serve it any more.
+    """
+
+    lost_server: int | None = None
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
         self._store = _store_of(group) if group.size() > 1 else None
+        self._server = _server_of(self._store, group)
         # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
         # rank has come to it tells their records apart.
         self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
@@ -101,7 +106,8 @@ class FailureRecords:
         def call() -> None:
             try:
                 answer.set_result(ask())
-            except Exception as error:  # whatever kind of store it is: without it, an error names the neighbour only
+            except Exception as error:  # whatever kind of store it is
+                self.lost_server = self._server
                 answer.set_exception(error)
 
         # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
@@ -124,7 +130,7 @@ class FailureRecords:
         if cause:
             store.compare_set(verdict, "", cause)  # the first to find out tells all
         sentence = store.get(verdict).decode() if store.check([verdict]) else ""
-        self._stay_while_serving(is_one_gone=sentence.startswith(_STOPPED))
+        self._stay_while_serving(is_one_gone=sentence.startswith(stopped_first()))
         store.set(self._reader_key(self._rank), "")
         return sentence
 
@@ -133,7 +139,7 @@ class FailureRecords:
         while rank is not None and rank not in chain and not record.is_mixed_up:
             next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
             if next_record is None:
-                return f"{_STOPPED} {rank}"
+                return stopped_first(rank)
             chain[rank], record, rank = next_record, next_record, next_record.peer
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
@@ -144,7 +150,7 @@ class FailureRecords:
     def _only_one_silent(self) -> str:
         """What to conclude where a rank knows no peer: torch's own errors name none."""
         silent = sorted(set(range(self._num_ranks)) - set(self._records_within(GRACE_S, self._num_ranks - 1)))
-        return f"{_STOPPED} {silent[0]}" if len(silent) == 1 else ""
+        return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, enough: int) -> dict[int, FailureRecord]:
         """Those of all ranks that have failed, which get some time to be enough."""
@@ -174,7 +180,7 @@ class FailureRecords:
 
         is_one_gone: whether one of them will never read.
         """
-        if not _is_served_here(self._store):
+        if self._server != self._rank:
             return
         others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
         deadline = time.monotonic() + LIMIT_S / 3
@@ -194,6 +200,11 @@ def first_difference(records: Mapping[int, FailureRecord]) -> str:
         for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
             by_position[position].append((rank, f"call {position}, {call}" if position else call))
     return next(filter(None, (disagreement(calls) for _, calls in sorted(by_position.items()))), "")
+
+
+def stopped_first(rank: int | str = "", certainty: str = "") -> str:
+    """The sentence that says so; without a rank, how it begins."""
+    return f"the first rank to stop responding was {certainty}rank {rank}"
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
@@ -218,9 +229,15 @@ def _store_of(group: dist.ProcessGroup) -> Any:
     return None
 
 
-def _is_served_here(store: Any) -> bool:
-    """Whether `store` goes when this process does: rank 0 of the job serves it, unless torchrun does."""
+def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
+    """The rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
+
+    None if that is not in the group, or torchrun serves the store.
+    """
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return isinstance(store, TCPStore) and dist.is_initialized() and dist.get_rank() == 0 and not by_torchrun
+    if not isinstance(store, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    with suppress(Exception):  # not every kind of group is registered with torch
+        return dist.get_group_rank(group, 0)
+    return None

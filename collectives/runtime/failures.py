@@ -1,16 +1,19 @@
 """`explain_failures`: errors of torch.distributed's own collectives that name the rank that failed first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError, is_timeout
-from collectives.runtime.failure_records import FailureRecords
+from collectives.runtime.failure_records import FailureRecords, stopped_first
 from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.sharing import Sharing
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU, has_backend
+
+TORCH_CALL = ("a collective of torch.distributed",)
 
 
 @contextmanager
@@ -43,25 +46,51 @@ def explain_failures(group: dist.ProcessGroup | None = None) -> Iterator[None]:
         raise failure from error
 
 
-def name_first_to_fail(error: CollectiveError, group: dist.ProcessGroup) -> None:
-    """Put at the end of the message of `error` which rank of `group` failed first, unless it says so."""
-    if error.peer is None:
-        error.peer = _gone_peer(error, group)
+def name_first_to_fail(
+    error: BaseException, group: dist.ProcessGroup, calls: Sequence[str] = TORCH_CALL, position: int = 0
+) -> None:
+    """Tell the other ranks of `group` of `error`; put at the end of a CollectiveError which rank failed first.
+
+    calls, position: as in `FailureRecord`.
+    """
     failures = state_of(group).part(FailureRecords)
-    error.add_cause(failures.first_cause(error, ["a collective of torch.distributed"]))
+    if not isinstance(error, CollectiveError):
+        failures.first_cause(error, calls, position)
+        return
+    closed = _closed_peers(error, group)  # now, before ranks that have failed as well close theirs
+    if error.peer is None:
+        error.peer = next(iter(closed), None)
+    error.add_cause(failures.first_cause(error, calls, position) or _cause_without_store(closed, group))
 
 
-def _gone_peer(error: CollectiveError, group: dist.ProcessGroup) -> int | None:
-    """A rank of `group` to which the connection is closed; None if there is none, or if that would mean nothing.
+def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
+    """Who failed first, by the connections of this rank; empty if they do not tell.
+
+    closed: the ranks whose connections to this one were closed when it failed.
+    """
+    gone = state_of(group).part(Sharing).first_gone
+    if gone is not None:
+        return stopped_first(gone)
+    if len(closed) == 1:
+        return stopped_first(closed[0])
+    # After a failure of another rank the one that serves the store stays until that is read there.
+    server = state_of(group).part(FailureRecords).lost_server
+    return stopped_first(server, "probably ") if server in closed else ""
+
+
+def _closed_peers(error: CollectiveError, group: dist.ProcessGroup) -> list[int]:
+    """The ranks of `group` to which the connection is closed; none if that would mean nothing.
 
     After a timeout Gloo closes all connections of the process.
     """
     if is_timeout(error) or not has_backend(group, CPU):
-        return None
-    for peer in range(group.size()):
-        if peer != group.rank():
-            try:
-                group.recv([torch.empty(1, dtype=torch.uint8)], peer, Tag.CLOSED_CONNECTION)
-            except RuntimeError:
-                return peer
-    return None
+        return []
+    return [peer for peer in range(group.size()) if peer != group.rank() and _is_closed(group, peer)]
+
+
+def _is_closed(group: dist.ProcessGroup, peer: int) -> bool:
+    try:
+        group.recv([torch.empty(1, dtype=torch.uint8)], peer, Tag.CLOSED_CONNECTION)
+    except RuntimeError:
+        return True
+    return False

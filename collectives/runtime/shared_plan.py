@@ -14,14 +14,13 @@ class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
     sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.
-    is_last: of each receive: whether it is the last one that writes its chunk.
-    is_wanted: of each receive: whether it is, and the collective leaves the chunk at this rank.
+    is_kept: of each receive: whether it is the last one that writes its chunk, and the collective leaves the chunk at
+    this rank.
     records: of each receive from a rank of its host: the number of the sender's record; of the others -1.
     """
 
     sent_on: tuple[bool, ...]
-    is_last: tuple[bool, ...]
-    is_wanted: tuple[bool, ...]
+    is_kept: tuple[bool, ...]
     records: tuple[int, ...]
 
 
@@ -31,14 +30,17 @@ def shared_plan(part: RankPart, instructions: Sequence[RankInstruction], local: 
     are_local = [peer in local for peer in part.peers]
     sent_on, is_last = _uses_of_receives(part, instructions, are_local)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
-    is_wanted = (last and bool(wanted[receive.chunk]) for last, receive in zip(is_last, receives, strict=True))
-    return SharedPlan(tuple(sent_on), tuple(is_last), tuple(is_wanted), tuple(_records(part, rank, are_local)))
+    is_kept = (last and bool(wanted[receive.chunk]) for last, receive in zip(is_last, receives, strict=True))
+    return SharedPlan(tuple(sent_on), tuple(is_kept), tuple(_records(part, rank, are_local)))
 
 
 def _uses_of_receives(
     part: RankPart, instructions: Sequence[RankInstruction], are_local: Sequence[bool]
 ) -> tuple[list[bool], list[bool]]:
-    """`sent_on` and `is_last` of a `SharedPlan`. are_local: of each rank of the schedule."""
+    """`sent_on` of a `SharedPlan`, and of each receive whether it is the last one that writes its chunk.
+
+    are_local: of each rank of the schedule.
+    """
     receives = part.program.receives
     sent_on, is_last = [False] * len(receives), [True] * len(receives)
     writer: dict[int, int] = {}  # of each chunk: the receive that wrote it last, as the instructions go

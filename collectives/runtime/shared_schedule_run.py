@@ -26,14 +26,12 @@ class SharedScheduleRun(ScheduleRun):
     """A run, or a portion of it. Messages to and from ranks of other hosts go as in `ScheduleRun`.
 
     local: the ranks of this host. plan: of this rank. token: stands for the schedule and the tensor.
-    keeps: of each receive, whether what is in its chunk then belongs into the target.
     locations: where each chunk is published; None if, as it is now, it is not.
     arrived: where what each receive has brought is published; None if it came from another host.
     """
 
     local: LocalRanks = field(kw_only=True)
     plan: SharedPlan = field(kw_only=True)
-    keeps: tuple[bool, ...] = field(kw_only=True)
     token: int = field(kw_only=True)
     locations: list[int | None] = field(init=False)
     arrived: list[int | None] = field(default_factory=list)
@@ -45,7 +43,7 @@ class SharedScheduleRun(ScheduleRun):
             ScheduleRun.run(self)
             self.local.close_portion()
         except BaseException:
-            self.local.close()  # whoever waits for this rank need not wait any longer
+            self.local.fail()  # whoever waits for this rank need not wait any longer
             raise
 
     def _open_portion(self) -> None:
@@ -105,7 +103,7 @@ class SharedScheduleRun(ScheduleRun):
 
     def _write(self, index: int, number: int, output: torch.Tensor, location: int | None) -> None:
         target = self.targets[number]
-        if output is not target and self.keeps[index]:
+        if output is not target and self.plan.is_kept[index]:
             target.copy_(output)
         if self.wire_chunks is self.chunks:
             self.wire_chunks[number] = output

@@ -91,6 +91,11 @@ class Sharing:
                 finalize(group, self._shared.local.close)
         return self._shared
 
+    @property
+    def first_gone(self) -> int | None:
+        """The rank of this host that ended first, once a collective has failed here; None if that is not known."""
+        return self._shared.local.first_gone if self._shared and self._shared.local else None
+
 
 def transport_in_use(group: dist.ProcessGroup) -> str:
     """How the chunks of `group` travel: "shm" or "gloo", or "auto" for some this way and some that.

@@ -20,8 +20,10 @@ from collectives.shared_memory.segment import (
     AWAKE,
     BEGUN,
     CACHE_LINE,
+    FAILED,
     FINISHED,
     FOR_A_PORTION,
+    FOR_ANOTHER_REASON,
     FOR_RANK,
     SLOTS,
     STAMPS,
@@ -84,6 +86,8 @@ class LocalRanks:
     A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
     has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
     different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
+
+    first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
     """
 
     def __init__(
@@ -91,12 +95,13 @@ class LocalRanks:
     ) -> None:
         self.rank = rank
         self.portion = self._stamp = self._digest = 0
+        self.first_gone: int | None = None
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
         self._others = [(peer, words) for peer, words in self._words.items() if peer != rank]
         self._timeout_s = timeout_s
-        self._gone: set[int] = set()
+        self._gone: list[int] = []
         self._is_closed = False
         self._filled = 0
         # A rank that polls keeps others from the core that they may need to publish what it polls for.
@@ -185,6 +190,21 @@ class LocalRanks:
         self._wait(is_published, FOR_RANK + peer, lambda: peer in self._gone)
         return words[place]
 
+    def fail(self) -> None:
+        """Close the connections after a failure, and tell the others which rank ended first, if this one knows."""
+        if not self._is_closed:
+            for _ in range(2):  # a rank may have woken this one, and then ended
+                self._look(0)
+            self.first_gone = self._first_gone()
+            self._own_words[FAILED] = FOR_ANOTHER_REASON if self.first_gone is None else 1 + self.first_gone
+        self.close()
+
+    def _first_gone(self) -> int | None:
+        """Whom those name that have failed since; or who has ended without having failed."""
+        words = {peer: self._words[peer][FAILED] for peer in self._gone}
+        told = [word - 1 for word in words.values() if word > 0]
+        return next(iter(told or (peer for peer, word in words.items() if not word)), None)
+
     def close(self) -> None:
         """Close the connections: ranks that wait for this one are told so."""
         self._is_closed = True
@@ -215,7 +235,7 @@ class LocalRanks:
         self._own_words[ASLEEP] = asleep
         try:
             while not is_ready():
-                self._sleep()
+                self._look(RECHECK_S)
                 if is_hopeless() and not is_ready():
                     raise RuntimeError("the connection is closed")
                 if time.monotonic() > began + self._timeout_s:
@@ -223,13 +243,13 @@ class LocalRanks:
         finally:
             self._own_words[ASLEEP] = AWAKE
 
-    def _sleep(self) -> None:
-        """Until another rank wakes this one, ends, or RECHECK_S has passed."""
-        for fd, _ in self._poll.poll(RECHECK_S * 1e3):
+    def _look(self, timeout_s: float) -> None:
+        """Sleep until another rank wakes this one, ends, or the time has passed."""
+        for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = self._peer_of_fd[fd]
             with suppress(BlockingIOError):
                 if not _received(self._sockets[peer]):
-                    self._gone.add(peer)
+                    self._gone.append(peer)
                     self._poll.unregister(fd)
 
 

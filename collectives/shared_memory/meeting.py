@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from collectives.shared_memory.segment import Segment, new_segment_file
 
 MEETING_TIMEOUT_S = 20.0  # the ranks come here together: whoever is later than that has a reason that lasts
+LOOK_S = 0.2  # how long to wait for the next rank before looking whether those that are missing are still there
 _RANK = struct.Struct("<q")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linux
 
@@ -56,11 +57,12 @@ class Meeting:
             with ExitStack() as opening:
                 connections = {peer: opening.enter_context(self._connect(names[peer])) for peer in self._lower(names)}
                 connected |= set(connections)
-                for _ in range(len(names) - len(connections)):
-                    connection = opening.enter_context(self._accepted())
-                    connections[_RANK.unpack(_read(connection, _RANK.size))[0]] = connection
-                if set(connections) != set(names):
-                    raise OSError(f"ranks {sorted(connections)} came, not {sorted(names)}")
+                while missing := {rank: name for rank, name in names.items() if rank not in connections}:
+                    connection = opening.enter_context(self._accepted(missing))
+                    rank = _RANK.unpack(_read(connection, _RANK.size))[0]
+                    if rank not in missing:
+                        raise OSError(f"rank {rank} came, not one of {sorted(missing)}")
+                    connections[rank] = connection
                 segments = self._exchanged(connections)
                 opening.pop_all()
                 return segments, connections
@@ -84,12 +86,24 @@ class Meeting:
             opening.pop_all()
         return connection
 
-    def _accepted(self) -> socket.socket:
-        """The connection of the next process of this user; others can connect, too, and get nothing."""
-        end_s = time.monotonic() + self._timeout_s
+    def _accepted(self, missing: Mapping[int, str]) -> socket.socket:
+        """The connection of the next process of this user; others can connect, too, and get nothing.
+
+        missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own will not
+        come any more, unless it is here already: it connects before it closes.
+        """
+        end_s, gone = time.monotonic() + self._timeout_s, list[int]()
         while True:
-            self._listener.settimeout(max(end_s - time.monotonic(), 0.001))
-            connection, _ = self._listener.accept()
+            self._listener.settimeout(max(min(end_s - time.monotonic(), LOOK_S), 0.001))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                if gone:
+                    raise ConnectionError(f"rank {gone[0]} has ended, or cannot share memory") from None
+                if time.monotonic() >= end_s:
+                    raise
+                gone = [rank for rank, name in missing.items() if _is_closed(name)]
+                continue
             if _user_of(connection) == os.geteuid():
                 connection.settimeout(self._timeout_s)
                 return connection
@@ -109,6 +123,16 @@ class Meeting:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)
                 connection.connect(f"\0{name}")
+
+
+def _is_closed(name: str) -> bool:
+    """Whether no socket has this name any more. To connect to one that has would call the rank that awaits others."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taking_its_place:
+        try:
+            taking_its_place.bind(f"\0{name}")
+        except OSError:
+            return False
+    return True
 
 
 def _user_of(connection: socket.socket) -> int:

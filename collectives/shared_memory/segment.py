@@ -24,8 +24,10 @@ SLOTS = 2
 MAX_RECORDS = 2**14  # that a portion may have of one rank; what is not used takes no memory
 WORDS_PER_RECORD = 2
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
-# Places of words, in units of 8 bytes; each is alone in its cache line.
+# Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
 FINISHED = 0  # the number of the last portion that the rank has finished
+FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
+FOR_ANOTHER_REASON = -1
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8

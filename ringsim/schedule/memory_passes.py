@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule.collective import Collective, required
+from ringsim.schedule.collective import required
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Bools
 
@@ -20,8 +20,9 @@ class MemoryPasses:
 
     published: whether the sender copies the chunk to where others read it.
     taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
-    apart: whether the sum is formed elsewhere than in the receiver's chunk: what is sent on, and all sums of a
-    reduce_scatter, which leaves its input as it is.
+    apart: whether the sum is formed elsewhere than where its first operand is, so that three places take part: what is
+    sent on; what is added to a chunk that lies in published memory; and what is added to the input of a rank to which
+    the collective does not leave all chunks, as that input stays as it is.
     most_published: how many chunks a rank has in its published memory in the end, at most.
     """
 
@@ -34,8 +35,10 @@ class MemoryPasses:
 def memory_passes(schedule: Schedule) -> MemoryPasses:
     """Those of all transfers of `schedule`, whose ranks all share memory."""
     published = np.zeros(schedule.num_transfers, dtype=np.bool_)
-    sent_on, is_last = np.zeros_like(published), np.ones_like(published)
-    reduces, receiver, chunk_of = [], [], []
+    sent_on, is_last, is_elsewhere = np.zeros_like(published), np.ones_like(published), np.zeros_like(published)
+    reduces, receiver, chunk_of = list[bool](), [], []
+    wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
+    keeps_input: Bools = np.logical_not(wanted.all(axis=1))
     writer: dict[tuple[int, int], int] = {}  # of a rank's chunk: the row that wrote it last
     known: set[tuple[int, int]] = set()  # a rank's own chunks that it has published
     num_published = np.zeros(schedule.num_ranks, dtype=np.int64)
@@ -51,16 +54,18 @@ def memory_passes(schedule: Schedule) -> MemoryPasses:
         for row, transfer in enumerate(step, first):
             place = transfer.dst, transfer.chunk
             if place in writer:
-                is_last[writer[place]] = False
+                before = writer[place]
+                is_last[before], is_elsewhere[row] = False, sent_on[before] or not reduces[before]
+            else:
+                is_elsewhere[row] = keeps_input[transfer.dst]
             writer[place] = row
             reduces.append(transfer.reduce)
             receiver.append(transfer.dst)
             chunk_of.append(transfer.chunk)
         first += len(step)
     is_sum = np.array(reduces, dtype=np.bool_)
-    wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
     np.add.at(num_published, np.array(receiver, dtype=np.int64), is_sum & sent_on)
     np.add.at(num_published, [rank for rank, _ in known], 1)
     taken = is_last & wanted[receiver, chunk_of] & (sent_on | ~is_sum)
-    apart = is_sum & (sent_on | (schedule.collective is Collective.REDUCE_SCATTER))
+    apart = is_sum & (sent_on | is_elsewhere)
     return MemoryPasses(published, taken, apart, int(num_published.max(initial=0)))

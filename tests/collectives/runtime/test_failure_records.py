@@ -129,7 +129,7 @@ def test_an_earlier_life_of_the_store_is_forgotten() -> None:
 
 def test_who_serves_the_store_waits_for_all_where_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the last one that reads there finds nothing, as when ranks have mixed up their calls."""
-    monkeypatch.setattr(failure_records, "_is_served_here", lambda _: True)
+    monkeypatch.setattr(failure_records, "_server_of", lambda *_: 0)
     monkeypatch.setattr(failure_records, "LIMIT_S", 60.0)
     store = dist.HashStore()
     serving = FailureRecords(FakeGroup(0, 3, store))  # type: ignore[arg-type]

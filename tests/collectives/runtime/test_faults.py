@@ -26,6 +26,11 @@ from tests.ranks import RankPool
 PEER_TIMEOUT_S = 3.0
 
 
+def reduce_once(group: dist.ProcessGroup) -> None:
+    """A first call: the ranks know each other, and what they call."""
+    collectives.all_reduce(torch.ones(100_000), group=group)
+
+
 def reduce_for_ever(group: dist.ProcessGroup) -> None:
     """All-reduce until something goes wrong, which it will."""
     while True:
@@ -36,6 +41,7 @@ def reduce_for_ever(group: dist.ProcessGroup) -> None:
 def test_the_others_are_told(tmp_path: Path, how: signal.Signals) -> None:
     """Rank 1 of three dies or stalls in the middle; ranks 0 and 2 raise within the timeout, naming step and peer."""
     with RankPool(3, tmp_path, PEER_TIMEOUT_S) as pool:
+        pool.run(reduce_once)
         pool.start(reduce_for_ever)
         time.sleep(0.5)  # not to wait for a result: to let the collectives get going before the fault
         victim = pool.processes[1]

@@ -2,10 +2,14 @@
 
 import os
 import random
+import re
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,10 +17,12 @@ import torch.distributed as dist
 
 import collectives
 from collectives import CollectiveError, Executor
+from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
+from collectives.shared_memory.meeting import LOOK_S
 from ringsim import Collective
 from ringsim.registry import build
 from tests.collectives.runtime.test_faults import Fuse, assert_told, log_all_reduces, struck
-from tests.collectives.shared_groups import PAIRS, local_ranks, on_hosts
+from tests.collectives.shared_groups import PAIRS, local_ranks, on_hosts, shared_by
 from tests.fuzz.ranks import Leaving, Ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
@@ -91,6 +97,91 @@ def test_killed_at_any_transfer_100_times(seed: int) -> None:
 def test_killed_among_several_hosts(seed: int) -> None:
     """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
     strike(seed, killed_among_hosts, num_ranks=4, timeout_s=5.0)
+
+
+def kill() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pause() -> None:
+    """Stop this process for longer than ranks look whether it is still there."""
+    subprocess.Popen(["sh", "-c", f"sleep {10 * LOOK_S}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def struck_at_the_meeting(victim: int, act: Callable[[], None]) -> tuple[str, float]:
+    """What a first collective gives where the victim does this once all know how to reach it; and the time."""
+    group, meet = shared_world(), Meeting.meet
+
+    def struck_and_met(*arguments: Any) -> Any:
+        act()
+        return meet(*arguments)
+
+    tensor = torch.ones(10)
+    with mock.patch.object(Meeting, "meet", struck_and_met if group.rank() == victim else meet):
+        try:
+            collectives.all_reduce(tensor, group=group)
+        except CollectiveError as error:
+            return str(error), time.monotonic()
+    return f"{tensor.sum().item()}, on one host: {shared_by(group).on_one_host}", time.monotonic()
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_killed_before_it_connects(victim: int) -> None:
+    """Long before the time of the meeting, and that of the group, is over, all name it."""
+    with Ranks(3, timeout_s=1800.0) as ranks:
+        began_s = time.monotonic()
+        ranks.start(struck_at_the_meeting, victim, kill)
+        reports = answers_of(ranks, [rank for rank in range(3) if rank != victim])
+    for message, told_s in reports.values():
+        assert message.endswith(f"; the first rank to stop responding was rank {victim}")
+        assert told_s - began_s < MEETING_TIMEOUT_S / 2
+
+
+def test_paused_before_it_connects() -> None:
+    """Nobody takes it for dead: all share memory."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        ranks.start(struck_at_the_meeting, 2, pause)
+        reports = answers_of(ranks, [0, 1, 2])
+    assert {report for report, _ in reports.values()} == {"30.0, on one host: True"}
+
+
+def killed_with_the_store(port: int, transport: str) -> Leaving | str:
+    """What a rank says when rank 0, which serves the store, dies while the others wait for it or for one another."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
+    collectives.use_transport(transport)
+    for turn in range(100):
+        if (rank, turn) == (0, 7):
+            kill()
+        try:
+            collectives.all_reduce(torch.ones(1000))
+        except CollectiveError as error:
+            return Leaving(str(error), "os._exit")  # which others may be waiting for
+    return "nothing was raised"
+
+
+def with_the_store(transport: str) -> dict[int, str]:
+    """The reports of the ranks that are left."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with Ranks(4, TIMEOUT_S) as ranks:
+        ranks.start(killed_with_the_store, port, transport)
+        return answers_of(ranks, [1, 2, 3])
+
+
+def test_the_store_dies_with_rank_0() -> None:
+    """The connections through which ranks wake each other tell who ended, and who only failed since."""
+    for report in with_the_store("shm").values():
+        assert report.endswith("; the first rank to stop responding was rank 0")
+
+
+def test_the_store_dies_with_rank_0_over_gloo() -> None:
+    """A rank may find other connections closed, too; that of the rank that served the store it names."""
+    for report in with_the_store("gloo").values():
+        assert re.search("; the first rank to stop responding was (probably )?rank 0$", report), report
 
 
 def broadcast_for_ever(victim: int) -> str:

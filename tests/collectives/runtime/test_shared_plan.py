@@ -1,55 +1,134 @@
-"""What the executor copies over shared memory is what the simulator counts."""
+"""What ranks copy and add over shared memory is what the simulator counts, transfer by transfer."""
 
-from typing import cast
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partialmethod
+from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from collectives.runtime.instructions import RankPart, instructions_of
-from collectives.runtime.shared_plan import SharedPlan, portion_bytes, shared_plan
-from collectives.shared_memory import CACHE_LINE, LocalRanks
-from ringsim.registry.algorithms import ALGORITHMS, build
+import collectives
+from collectives.runtime import Executor
+from collectives.runtime.schedule_run import Event
+from collectives.runtime.shared_plan import portion_bytes
+from collectives.shared_memory import CACHE_LINE
+from ringsim.registry import build_proved
+from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.memory_passes import memory_passes
-from ringsim.schedule.program import rank_program
 from ringsim.schedule.schedule import Schedule
+from tests.collectives.shared_groups import kept_group
+from tests.ranks import RankPool
 
 SLOT = 2**20
+LENGTH = 8 * 9 * 5 * 13  # each rank count's shares are equal; the chunks of a share differ in length
 
 
-class AllRanks:
-    """Stands in for `LocalRanks`: all ranks share memory with this one."""
+class Pass(NamedTuple):
+    """Memory that one transfer makes one of its two ranks go through."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    kind: str
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    num_bytes: int
 
-    def __contains__(self, peer: int) -> bool:
-        return True
+
+class Counting(TorchDispatchMode):
+    """Notes every operation on tensors that makes or changes one, with how many transfers were logged before it."""
+
+    def __init__(self, log: list[Event]) -> None:
+        super().__init__()
+        self.log = log
+        self.notes: list[tuple[int, str, int]] = []
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        is_view = any(given.alias_info and not given.alias_info.is_write for given in function._schema.returns)
+        if not is_view and "empty" not in str(function):
+            name = str(function).removeprefix("aten.")
+            if name == "add.out":  # three places, or two
+                name = "added in place" if result.data_ptr() == args[0].data_ptr() else "added apart"
+            name = {"copy_.default": "copied", "add_.Tensor": "added in place"}.get(name, name)
+            self.notes.append((len(self.log), name, result.nbytes))
+        return result
 
 
-def plan_of(schedule: Schedule, rank: int) -> tuple[RankPart, SharedPlan]:
-    """One rank's part, as its executor has it."""
-    program = rank_program(schedule, rank)
-    part = RankPart(schedule, program, tuple(program.sends), tuple(range(schedule.num_ranks)))
-    return part, shared_plan(part, instructions_of(program), cast(LocalRanks, AllRanks(rank)))
+def call_of(collective: Collective, name: str, group: dist.ProcessGroup) -> Callable[[], object]:
+    """One call of the collective, where nothing has to be copied before the first transfer or after the last."""
+    whole = torch.arange(LENGTH, dtype=torch.float32) + group.rank()
+    share = whole.view(group.size(), -1)[group.rank()]
+    if collective is Collective.REDUCE_SCATTER:
+        output = torch.empty(len(share))
+        return lambda: collectives.reduce_scatter_tensor(output, whole, group=group, algorithm=name)
+    if collective is Collective.ALL_GATHER:
+        return lambda: collectives.all_gather_into_tensor(whole, share, group=group, algorithm=name)
+    if collective is Collective.BROADCAST:
+        return lambda: collectives.broadcast(whole, 0, group, algorithm=name)
+    if collective is Collective.REDUCE:
+        return lambda: collectives.reduce(whole, 0, group=group, algorithm=name)
+    return lambda: collectives.all_reduce(whole, group=group, algorithm=name)
+
+
+def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_ranks: int) -> list[Pass]:
+    """Those of this rank, as its tensors are operated on in a call."""
+    group = kept_group(num_ranks, "auto", (0,) * 8)
+    if group is None:
+        return []
+    call = call_of(collective, name, group)
+    call()  # the first time ranks compare their calls
+    log: list[Event] = []
+    with (
+        mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log)),
+        Counting(log) as counting,
+    ):
+        call()
+    passes = []
+    for number, kind, num_bytes in counting.notes:
+        if number == len(log):
+            passes.append(Pass(f"{kind} after the last transfer", -1, -1, -1, -1, num_bytes))
+            continue
+        event, rank = log[number], group.rank()
+        src, dst, copied = (rank, event.peer, "published") if event.kind == "sent" else (event.peer, rank, "taken")
+        passes.append(Pass(copied if kind == "copied" else kind, event.step, src, dst, event.chunk, num_bytes))
+    return passes
+
+
+def passes_counted(schedule: Schedule) -> Iterator[Pass]:
+    """Those of all ranks that the simulator charges."""
+    passes, bounds = memory_passes(schedule), schedule.bounds(LENGTH)
+    transfers = [(number, transfer) for number, step in enumerate(schedule.steps) for transfer in step]
+    for row, (number, transfer) in enumerate(transfers):
+        num_bytes = 4 * int(bounds[transfer.chunk + 1] - bounds[transfer.chunk])
+        kinds = ["published"] * bool(passes.published[row]) + ["taken"] * bool(passes.taken[row])
+        if transfer.reduce:
+            kinds.append("added apart" if passes.apart[row] else "added in place")
+        for kind in kinds:
+            yield Pass(kind, number, transfer.src, transfer.dst, transfer.chunk, num_bytes)
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Eight ranks, of which a case uses the first few."""
+    with RankPool(8, tmp_path_factory.mktemp("eight")) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
-def test_the_simulator_counts_the_copies_of_the_executor(collective: Collective, name: str, num_ranks: int) -> None:
-    """Of each transfer, and how much of a slot is used."""
-    schedule = build(collective, name, num_ranks)
-    passes = memory_passes(schedule)
-    taken, row = {}, 0
-    for number, step in enumerate(schedule.steps):
-        for transfer in step:
-            taken[number, transfer.src, transfer.dst, transfer.chunk] = bool(passes.taken[row])
-            row += 1
-    found = {}
-    for rank in range(num_ranks):
-        part, plan = plan_of(schedule, rank)
-        for index, receive in enumerate(part.program.receives):
-            copies = plan.is_wanted[index] and (plan.sent_on[index] or not receive.reduce)
-            found[receive.step, receive.peer, rank, receive.chunk] = copies
-    assert found == taken
-    fits = SLOT // max(passes.most_published, 1) // CACHE_LINE * CACHE_LINE
+def test_the_simulator_counts_what_a_call_does(
+    eight: RankPool, collective: Collective, name: str, num_ranks: int
+) -> None:
+    """Every operation on tensors of every rank, and how much of a slot is used."""
+    schedule = build_proved(collective, name, num_ranks, 4 * LENGTH)
+    by_rank = eight.run(passes_of_run, collective, name, num_ranks)
+    done, counted = Counter(one for rank in by_rank for one in rank), Counter(passes_counted(schedule))
+    assert sorted((done - counted).elements()) == [], "done, and not counted"
+    assert sorted((counted - done).elements()) == [], "counted, and not done"
+    fits = SLOT // max(memory_passes(schedule).most_published, 1) // CACHE_LINE * CACHE_LINE
     assert portion_bytes(schedule, SLOT, on_one_host=True) == fits

@@ -327,3 +327,23 @@ def test_a_child_does_not_keep_connections_open() -> None:
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def test_who_ended_first() -> None:
+    """One whose connections close without a word; who fails after that says so, and to those who see only that, too."""
+    with local_ranks(4) as ranks:
+        ranks[0].close()
+        ranks[1].fail()
+        assert ranks[1].first_gone == 0
+        ranks[2]._sockets[0].close()  # what it would have learned there it has not, so far
+        ranks[2]._poll.unregister(next(fd for fd, peer in ranks[2]._peer_of_fd.items() if peer == 0))
+        ranks[2].fail()
+        assert ranks[2].first_gone == 0
+
+
+def test_nobody_ended() -> None:
+    """One that fails for another reason is not taken for one that ended; nor are those that fail because of it."""
+    with local_ranks(3) as ranks:
+        for local in ranks:
+            local.fail()
+        assert [local.first_gone for local in ranks] == [None] * 3

@@ -3,9 +3,9 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -88,15 +88,15 @@ def test_one_that_never_comes() -> None:
 def test_another_rank_than_was_expected() -> None:
     """Is refused."""
 
-    def with_wrong_rank(low: Meeting, _: Meeting) -> Met:
+    def with_wrong_rank(low: Meeting, high: Meeting) -> Met:
         with Meeting(7, 4096, timeout_s=0.3) as seventh, ThreadPoolExecutor(1) as thread:
             other = thread.submit(seventh.meet, {0: low.name})
-            with suppress(OSError):
-                return low.meet({1: "collectives-unused"})
-            other.exception()
-            raise OSError("refused")
+            try:
+                return low.meet({1: high.name})
+            finally:
+                other.exception()
 
-    refused(with_wrong_rank)
+    assert str(refused(with_wrong_rank)) == "rank 7 came, not one of [1]"
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -104,10 +104,10 @@ def test_where_one_cannot_meet_the_others_do_not_wait(failing: int, monkeypatch:
     """It turns away those that wait for it, long before their time is over."""
     accept, connect = Meeting._accepted, Meeting._connect
 
-    def no_accept(meeting: Meeting) -> socket.socket:
+    def no_accept(meeting: Meeting, missing: Mapping[int, str]) -> socket.socket:
         if meeting._rank == failing:
             raise OSError(24, "Too many open files")
-        return accept(meeting)
+        return accept(meeting, missing)
 
     def no_connect(meeting: Meeting, name: str) -> socket.socket:
         if meeting._rank == failing:
@@ -131,6 +131,34 @@ def test_where_one_cannot_meet_the_others_do_not_wait(failing: int, monkeypatch:
         errors = list(threads.map(attend, range(3)))
     assert errors[failing] is not None
     assert time.monotonic() - began_s < 30
+
+
+def test_one_that_has_ended_is_not_awaited() -> None:
+    """A rank that has connected to all and hung up may have closed its socket; one that has not will not come."""
+    began_s = time.monotonic()
+    with ExitStack() as opened:
+        low, middle = (opened.enter_context(Meeting(rank, 4096, timeout_s=60.0)) for rank in range(2))
+        with Meeting(2, 4096) as dead:
+            names = {0: low.name, 1: middle.name, 2: dead.name}
+        with ThreadPoolExecutor(2) as threads:
+            futures = [
+                threads.submit(meeting.meet, {peer: name for peer, name in names.items() if peer != rank})
+                for rank, meeting in enumerate([low, middle])
+            ]
+            errors = [str(future.exception()) for future in futures]
+    assert "rank 2 has ended, or cannot share memory" in errors
+    assert time.monotonic() - began_s < 30
+
+
+def test_one_that_is_done_early_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have closed its own socket while its connection still waits to be accepted."""
+    monkeypatch.setattr("collectives.shared_memory.meeting.LOOK_S", 0.001)
+    with Meeting(0, 4096) as low:
+        with Meeting(1, 4096) as high:
+            names = {1: high.name}
+            connection = high._connect(low.name)
+        with connection, low._accepted(names) as accepted:
+            assert accepted.recv(8) == (1).to_bytes(8, "little")
 
 
 def as_nobody(do: Callable[[], None]) -> int:

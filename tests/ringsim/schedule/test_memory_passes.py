@@ -35,3 +35,10 @@ def test_only_what_a_rank_must_hold_is_taken() -> None:
     """A reduce leaves its sum at the root, to which nobody reads it."""
     passes = memory_passes(build(Collective.REDUCE, "binomial_tree", 4))
     assert passes.taken.sum() == 0
+
+
+def test_sums_in_three_places() -> None:
+    """The first sum of a chunk where the input stays as it is; all that are sent on; those of what was sent on."""
+    assert memory_passes(build(Collective.REDUCE_SCATTER, "direct", 4)).apart.tolist() == [True] * 4 + [False] * 8
+    assert memory_passes(build(Collective.ALL_REDUCE, "recursive_doubling", 4)).apart.all()
+    assert not memory_passes(build(Collective.REDUCE, "direct", 4)).apart.any()
