@@ -13,13 +13,23 @@ from trainers.strategies.sharding_guard import ShardingError, moved_error, requi
 
 # What may be asked of an absent parameter: what it is, and what moves modules; not what it holds.
 _ALLOWED = {
-    getattr(torch.Tensor, name)
-    for name in (
-        "__hash__ __repr__ size numel nelement dim ndimension element_size stride is_contiguous is_complex "
-        "is_floating_point data_ptr untyped_storage get_device requires_grad_ register_hook "
-        "register_post_accumulate_grad_hook to cpu cuda half bfloat16 float double"
-    ).split()
-} | {torch._has_compatible_shallow_copy_type}
+    torch.Tensor.__hash__,
+    torch.Tensor.__repr__,
+    torch.Tensor.size,
+    torch.Tensor.numel,
+    torch.Tensor.dim,
+    torch.Tensor.is_complex,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.data_ptr,
+    torch.Tensor.untyped_storage,
+    torch.Tensor.get_device,
+    torch.Tensor.register_hook,
+    torch.Tensor.register_post_accumulate_grad_hook,
+    torch.Tensor.to,
+    torch.Tensor.float,
+    torch.Tensor.double,
+    torch._has_compatible_shallow_copy_type,
+}
 _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are made of the values
 
 
@@ -62,7 +72,6 @@ class LayerWeights(ShardedWeights):
             f"every rank before a parameter is read, changed or copied"
             for name in names
         ]
-        self._classes = [type(parameter) for parameter in parameters]
         self.share = nn.Parameter(self.share.detach().clone())
         self._size_bytes = self.home.vector.nbytes
 
@@ -73,11 +82,11 @@ class LayerWeights(ShardedWeights):
             raise moved_error(self._strategy)
         self.home.vector.untyped_storage().resize_(self._size_bytes)
         self.gather()
-        for parameter, view, own_class in zip(self.parameters, self.home.views, self._classes, strict=True):
-            parameter.data = view
-            if isinstance(parameter, AbsentParameter):
-                parameter.__class__ = own_class  # type: ignore[assignment]
+        for parameter, view in zip(self.parameters, self.home.views, strict=True):
+            if type(parameter) is AbsentParameter:
+                parameter.__class__ = nn.Parameter  # type: ignore[assignment]
                 del parameter.message
+            parameter.data = view
 
     @torch.no_grad()
     def reshard(self, abandon: bool) -> None:
@@ -92,7 +101,9 @@ class LayerWeights(ShardedWeights):
             if type(parameter) is nn.Parameter:
                 parameter.__class__ = AbsentParameter
                 parameter.message = message  # type: ignore[attr-defined]
-        if abandon or not self.home.vector.untyped_storage().resizable():  # somebody has made a NumPy array of a parameter
+        if (
+            abandon or not self.home.vector.untyped_storage().resizable()
+        ):  # somebody has made a NumPy array of a parameter
             self._flat = FlatVector(self.home.views, multiple_of=self.group.size())
         self.home.vector.untyped_storage().resize_(0)
 

@@ -70,7 +70,7 @@ class Zero3(ShardedGradients):
             self._due.append(number)
 
     def _settle(self) -> None:
-        """The backward pass of a layer begins: free the parameters of those that are over, and reduce their gradients."""
+        """Free the parameters of the layers whose backward pass is over, and reduce their gradients."""
         for layer in self._layers:
             if layer.is_over:
                 layer.release()
