@@ -26,8 +26,13 @@ _ALLOWED = {
     torch.Tensor.register_hook,
     torch.Tensor.register_post_accumulate_grad_hook,
     torch.Tensor.to,
+    torch.Tensor.cpu,
+    torch.Tensor.cuda,
+    torch.Tensor.half,
+    torch.Tensor.bfloat16,
     torch.Tensor.float,
     torch.Tensor.double,
+    torch.Tensor.requires_grad_,
     torch._has_compatible_shallow_copy_type,
 }
 _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are made of the values

@@ -1,5 +1,6 @@
 """`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
+from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharding_guard import ShardingError
@@ -48,7 +50,7 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch
 
     And how many elements the model's parameters had between passes.
     """
-    parallel = DataParallel(MODELS[model](), name, group)
+    parallel = DataParallel({**MODELS, **ODD_MODELS}[model](), name, group)
     optimizer = parallel.optimizer(SGD)
     held = []
     for step in range(3):
@@ -67,7 +69,8 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch
     return [p.detach().clone() for p in parallel.parameters()], held
 
 
-@pytest.mark.parametrize("model", [name for name in MODELS if name != "branching"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's older functions that normalise weights
+@pytest.mark.parametrize("model", [name for name in (*MODELS, *ODD_MODELS) if name != "branching"])
 def test_training_is_that_of_the_ring(ranks: RankPool, model: str) -> None:
     """Whatever shares parameters, takes part twice or is computed anew; in between a rank holds none of the model."""
     expected, _ = ranks.run(trained, "ring", model, num_ranks=2)[0]
@@ -93,6 +96,26 @@ def test_two_ranks_get_the_bits_of_the_ring(ranks: RankPool, model: str) -> None
     """A sum of two has one order only; parameters that take no part stay as they are."""
     expected = ranks.run(gradients, "ring", model, num_ranks=2)
     torch.testing.assert_close(ranks.run(gradients, "zero3", model, num_ranks=2), expected, rtol=0, atol=0)
+
+
+def penalised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after steps with a gradient of gradients, and a forward pass between it and the backward pass."""
+    parallel = DataParallel(small_model(), name, group)
+    optimizer = parallel.optimizer(SGD)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = inputs(group.rank() + 7 * step).requires_grad_()
+        (slope,) = torch.autograd.grad(parallel(x).sum(), x, create_graph=True)
+        attacked = x.detach() + torch.autograd.grad(parallel(x).pow(2).sum(), x)[0].sign()
+        (slope.pow(2).sum() + parallel(attacked).pow(2).mean()).backward()
+        optimizer.step()
+    return [tensor.clone() for tensor in parallel.state_dict().values()]
+
+
+def test_gradients_of_gradients_are_those_of_the_ring(ranks: RankPool) -> None:
+    """The graph that they come from reads the parameters, too."""
+    expected = ranks.run(penalised, "ring", num_ranks=2)
+    torch.testing.assert_close(ranks.run(penalised, "zero3", num_ranks=2), expected)
 
 
 def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
@@ -188,6 +211,19 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
             optimizer.step()
         elif use == "foreign":
             SGD(parallel.parameters()).step()
+        elif use == "old":
+            loss = parallel(inputs(0)).sum()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.backward()
+        elif use == "changed":
+            torch.nn.init.ones_(parallel.model[2].bias)  # type: ignore[index]
+        elif use == "borrowed":
+            parallel.model[1].register_forward_hook(lambda *_: parallel.model[0].weight.sum())  # type: ignore[index]
+        elif use == "copied":
+            copy.deepcopy(parallel.module)
+        elif use == "saved":
+            parallel.module.state_dict()
         backward(parallel, 1)
     except (RuntimeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
@@ -203,6 +239,14 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
             "ShardingError: the model's parameters have been moved, or have another dtype, since zero3 was given",
         ),
         ("kept", "ShardingError: the gradients of the last step are still there: with zero3 they are not those of"),
+        ("old", "ShardingError: a backward pass goes through a forward pass that was made before the optimizer's last"),
+        ("changed", "ShardingError: 2.bias is empty: with zero3 a parameter is there only while its layer is called;"),
+        (
+            "borrowed",
+            "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called",
+        ),
+        ("copied", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
+        ("saved", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
         ("foreign", "ShardingError: SGD was made of the model's own parameters: with zero3 a rank has the mean"),
     ],
 )
@@ -211,6 +255,29 @@ def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: st
     for error in ranks.run(refused, use, num_ranks=2):
         assert error.startswith(message)
         assert "\n" not in error
+
+
+def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters, and those of a copy of the plain model which is averaged with later ones and trained alone."""
+    parallel = DataParallel(small_model(), "zero3", group)
+    optimizer = parallel.optimizer(SGD)
+    average = torch.optim.swa_utils.AveragedModel(parallel.module)
+    backward(parallel, 0)
+    optimizer.step()
+    parallel.unshard()
+    average.update_parameters(parallel.module)
+    if group.rank() == 0:
+        average(inputs(0)).sum().backward()
+    backward(parallel, 1)
+    return [p.detach() for p in average.parameters()], list(small_model().parameters())
+
+
+def test_a_copy_is_a_plain_model(ranks: RankPool) -> None:
+    """The first update of an average is a copy; one rank alone can use it, and it stays as it is."""
+    (found, first), (again, _) = ranks.run(copied, num_ranks=2)
+    torch.testing.assert_close(found, again, rtol=0, atol=0)
+    assert [f.shape for f in found] == [p.shape for p in first]
+    assert not any(torch.equal(f, p) for f, p in zip(found, first, strict=True))
 
 
 def resumed(group: dist.ProcessGroup, states: Any) -> Resumed:
