@@ -94,21 +94,31 @@ class LayerWeights(ShardedWeights):
             parameter.data = view
 
     @torch.no_grad()
-    def reshard(self, abandon: bool) -> None:
+    def reshard(self, hold: bool) -> None:
         """Keep the share alone, as the parameters hold it now. Raises ShardingError if they lie elsewhere.
 
-        abandon: leave the vector's memory to an old graph, which may still read it.
+        hold: keep their memory, too, which a graph may read.
         """
         require_at_home(self.parameters, self.home, self._strategy)
         self.share.copy_(self.own_part(self.home.vector))
         for parameter, message in zip(self.parameters, self._messages, strict=True):
-            parameter.data = parameter.new_empty(0)
+            if not hold:
+                parameter.data = parameter.new_empty(0)
             if type(parameter) is nn.Parameter:
                 parameter.__class__ = AbsentParameter
                 parameter.message = message  # type: ignore[attr-defined]
-        if (
-            abandon or not self.home.vector.untyped_storage().resizable()
-        ):  # somebody has made a NumPy array of a parameter
+        if not hold:
+            self._free(self.home.vector.untyped_storage().resizable())
+
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Leave the memory that was held to the graph: what it reads may be of before the optimizer's step."""
+        for parameter in self.parameters:
+            parameter.data = torch.empty(0, dtype=self.share.dtype, device=self.share.device)
+        self._free(False)
+
+    def _free(self, is_ours: bool) -> None:
+        if not is_ours:  # as somebody has made a NumPy array of a parameter, or a graph reads it
             self._flat = FlatVector(self.home.views, multiple_of=self.group.size())
         self.home.vector.untyped_storage().resize_(0)
 

@@ -20,7 +20,8 @@ class ShardedLayer:
 
     Every node of autograd's graph that a forward pass makes may read the parameters, which are gathered before the
     first of them runs. Nodes to which the outputs do not lead (hidden in an object, left in an attribute) cannot be
-    watched: where there are any, the parameters stay until the optimizer's step.
+    watched: where there are any, the memory is held until the optimizer's step. What is sent is the same, since another
+    rank may have none.
 
     stays: keep them from a forward pass to the end of its backward pass, as those of the whole model.
     is_whole: whether the parameters are there.
@@ -43,14 +44,14 @@ class ShardedLayer:
         self._on_gather = on_gather
         self._on_backward = on_backward
         self._in_backward = False
-        self._keeps = False  # the parameters, whatever passes there are
+        self._kept_since: int | None = None  # the next node's number when `keep` was called
         self._is_hidden = False  # what may need them in a backward pass
         self._num_steps = 0
         self._first = 0  # node of the forward pass
         parameters = [parameter for some in weights for parameter in some.parameters]
         self._ids = frozenset(map(id, parameters))
         self._missing = set(self._ids)
-        # Before those of others that read parameters, as torch's weight_norm does; and behind them, see there.
+        # Before and behind those of others that read parameters, as torch's weight_norm does.
         module.register_forward_pre_hook(self._before_forward, prepend=True)
         self._behind = module.register_forward_hook(self._after_forward)
         for parameter in parameters:
@@ -63,21 +64,23 @@ class ShardedLayer:
     def keep(self) -> None:
         """Gather the parameters, and keep them until `begin`; collective."""
         self._unshard()
-        self._keeps = True
-        self._first = _next_sequence_nr()
+        if self._kept_since is None:
+            self._kept_since = _next_sequence_nr()
 
     def begin(self) -> None:
         """Let go of what `keep` or a pass that failed has left."""
-        if self._keeps:
-            self._keeps = False
-            self._is_hidden |= _next_sequence_nr() > self._first  # of a graph that was made meanwhile
+        if self._kept_since is not None:
+            self._is_hidden |= _next_sequence_nr() > self._kept_since  # in a graph that was made meanwhile
+            self._kept_since = None
         self._end()
 
     def step(self) -> None:
         """The optimizer takes a step, after which no graph may be used that was made before."""
-        was_hidden, self._is_hidden = self._is_hidden, False
         self._num_steps += 1
-        self._reshard(abandon=was_hidden)
+        if self._is_hidden:
+            for weights in self.weights:
+                weights.abandon()
+        self._is_hidden = False
 
     def release(self) -> None:
         """The layer is over, and another one begins."""
@@ -96,10 +99,10 @@ class ShardedLayer:
                 weights.unshard()
             self.is_whole = True
 
-    def _reshard(self, abandon: bool = False) -> None:
-        if self.is_whole and not (self._keeps or self._is_hidden):
+    def _reshard(self) -> None:
+        if self.is_whole and self._kept_since is None:
             for weights in self.weights:
-                weights.reshard(abandon)
+                weights.reshard(hold=self._is_hidden)
             self.is_whole = False
 
     def _before_forward(self, module: nn.Module, _: object) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -149,6 +150,16 @@ class PassingLayers(LeavingLayers):
         return x.detach() + sum(layer.feature for layer in self.layers)
 
 
+class Dropping(nn.Linear):
+    """Rank 1 alone computes something that nobody needs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        if dist.get_rank() == 1:
+            (x * self.weight[0]).sum()
+        return torch.tanh(super().forward(x))
+
+
 class Writing(nn.Linear):
     """The weight is changed in the forward pass."""
 
@@ -189,6 +200,7 @@ ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
     "hiding": lambda: HidingLayers(lambda: Hiding(3, 3)),
     "leaving": LeavingLayers,
     "passing": PassingLayers,
+    "dropping": lambda: Layers(lambda: Dropping(3, 3)),
     "writing": lambda: Layers(lambda: Writing(3, 3)),
     "nested": Nested,
     "whole": Whole,

@@ -268,6 +268,7 @@ def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Ten
     average.update_parameters(parallel.module)
     if group.rank() == 0:
         average(inputs(0)).sum().backward()
+    optimizer.zero_grad()
     backward(parallel, 1)
     return [p.detach() for p in average.parameters()], list(small_model().parameters())
 
