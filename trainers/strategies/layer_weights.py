@@ -53,7 +53,7 @@ class AbsentParameter(nn.Parameter):
         is_property = type(func).__name__ == "method-wrapper"
         is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
         if func in _ALLOWED or (is_property and not is_read):
-            return super().__torch_function__(func, types, args, kwargs or {})
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         raise ShardingError(next(t.message for t in tensors_in([args, kwargs]) if isinstance(t, AbsentParameter)))
 
 

@@ -21,9 +21,10 @@ from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 class Zero3(ShardedGradients):
     """All-gather a layer's parameters before its forward pass and again before its backward pass; free them after each.
 
-    When all gradients of a layer are there they are reduce-scattered. So an all-gather is added to the bytes of an
-    all-reduce, and a rank holds whole parameters of one layer at a time, beside those that belong to no layer (see
-    `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
+    When all gradients of a layer are there, and another layer begins, they are reduce-scattered. So an all-gather is
+    added to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, beside those that
+    belong to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does
+    that.
 
     Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers,
     which they compare at the end of a backward pass.

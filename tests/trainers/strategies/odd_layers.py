@@ -30,14 +30,6 @@ class Layers(nn.Module):
         return result
 
 
-class Normalised(nn.Sequential):
-    """Pre-hooks of torch's compute the weights."""
-
-    def __init__(self) -> None:
-        spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
-        super().__init__(nn.utils.weight_norm(nn.Linear(3, 3)), nn.Tanh(), spectral)
-
-
 class Hooked(Layers):
     """Hooks read the weight before and after a forward pass, some of them only from the second one on."""
 
@@ -193,7 +185,9 @@ class Whole(PassingLayers):
 
 
 ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
-    "normalised": lambda: Layers(Normalised),
+    # torch's pre-hooks compute the weights.
+    "weight norm": lambda: Layers(lambda: nn.utils.weight_norm(nn.Linear(3, 3))),
+    "spectral norm": lambda: Layers(lambda: nn.utils.spectral_norm(nn.Linear(3, 3))),
     "hooked": Hooked,
     "detached": lambda: Layers(lambda: Detached(3, 3)),
     "callers": Callers,
