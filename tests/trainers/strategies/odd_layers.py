@@ -175,15 +175,6 @@ class Nested(Layers):
         return self.result(self.layers[0](out))
 
 
-class Whole(PassingLayers):
-    """The model is computed anew, of which the end does not count."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        result: torch.Tensor = checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[no-untyped-call]
-        return result
-
-
 ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
     # torch's pre-hooks compute the weights.
     "weight norm": lambda: Layers(lambda: nn.utils.weight_norm(nn.Linear(3, 3))),
@@ -197,5 +188,4 @@ ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
     "dropping": lambda: Layers(lambda: Dropping(3, 3)),
     "writing": lambda: Layers(lambda: Writing(3, 3)),
     "nested": Nested,
-    "whole": Whole,
 }

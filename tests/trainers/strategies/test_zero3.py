@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
@@ -118,6 +119,21 @@ def test_gradients_of_gradients_are_those_of_the_ring(ranks: RankPool) -> None:
     """The graph that they come from reads the parameters, too."""
     expected = ranks.run(penalised, "ring", num_ranks=2)
     torch.testing.assert_close(ranks.run(penalised, "zero3", num_ranks=2), expected)
+
+
+def recomputed(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after a step in which the wrapped model, whose end does not count, is computed anew."""
+    parallel = DataParallel(ODD_MODELS["passing"](), name, group)
+    optimizer = parallel.optimizer(SGD)
+    checkpoint(parallel, inputs(group.rank()), use_reentrant=False).pow(2).mean().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return [tensor.clone() for tensor in parallel.state_dict().values()]
+
+
+def test_the_whole_model_can_be_computed_anew(ranks: RankPool) -> None:
+    """Its forward pass within a backward pass takes nothing away."""
+    expected = ranks.run(recomputed, "ring", num_ranks=2)
+    torch.testing.assert_close(ranks.run(recomputed, "zero3", num_ranks=2), expected)
 
 
 def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
