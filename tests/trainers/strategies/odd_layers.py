@@ -139,7 +139,7 @@ class PassingLayers(LeavingLayers):
 
     def result(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
-        return x.detach() + sum(layer.feature for layer in self.layers)
+        return self.last(x).detach() + sum(layer.feature for layer in self.layers)
 
 
 class Dropping(nn.Linear):
