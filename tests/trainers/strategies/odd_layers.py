@@ -127,8 +127,8 @@ class Passing(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
-        self.feature = torch.tanh(x * self.weight[1])
-        return super().forward(self.feature)
+        self.feature = x * self.weight[1]
+        return super().forward(self.feature.tanh())
 
 
 class PassingLayers(LeavingLayers):
