@@ -202,6 +202,13 @@ class DataParallel(nn.Module):
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
+    def __reduce__(self) -> Any:
+        """Raises ValueError: a process group cannot be copied or saved, which is what torch would say."""
+        raise ValueError(
+            "a DataParallel cannot be copied or pickled, as its process group cannot: call unshard() on every rank and "
+            "copy the plain model, as by copy.deepcopy(parallel.module) or AveragedModel(parallel.module)"
+        )
+
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have the model may."""
         try:

@@ -1,5 +1,6 @@
 """`DataParallel`: what it checks, when it synchronises, and that it is in no other way to be told from the model."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -345,6 +346,18 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
     """The next one is synchronised as ever."""
     for result in ranks.run(after_a_failure, name, num_ranks=2):
         torch.testing.assert_close(result, mean_gradients(small_model(), 2))
+
+
+def copying(group: dist.ProcessGroup) -> str:
+    """What is said of a copy."""
+    with pytest.raises(ValueError, match="^a DataParallel cannot be copied or pickled") as error:
+        copy.deepcopy(DataParallel(small_model(), "ring", group))
+    return str(error.value)
+
+
+def test_the_plain_model_is_to_be_copied(ranks: RankPool) -> None:
+    """As a process group cannot."""
+    assert all("copy.deepcopy(parallel.module)" in error for error in ranks.run(copying, num_ranks=2))
 
 
 def broadcast(group: dist.ProcessGroup) -> list[list[float]]:

@@ -1,98 +1,95 @@
 """`ShardedLayer`: a module whose parameters are there only while its forward or backward pass needs them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import Node
 
-from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.sharded_optimizer import ShardedWeights
-from trainers.strategies.sharding_guard import moved_error, require_at_home
+from trainers.strategies.layer_weights import LayerWeights, tensors_in
+from trainers.strategies.sharding_guard import ShardingError
 
-
-class LayerWeights(ShardedWeights):
-    """Parameters of one dtype. A rank keeps its share; the vector and the parameters are empty until `unshard`.
-
-    The vector's memory is given back and asked for anew, since autograd may hold views of it (a transposed weight) from
-    the forward pass to the backward pass, which must see what is gathered then. name: of the strategy.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, name: str) -> None:
-        super().__init__(parameters, group)
-        self._name = name
-        self.share = nn.Parameter(self.share.detach().clone())
-        self._size_bytes = self.home.vector.nbytes
-
-    @torch.no_grad()
-    def unshard(self) -> None:
-        """Gather all shares into the vector; collective."""
-        if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
-            raise moved_error(self._name)
-        self.home.vector.untyped_storage().resize_(self._size_bytes)
-        self.gather()
-        for parameter, view in zip(self.parameters, self.home.views, strict=True):
-            parameter.data = view
-
-    @torch.no_grad()
-    def reshard(self) -> None:
-        """Keep the share alone."""
-        for parameter in self.parameters:
-            parameter.data = parameter.new_empty(0)
-        if not self.home.vector.untyped_storage().resizable():  # somebody has made a NumPy array of a parameter
-            self._flat = FlatVector(self.home.views, multiple_of=self.group.size())
-        self.home.vector.untyped_storage().resize_(0)
-
-    @torch.no_grad()
-    def take_share(self) -> None:
-        """The share becomes what the parameters hold now. Raises ShardingError if they lie elsewhere."""
-        require_at_home(self.parameters, self.home, self._name)
-        self.share.copy_(self.own_part(self.home.vector))
-
-    def after_step(self) -> None:
-        """The parameters are gathered when a forward pass needs them."""
+_next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the graph's nodes that this thread makes
+backward_pass = torch._C._current_graph_task_id  # the number of the one that is under way, or -1
 
 
 class ShardedLayer:
     """`module`, which gathers the parameters of `weights` before its passes and lets go of them afterwards.
 
-    stays: keep them from a forward pass to its backward pass, as those of the whole model, whose backward pass is next.
+    Every node of autograd's graph that a forward pass makes may read the parameters, which are gathered before the
+    first of them runs. Nodes to which the outputs do not lead (hidden in an object, left in an attribute) cannot be
+    watched: where there are any, the memory is held until the optimizer's step. What is sent is the same, since another
+    rank may have none.
+
+    stays: keep them from a forward pass to the end of its backward pass, as those of the whole model.
     is_whole: whether the parameters are there.
-    has_gradients: whether the backward pass has given one to all of them.
-    on_gather: called before the parameters are gathered.
+    is_over: whether the backward pass has given a gradient to all of them. Others of its nodes may yet read them.
+    on_gather: called before the parameters are gathered. on_backward: called before the layer's backward pass.
     """
 
     def __init__(
-        self, module: nn.Module, weights: Sequence[LayerWeights], stays: bool, on_gather: Callable[[], object]
+        self,
+        module: nn.Module,
+        weights: Sequence[LayerWeights],
+        stays: bool,
+        on_gather: Callable[[], object],
+        on_backward: Callable[[], object],
     ) -> None:
         self.weights = weights
-        parameters = [parameter for some in weights for parameter in some.parameters]
         self.is_whole = True
-        self.has_gradients = False
+        self.is_over = False
         self._stays = stays
         self._on_gather = on_gather
+        self._on_backward = on_backward
         self._in_backward = False
-        self._keeps = False  # the parameters, whatever passes there are
-        self._num_parameters = len(parameters)
-        self._num_missing = 0
-        module.register_forward_pre_hook(self._before_forward)
-        module.register_forward_hook(self._after_forward)
+        self._kept_since: int | None = None  # the next node's number when `keep` was called
+        self._is_hidden = False  # what may need them in a backward pass
+        self._num_steps = 0
+        self._first = 0  # node of the forward pass
+        parameters = [parameter for some in weights for parameter in some.parameters]
+        self._ids = frozenset(map(id, parameters))
+        self._missing = set(self._ids)
+        # Before and behind those of others that read parameters, as torch's weight_norm does.
+        module.register_forward_pre_hook(self._before_forward, prepend=True)
+        self._behind = module.register_forward_hook(self._after_forward)
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of the model, made while all is there, is a plain one: nothing is gathered for it."""
+        return ShardedLayer, (nn.Module(), (), False, int, int)
 
     def keep(self) -> None:
         """Gather the parameters, and keep them until `begin`; collective."""
         self._unshard()
-        self._keeps = True
+        if self._kept_since is None:
+            self._kept_since = _next_sequence_nr()
 
     def begin(self) -> None:
-        """No backward pass is under way: let go of the parameters, and keep what was written to them meanwhile."""
-        self._in_backward = self.has_gradients = False
-        if self._keeps:
-            self._keeps = False
+        """Let go of what `keep` or a pass that failed has left."""
+        if self._kept_since is not None:
+            self._is_hidden |= _next_sequence_nr() > self._kept_since  # in a graph that was made meanwhile
+            self._kept_since = None
+        self._end()
+
+    def step(self) -> None:
+        """The optimizer takes a step, after which no graph may be used that was made before."""
+        self._num_steps += 1
+        if self._is_hidden:
             for weights in self.weights:
-                weights.take_share()
+                weights.abandon()
+        self._is_hidden = False
+
+    def release(self) -> None:
+        """The layer is over, and another one begins."""
+        if not self._stays:
+            self._end()
+
+    def _end(self) -> None:
+        """End the backward pass of the layer."""
+        self._in_backward = self.is_over = False
         self._reshard()
 
     def _unshard(self) -> None:
@@ -103,44 +100,57 @@ class ShardedLayer:
             self.is_whole = True
 
     def _reshard(self) -> None:
-        if self.is_whole and not self._keeps:
+        if self.is_whole and self._kept_since is None:
             for weights in self.weights:
-                weights.reshard()
+                weights.reshard(hold=self._is_hidden)
             self.is_whole = False
 
-    def _before_forward(self, *_: object) -> None:
+    def _before_forward(self, module: nn.Module, _: object) -> None:
+        if not self.weights:
+            return
+        self._behind.remove()  # to be called after hooks of others that have come meanwhile
+        self._behind = module.register_forward_hook(self._after_forward)
         self._unshard()
+        self._first = _next_sequence_nr()
 
     def _after_forward(self, _: nn.Module, __: object, output: object) -> None:
-        tensors = list(_tensors(output))
-        results = [tensor for tensor in tensors if tensor.requires_grad]
-        for tensor in results:
-            tensor.register_hook(self._before_backward)
-        # Where the output shows no tensor nothing would tell that the backward pass begins.
-        stays = (self._stays and results) or (torch.is_grad_enabled() and not tensors)
-        # What is computed anew in a backward pass, as by torch.utils.checkpoint, is needed there right after.
-        if not (self._in_backward or stays):
+        if not self.weights or (self._in_backward and backward_pass() >= 0):
+            # What is computed anew in a backward pass, as by torch.utils.checkpoint, is needed there right after.
+            return
+        numbers = range(self._first, _next_sequence_nr())
+        nodes = _nodes(output, numbers)
+        for node in nodes:
+            node.register_prehook(partial(self._before_backward, self._num_steps))
+        self._is_hidden |= len(nodes) < len(numbers)
+        if not (self._stays and nodes):
             self._reshard()
 
-    def _before_backward(self, _: torch.Tensor) -> None:
-        if not self._in_backward:
-            self._in_backward, self.has_gradients = True, False
-            self._num_missing = self._num_parameters
-        self._unshard()
+    def _before_backward(self, num_steps: int, _: object) -> None:
+        if num_steps < self._num_steps:
+            raise ShardingError(
+                "a backward pass goes through a forward pass that was made before the optimizer's last step, with "
+                "other parameters: call backward() of every loss before optimizer.step()"
+            )
+        if not (self._in_backward and self.is_whole):
+            self._in_backward, self.is_over = True, False
+            self._missing = set(self._ids)
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            self._on_backward()
+            self._unshard()
+        self._is_hidden |= torch.is_grad_enabled()  # in the graph of the gradients (create_graph=True)
 
-    def _arrived(self, _: torch.Tensor) -> None:
-        self._num_missing -= 1
-        if self._num_missing == 0:
-            self._in_backward, self.has_gradients = False, True
-            self._reshard()
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        self._missing.discard(id(parameter))
+        self.is_over = self._in_backward and not self._missing
 
 
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    """Those in what a forward pass returns."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, dict):
-        yield from _tensors(list(output.values()))
-    elif isinstance(output, list | tuple):
-        for part in output:
-            yield from _tensors(part)
+def _nodes(output: Any, numbers: range) -> set[Node]:
+    """Those of the graph to which a forward pass's output leads, and which have one of these sequence numbers."""
+    nodes: set[Node] = set()
+    waiting = [tensor.grad_fn for tensor in tensors_in(output)]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in nodes and node._sequence_nr() in numbers:
+            nodes.add(node)
+            waiting += [source for source, _ in node.next_functions]
+    return nodes

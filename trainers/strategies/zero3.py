@@ -11,18 +11,20 @@ from torch import nn
 
 import collectives
 from trainers.strategies.flat_vector import by_dtype
+from trainers.strategies.layer_weights import LayerWeights
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
-from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer
+from trainers.strategies.sharded_layer import ShardedLayer, backward_pass
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
 
 class Zero3(ShardedGradients):
     """All-gather a layer's parameters before its forward pass and again before its backward pass; free them after each.
 
-    When all gradients of a layer are there they are reduce-scattered. So an all-gather is added to the bytes of an
-    all-reduce, and a rank holds whole parameters of one layer at a time, beside those that belong to no layer (see
-    `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
+    When all gradients of a layer are there, and another layer begins, they are reduce-scattered. So an all-gather is
+    added to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, beside those that
+    belong to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does
+    that.
 
     Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers,
     which they compare at the end of a backward pass.
@@ -35,36 +37,46 @@ class Zero3(ShardedGradients):
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
         parts = layers_of(model)
-        self._layers = [
-            ShardedLayer(
-                part.module,
-                [LayerWeights(some, group, self.name) for some in by_dtype([self.parameters[i] for i in part.indices])],
-                stays=part.module is model,
-                on_gather=partial(self._note, number),
-            )
-            for number, part in enumerate(parts)
-        ]
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._layers = []
+        for number, part in enumerate(parts):
+            by_kind = by_dtype([self.parameters[index] for index in part.indices])
+            weights = [LayerWeights(some, group, self.name, [names[id(p)] for p in some]) for some in by_kind]
+            stays, on_gather = part.module is model, partial(self._note, number)
+            self._layers.append(ShardedLayer(part.module, weights, stays, on_gather, self._settle))
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
         self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
         self._weights = [weights for layer in self._layers for weights in layer.weights]
         self._guard = ForeignOptimizers(self.parameters, self.name)
+        self._due: list[int] = []  # layers whose gradients are all there, and are to be reduced
         self._reduced: set[int] = set()
         self.unshard()
 
     def begin(self) -> None:
-        # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there.
-        if torch.is_grad_enabled():
+        # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there. One within a
+        # backward pass computes anew what that needs.
+        if torch.is_grad_enabled() and backward_pass() < 0:
             self._forget()
 
     def _forget(self) -> None:
+        self._due.clear()
         self._reduced.clear()
         for layer in self._layers:
             layer.begin()
 
     def ready(self, index: int) -> None:
         number = self._layer_of[index]
-        if self._layers[number].has_gradients:
-            self._reduce(number)
+        self._reduced.discard(number)  # if it was: one pass may have others within it, as reentrant checkpoints do
+        if self._layers[number].is_over:
+            self._due.append(number)
+
+    def _settle(self) -> None:
+        """Free the parameters of the layers whose backward pass is over, and reduce their gradients."""
+        for layer in self._layers:
+            if layer.is_over:
+                layer.release()
+        while self._due:
+            self._reduce(self._due.pop(0))
 
     def _reduce(self, number: int) -> None:
         """Reduce-scatter a layer's gradients, and free them."""
@@ -103,6 +115,8 @@ class Zero3(ShardedGradients):
 
     def before_stepping(self) -> None:
         self._forget()
+        for layer in self._layers:
+            layer.step()
         super().before_stepping()
 
     def unshard(self) -> None:

@@ -1,5 +1,6 @@
 """`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
+from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.layers import layers_of
 from trainers.strategies.sharding_guard import ShardingError
@@ -49,7 +52,7 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch
 
     And how many elements the model's parameters had between passes.
     """
-    parallel = DataParallel(MODELS[model](), name, group)
+    parallel = DataParallel({**MODELS, **ODD_MODELS}[model](), name, group)
     optimizer = parallel.optimizer(SGD)
     held = []
     for step in range(3):
@@ -68,7 +71,8 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch
     return [p.detach().clone() for p in parallel.parameters()], held
 
 
-@pytest.mark.parametrize("model", [name for name in MODELS if name != "branching"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's older functions that normalise weights
+@pytest.mark.parametrize("model", [name for name in (*MODELS, *ODD_MODELS) if name != "branching"])
 def test_training_is_that_of_the_ring(ranks: RankPool, model: str) -> None:
     """Whatever shares parameters, takes part twice or is computed anew; in between a rank holds none of the model."""
     expected, _ = ranks.run(trained, "ring", model, num_ranks=2)[0]
@@ -94,6 +98,43 @@ def test_two_ranks_get_the_bits_of_the_ring(ranks: RankPool, model: str) -> None
     """A sum of two has one order only; parameters that take no part stay as they are."""
     expected = ranks.run(gradients, "ring", model, num_ranks=2)
     torch.testing.assert_close(ranks.run(gradients, "zero3", model, num_ranks=2), expected, rtol=0, atol=0)
+
+
+def penalised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after steps with a gradient of gradients, and other passes before its backward pass."""
+    parallel = DataParallel(small_model(), name, group)
+    optimizer = parallel.optimizer(SGD)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = inputs(group.rank() + 7 * step).requires_grad_()
+        out = parallel(x)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad(parallel(x).sum(), x)
+        torch.testing.assert_close(slope, again)
+        (slope.pow(2).sum() + out.pow(2).mean()).backward()
+        optimizer.step()
+    return [tensor.clone() for tensor in parallel.state_dict().values()]
+
+
+def test_gradients_of_gradients_are_those_of_the_ring(ranks: RankPool) -> None:
+    """The graph that they come from reads the parameters, too."""
+    expected = ranks.run(penalised, "ring", num_ranks=2)
+    torch.testing.assert_close(ranks.run(penalised, "zero3", num_ranks=2), expected)
+
+
+def recomputed(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after a step in which the wrapped model, whose end does not count, is computed anew."""
+    parallel = DataParallel(ODD_MODELS["passing"](), name, group)
+    optimizer = parallel.optimizer(SGD)
+    checkpoint(parallel, inputs(group.rank()), use_reentrant=False).pow(2).mean().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return [tensor.clone() for tensor in parallel.state_dict().values()]
+
+
+def test_the_whole_model_can_be_computed_anew(ranks: RankPool) -> None:
+    """Its forward pass within a backward pass takes nothing away."""
+    expected = ranks.run(recomputed, "ring", num_ranks=2)
+    torch.testing.assert_close(ranks.run(recomputed, "zero3", num_ranks=2), expected)
 
 
 def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
@@ -189,6 +230,19 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
             optimizer.step()
         elif use == "foreign":
             SGD(parallel.parameters()).step()
+        elif use == "old":
+            loss = parallel(inputs(0)).sum()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.backward()
+        elif use == "changed":
+            torch.nn.init.ones_(parallel.model[2].bias)  # type: ignore[index]
+        elif use == "borrowed":
+            parallel.model[1].register_forward_hook(lambda *_: parallel.model[0].weight.sum())  # type: ignore[index]
+        elif use == "copied":
+            copy.deepcopy(parallel.module)
+        elif use == "saved":
+            parallel.module.state_dict()
         backward(parallel, 1)
     except (RuntimeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
@@ -204,6 +258,14 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
             "ShardingError: the model's parameters have been moved, or have another dtype, since zero3 was given",
         ),
         ("kept", "ShardingError: the gradients of the last step are still there: with zero3 they are not those of"),
+        ("old", "ShardingError: a backward pass goes through a forward pass that was made before the optimizer's last"),
+        ("changed", "ShardingError: 2.bias is empty: with zero3 a parameter is there only while its layer is called;"),
+        (
+            "borrowed",
+            "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called",
+        ),
+        ("copied", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
+        ("saved", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
         ("foreign", "ShardingError: SGD was made of the model's own parameters: with zero3 a rank has the mean"),
     ],
 )
@@ -212,6 +274,30 @@ def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: st
     for error in ranks.run(refused, use, num_ranks=2):
         assert error.startswith(message)
         assert "\n" not in error
+
+
+def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters, and those of a copy of the plain model which is averaged with later ones and trained alone."""
+    parallel = DataParallel(small_model(), "zero3", group)
+    optimizer = parallel.optimizer(SGD)
+    average = torch.optim.swa_utils.AveragedModel(parallel.module)
+    backward(parallel, 0)
+    optimizer.step()
+    parallel.unshard()
+    average.update_parameters(parallel.module)
+    if group.rank() == 0:
+        average(inputs(0)).sum().backward()
+    optimizer.zero_grad()
+    backward(parallel, 1)
+    return [p.detach() for p in average.parameters()], list(small_model().parameters())
+
+
+def test_a_copy_is_a_plain_model(ranks: RankPool) -> None:
+    """The first update of an average is a copy; one rank alone can use it, and it stays as it is."""
+    (found, first), (again, _) = ranks.run(copied, num_ranks=2)
+    torch.testing.assert_close(found, again, rtol=0, atol=0)
+    assert [f.shape for f in found] == [p.shape for p in first]
+    assert not any(torch.equal(f, p) for f, p in zip(found, first, strict=True))
 
 
 def resumed(group: dist.ProcessGroup, states: Any) -> Resumed:
