@@ -202,6 +202,13 @@ class DataParallel(nn.Module):
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
+    def __deepcopy__(self, memo: object) -> "DataParallel":
+        """Refused: the strategy, its process group and its hooks belong to this model. Raises TypeError."""
+        raise TypeError(
+            "a DataParallel cannot be copied: copy the plain model before it is wrapped, and give the copy what "
+            "state_dict() of the DataParallel returns"
+        )
+
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have the model may."""
         try:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.strategies.flat_vector import FlatVector
 
@@ -27,7 +28,7 @@ class ForeignOptimizers:
 
     def __init__(self, parameters: Iterable[nn.Parameter], name: str) -> None:
         self._name = name
-        self._own = {id(parameter) for parameter in parameters}
+        self._own = WeakTensorKeyDictionary(dict.fromkeys(parameters))
         watcher = weakref.WeakMethod(self._refuse)
         hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _call(watcher, optimizer))
         weakref.finalize(self, hook.remove)
@@ -35,7 +36,7 @@ class ForeignOptimizers:
     def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before any optimizer takes a step."""
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if id(parameter) in self._own:
+            if parameter in self._own:
                 raise ShardingError(
                     f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} a rank has "
                     f"the mean gradients of its share only, and the ranks would train apart; make it with "
@@ -103,7 +104,7 @@ def moved_error(name: str) -> ShardingError:
     """What to raise for parameters that are no longer where the strategy has put them."""
     return ShardingError(
         f"the model's parameters have been moved, or have another dtype, since {name} was given them: model.to(...) "
-        "must come before DataParallel(model, ...)"
+        "must come before DataParallel(model, ...), and new values are copied into the parameters in place"
     )
 
 
