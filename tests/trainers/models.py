@@ -62,6 +62,26 @@ class Blocks(nn.Module):
         return result
 
 
+class Shared(nn.Module):
+    """Layers with a weight and a frozen one in common, of which one shares its bias with what is no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
+        frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.layers.append(nn.Sequential(nn.Linear(1, 3), frozen))
+        self.layers.append(nn.Sequential(frozen, nn.Linear(3, 1)))
+        for number in (1, 3):
+            self.layers[number].weight = self.layers[0].weight  # type: ignore[assignment]
+        self.layers[1].bias = self.first.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        result: torch.Tensor = self.layers(self.first(x))
+        return result
+
+
 class Boxed(nn.Module):
     """A layer that returns what hides its tensor, and one that returns a dict of tuples."""
 
@@ -121,6 +141,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "tied": partial(seeded, Tied),
     "blocks": partial(seeded, Blocks),
     "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
+    "shared": partial(seeded, Shared),
     "boxed": partial(seeded, Boxed),
     "branching": partial(seeded, Branching),
 }

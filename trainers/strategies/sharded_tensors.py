@@ -1,4 +1,4 @@
-"""DTensors that FSDP2 has made of parameters, with the whole tensors that take their places; states of whole tensors."""
+"""What FSDP2 makes of parameters: DTensors, and the whole tensors that take their places; states of whole tensors."""
 
 from typing import Any
 
