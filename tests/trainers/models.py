@@ -63,18 +63,16 @@ class Blocks(nn.Module):
 
 
 class Shared(nn.Module):
-    """Layers with a weight and a frozen one in common, of which one shares its bias with what is no layer."""
+    """Three layers with one weight, two with a frozen one, and one that shares its bias with what is no layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(3, 3)
-        self.layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
-        frozen = nn.Linear(3, 3).requires_grad_(False)
-        self.layers.append(nn.Sequential(nn.Linear(1, 3), frozen))
-        self.layers.append(nn.Sequential(frozen, nn.Linear(3, 1)))
-        for number in (1, 3):
-            self.layers[number].weight = self.layers[0].weight  # type: ignore[assignment]
-        self.layers[1].bias = self.first.bias
+        self.first, frozen = nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
+        self.layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+        for layer in (self.layers[1], self.layers[3]):
+            layer.weight = self.layers[0].weight  # type: ignore[assignment]
+        self.layers.extend([nn.Sequential(nn.Linear(3, 3), frozen), nn.Sequential(frozen, nn.Linear(3, 1))])
+        self.layers[4][0].bias = self.first.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
