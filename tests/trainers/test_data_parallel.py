@@ -1,5 +1,6 @@
 """`DataParallel`: what it checks, when it synchronises, and that it is in no other way to be told from the model."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -364,3 +365,17 @@ def test_state_comes_from_rank_0(ranks: RankPool) -> None:
     expected = nn.init.normal_(torch.empty(3)).tolist()
     assert results[0] == results[1] == results[2]
     assert results[0][0] == expected
+
+
+def copied(group: dist.ProcessGroup, name: str) -> str:
+    """What is said of a copy."""
+    with pytest.raises(TypeError) as error:
+        copy.deepcopy(DataParallel(small_model(), name, group))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ring", "zero3", "fsdp"])
+def test_a_copy_is_refused(ranks: RankPool, name: str) -> None:
+    """And what to do instead is said."""
+    for message in ranks.run(copied, name, num_ranks=2):
+        assert message.startswith("a DataParallel cannot be copied: copy the plain model before it is wrapped, and give")

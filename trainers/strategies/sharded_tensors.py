@@ -47,6 +47,11 @@ class ShardedParameter:
     @torch.no_grad()
     def keep_written(self) -> None:
         """Before the whole tensor goes, take over what has been written to it since it was gathered."""
+        if not self.whole.untyped_storage().resizable():
+            raise ShardingError(
+                f"{self._strategy}: somebody has made a NumPy array of a parameter, whose memory cannot be given back "
+                f"now; make it of parameter.detach().clone()"
+            )
         if self.whole._version == self._version:
             return
         if self.whole.untyped_storage().size() < self.whole.nbytes:

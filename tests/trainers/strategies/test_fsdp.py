@@ -289,6 +289,13 @@ def use_written_early(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     parallel(inputs(0))
 
 
+def use_array(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A NumPy array that has a parameter's memory."""
+    parallel.unshard()
+    next(parallel.parameters()).detach().numpy()
+    parallel(inputs(0))
+
+
 MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since fsdp was given them"
 FOREIGN = "ShardingError: AdamW was made of the model's own parameters: with fsdp a rank has the mean grad"
 
@@ -317,6 +324,7 @@ def refused(group: dist.ProcessGroup, use: Any) -> str:
         (use_replaced, MOVED),
         (use_hooked, "ShardingError: fsdp does not call hooks of parameters (register_hook): take register_post_acc"),
         (use_retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call zero"),
+        (use_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memory cannot be giv"),
         (use_written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a back"),
     ],
 )
