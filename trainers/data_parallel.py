@@ -14,6 +14,7 @@ from trainers.identity import difference, difference_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
+from trainers.strategies.sharding_guard import refuse_copy
 
 
 class DriftError(RuntimeError):
@@ -202,12 +203,7 @@ class DataParallel(nn.Module):
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
-    def __deepcopy__(self, memo: object) -> "DataParallel":
-        """Refused: the strategy, its process group and its hooks belong to this model. Raises TypeError."""
-        raise TypeError(
-            "a DataParallel cannot be copied: copy the plain model before it is wrapped, and give the copy what "
-            "state_dict() of the DataParallel returns"
-        )
+    __deepcopy__ = refuse_copy
 
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have the model may."""

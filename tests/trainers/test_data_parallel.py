@@ -367,15 +367,16 @@ def test_state_comes_from_rank_0(ranks: RankPool) -> None:
     assert results[0][0] == expected
 
 
-def copied(group: dist.ProcessGroup, name: str) -> str:
-    """What is said of a copy."""
+def copied(group: dist.ProcessGroup, name: str, plain: bool) -> str:
+    """What is said of a copy of the wrapper, or of the plain model in it."""
+    parallel = DataParallel(small_model(), name, group)
     with pytest.raises(TypeError) as error:
-        copy.deepcopy(DataParallel(small_model(), name, group))
+        copy.deepcopy(parallel.module if plain else parallel)
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["ring", "zero3", "fsdp"])
-def test_a_copy_is_refused(ranks: RankPool, name: str) -> None:
+@pytest.mark.parametrize(("name", "plain"), [("ring", False), ("fsdp", False), ("zero3", False), ("zero3", True)])
+def test_a_copy_is_refused(ranks: RankPool, name: str, plain: bool) -> None:
     """And what to do instead is said."""
-    for message in ranks.run(copied, name, num_ranks=2):
-        assert message.startswith("a DataParallel cannot be copied: copy the plain model before it is wrapped, and give")
+    for message in ranks.run(copied, name, plain, num_ranks=2):
+        assert message.startswith("a DataParallel, or a model whose parameters it shards, cannot be copied: copy the")

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded_optimizer import ShardedWeights
-from trainers.strategies.sharding_guard import moved_error, require_at_home
+from trainers.strategies.sharding_guard import moved_error, refuse_copy, require_at_home
 
 
 class LayerWeights(ShardedWeights):
@@ -85,6 +85,8 @@ class ShardedLayer:
         """Gather the parameters, and keep them until `begin`; collective."""
         self._unshard()
         self._keeps = True
+
+    __deepcopy__ = refuse_copy  # a copy of the module would have the hooks of this one
 
     def begin(self) -> None:
         """No backward pass is under way: let go of the parameters, and keep what was written to them meanwhile."""

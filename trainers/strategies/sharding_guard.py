@@ -6,7 +6,7 @@ clips with them, as one may with every other strategy, gets a model that differs
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -113,6 +113,14 @@ def unsynchronised_error() -> ShardingError:
     return ShardingError(
         "there are gradients that have not been synchronised: take the last backward pass before a step outside of "
         "no_sync(), or call model.sync_gradients()"
+    )
+
+
+def refuse_copy(*_: object) -> NoReturn:
+    """Stand in for `__deepcopy__` of what belongs to a process group. Raises TypeError."""
+    raise TypeError(
+        "a DataParallel, or a model whose parameters it shards, cannot be copied: copy the plain model before it is "
+        "wrapped, and give the copy what state_dict() of the DataParallel returns"
     )
 
 
