@@ -48,6 +48,9 @@ class Fsdp(Strategy):
             module.register_forward_hook(_keep_hidden)
         # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
+        # hook comes with the first gathering.
+        model.register_state_dict_pre_hook(lambda *_: self._reshard())
         self._gather()
         gathered = [p for p in model.parameters() if p.requires_grad]
         self._pairs = [
@@ -55,8 +58,6 @@ class Fsdp(Strategy):
         ]
         self._guard = ForeignOptimizers([*foreign, *gathered], self.name)
         self._reshard()
-        # FSDP does so itself when the plain model is asked for its state, and would lose what has been written.
-        model.register_state_dict_pre_hook(lambda *_: self._reshard())
         _extend_zero_grad(model, self.zero_grad)
         self._was_held = False  # since the last backward pass that was synchronised
 

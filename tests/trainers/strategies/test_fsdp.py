@@ -108,6 +108,7 @@ class Loop:
     def __init__(self, group: dist.ProcessGroup, name: str) -> None:
         self.rank = group.rank()
         self.model = MODELS["blocks"]()
+        self.model.unused = nn.Parameter(torch.ones(3))  # which belongs to no layer and no other module
         self.parallel = DataParallel(self.model, name, group)
         self.optimizer = self.parallel.optimizer(partial(torch.optim.SGD, lr=0.2, momentum=0.9))
 
