@@ -125,6 +125,11 @@ class Fsdp(Strategy):
                 f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "
                 f"take a forward and a backward pass before the step"
             )
+        if any(pair.whole.grad is not None for pair in self._pairs):
+            raise ShardingError(
+                f"{self.name}: there are gradients that no backward pass has synchronised: take the last one before a "
+                f"step outside of no_sync(), and torch.utils.checkpoint with use_reentrant=False"
+            )
         self._reshard()  # what a forward pass without a backward pass has left would be used again after the step
 
     def unshard(self) -> None:

@@ -235,6 +235,14 @@ def use_held(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     parallel.sync_gradients()
 
 
+def use_unsynchronised(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A step after a backward pass within `no_sync`."""
+    optimizer = parallel.optimizer(ADAM)
+    with parallel.no_sync():
+        parallel(inputs(0)).sum().backward()
+    optimizer.step()
+
+
 def use_foreign(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     """An optimizer of whole parameters."""
     parallel.unshard()
@@ -318,6 +326,7 @@ def refused(group: dist.ProcessGroup, use: Any) -> str:
         (use_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch's fully_s"),
         (use_compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
         (use_held, "ShardingError: fsdp: only backward passes synchronise gradients; take the last one outside of no"),
+        (use_unsynchronised, "ShardingError: fsdp: there are gradients that no backward pass has synchronised: take t"),
         (use_foreign, FOREIGN),
         (use_before, FOREIGN),
         (use_assigned, MOVED),
