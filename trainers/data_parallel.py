@@ -203,10 +203,10 @@ class DataParallel(nn.Module):
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __reduce__(self) -> Any:
-        """Raises ValueError: a process group cannot be copied or saved, which is what torch would say."""
-        raise ValueError(
-            "a DataParallel cannot be copied or pickled, as its process group cannot: call unshard() on every rank and "
-            "copy the plain model, as by copy.deepcopy(parallel.module) or AveragedModel(parallel.module)"
+        """Raises TypeError: a process group cannot be copied or saved, which is what torch would say."""
+        raise TypeError(
+            "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain model before it "
+            "is wrapped, or, but for fsdp, call unshard() on every rank and copy parallel.module"
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -76,6 +76,24 @@ class Blocks(nn.Module):
         return result
 
 
+class Shared(nn.Module):
+    """Three layers with one weight, two with a frozen one, and one that shares its bias with what is no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, frozen = nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
+        self.layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+        for layer in (self.layers[1], self.layers[3]):
+            layer.weight = self.layers[0].weight  # type: ignore[assignment]
+        self.layers.extend([nn.Sequential(nn.Linear(3, 3), frozen), nn.Sequential(frozen, nn.Linear(3, 1))])
+        self.layers[4][0].bias = self.first.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        result: torch.Tensor = self.layers(self.first(x))
+        return result
+
+
 class Boxed(nn.Module):
     """A layer that returns what hides its tensor, and one that returns a dict of tuples."""
 
@@ -135,6 +153,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "tied": partial(seeded, Tied),
     "blocks": partial(seeded, Blocks),
     "recomputed": partial(seeded, partial(Blocks, recompute=True)),  # type: ignore[arg-type]
+    "shared": partial(seeded, Shared),
     "boxed": partial(seeded, Boxed),
     "branching": partial(seeded, Branching),
 }

@@ -348,18 +348,6 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
         torch.testing.assert_close(result, mean_gradients(small_model(), 2))
 
 
-def copying(group: dist.ProcessGroup) -> str:
-    """What is said of a copy."""
-    with pytest.raises(ValueError, match="^a DataParallel cannot be copied or pickled") as error:
-        copy.deepcopy(DataParallel(small_model(), "ring", group))
-    return str(error.value)
-
-
-def test_the_plain_model_is_to_be_copied(ranks: RankPool) -> None:
-    """As a process group cannot."""
-    assert all("copy.deepcopy(parallel.module)" in error for error in ranks.run(copying, num_ranks=2))
-
-
 def broadcast(group: dist.ProcessGroup) -> list[list[float]]:
     """A model's state after rank 0 has given its own away; the ranks start differently."""
     torch.manual_seed(group.rank())
@@ -377,3 +365,19 @@ def test_state_comes_from_rank_0(ranks: RankPool) -> None:
     expected = nn.init.normal_(torch.empty(3)).tolist()
     assert results[0] == results[1] == results[2]
     assert results[0][0] == expected
+
+
+def copied(group: dist.ProcessGroup, name: str) -> str:
+    """What is said of a copy of the wrapper."""
+    with pytest.raises(TypeError) as error:
+        copy.deepcopy(DataParallel(small_model(), name, group))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ring", "fsdp", "zero3"])
+def test_a_copy_is_refused(ranks: RankPool, name: str) -> None:
+    """And what to do instead is said."""
+    for message in ranks.run(copied, name, num_ranks=2):
+        assert message.startswith(
+            "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain"
+        )

@@ -1,7 +1,7 @@
 """torch's FSDP2 (`fully_shard`), and the same on our backend: what `zero3` shows, with all that torch has beside it."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.gradient_norm import clip_parts, norm_over_ranks
-from trainers.strategies.layers import layers_of
+from trainers.strategies.layers import LayerParts, layers_of
+from trainers.strategies.sharded_tensors import ShardedParameter, local, rows_like, sharded_state, whole, whole_state
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
 
@@ -22,8 +24,8 @@ class Fsdp(Strategy):
     """`fully_shard` for each layer, as `layers_of` has them, and for the whole model.
 
     The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
-    saved whole, as those of `ring`, so that checkpoints fit other strategies, too. Whole parameters can be looked
-    at after `unshard`, but not written to.
+    saved whole, as those of `ring`, so that checkpoints fit other strategies, too. Whole parameters are there after
+    `unshard`, and what is written to them counts.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not take.
     """
@@ -32,24 +34,31 @@ class Fsdp(Strategy):
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
-        layers = layers_of(model)
-        self._check([{self.parameters[index].dtype for index in part.indices} for part in layers])
-        self._mesh = DeviceMesh.from_group(group, self.parameters[0].device.type)
-        self._layers = [part.module for part in layers if part.module is not model]
-        for part in layers:
-            own = {self.parameters[index] for index in part.indices}
-            if part.module is not model:
-                fully_shard(part.module, mesh=self._mesh, ignored_params=set(part.module.parameters()) - own)
-        fully_shard(model, mesh=self._mesh)
+        parts = layers_of(model)
+        self._check([{self.parameters[index].dtype for index in part.indices} for part in parts])
+        self._layers = [part.module for part in parts if part.module is not model]
+        foreign = [*self.parameters]  # an optimizer that has been made before would step these
+        self._shard(parts)
         # Which layer is gathered ahead in a backward pass is said here. By itself FSDP takes the order of the last
         # forward passes, which is another one on a rank that has evaluated the model alone.
         for before, module in zip([model, *self._layers], self._layers, strict=False):
             _as_fsdp(module).set_modules_to_backward_prefetch([_as_fsdp(before)])
         _as_fsdp(model).set_modules_to_backward_prefetch([_as_fsdp(module) for module in self._layers[-1:] or [model]])
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        for module in self._layers:
+            module.register_forward_hook(_keep_hidden)
         # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        self._is_whole = False
+        # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
+        # hook comes with the first gathering.
+        model.register_state_dict_pre_hook(lambda *_: self._reshard())
+        self._gather()
+        gathered = [p for p in model.parameters() if p.requires_grad]
+        self._pairs = [
+            ShardedParameter(model, *pair, self.name) for pair in zip(self.parameters, gathered, strict=True)
+        ]
+        self._guard = ForeignOptimizers([*foreign, *gathered], self.name)
+        self._reshard()
+        _extend_zero_grad(model, self.zero_grad)
         self._was_held = False  # since the last backward pass that was synchronised
 
     def _check(self, dtypes: list[set[torch.dtype]]) -> None:
@@ -60,13 +69,36 @@ class Fsdp(Strategy):
                     f"fully_shard takes one dtype for each; take zero3"
                 )
 
+    def _shard(self, parts: Sequence[LayerParts]) -> None:
+        """Have FSDP2 shard the parameters of each part, and no others."""
+        mesh = DeviceMesh.from_group(self.group, self.parameters[0].device.type)
+        own: dict[nn.Module, set[nn.Parameter]] = {self.module: set()}
+        own |= {part.module: {self.parameters[index] for index in part.indices} for part in parts}
+        # The model before its layers: afterwards it would not look into these for parameters that several share.
+        for module, some in own.items():
+            fully_shard(module, mesh=mesh, ignored_params=set(module.parameters()) - some)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        assert all(isinstance(p, DTensor) for p in self.parameters)
+
     def begin(self) -> None:
-        if torch.is_grad_enabled():
-            self._reshard()
+        if torch.is_grad_enabled() and not _in_backward():
+            for pair in self._pairs:
+                pair.require_own()
+            context = self._iteration()
+            if context.post_backward_final_callback_queued or context.iter_forward_root is not None:
+                _as_fsdp(self.module).reset_iter_state()  # after a pass that has failed
+            if self._is_whole:
+                self._reshard()
+
+    def _iteration(self) -> Any:
+        """FSDP's own notes on the passes that are under way."""
+        return _as_fsdp(self.module)._get_fsdp_state()._state_ctx
 
     def finish(self) -> None:
-        """FSDP has done it already."""
+        """FSDP has synchronised the gradients already."""
         self._was_held = False
+        for pair in self._pairs:
+            pair.refuse_hooks()
 
     def synchronise(self) -> None:
         if self._was_held:
@@ -80,46 +112,78 @@ class Fsdp(Strategy):
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         optimizer = make(self.parameters)
-        optimizer.register_step_pre_hook(lambda *_: self._reshard())
-        optimizer.register_state_dict_post_hook(_whole_state)
-        optimizer.register_load_state_dict_pre_hook(_sharded_state)
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        _extend_zero_grad(optimizer, lambda: self._forget_held(stepped))
+        optimizer.register_step_pre_hook(lambda *_: self._before_step())
+        optimizer.register_state_dict_post_hook(whole_state)
+        optimizer.register_load_state_dict_pre_hook(sharded_state)
         return optimizer
 
+    def _before_step(self) -> None:
+        if self._iteration().post_backward_final_callback_queued and not _in_backward():
+            raise ShardingError(
+                f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "
+                f"take a forward and a backward pass before the step"
+            )
+        if any(pair.whole.grad is not None for pair in self._pairs):
+            raise ShardingError(
+                f"{self.name}: there are gradients that no backward pass has synchronised: take the last one before a "
+                f"step outside of no_sync(), and torch.utils.checkpoint with use_reentrant=False"
+            )
+        self._reshard()  # what a forward pass without a backward pass has left would be used again after the step
+
     def unshard(self) -> None:
+        if self._is_whole:
+            self._reshard()
+        self._gather()
+        for pair in self._pairs:
+            pair.gathered()
+
+    def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
         for module in (*self._layers, self.module):
             _as_fsdp(module).reshard()
             _as_fsdp(module).unshard()
             _as_fsdp(module).set_reshard_after_forward(False, recurse=False)
         self._is_whole = True
-        self._guard = ForeignOptimizers(list(self.module.parameters()), self.name)
 
     def _reshard(self) -> None:
-        """Be as before `unshard`."""
+        """Be as before `unshard`, but for what has been written."""
         if self._is_whole:
-            for module in (*self._layers, self.module):
-                _as_fsdp(module).reshard()
-                _as_fsdp(module).set_reshard_after_forward(module is not self.module, recurse=False)
+            for pair in self._pairs:
+                pair.keep_written()
         self._is_whole = False
+        for module in (*self._layers, self.module):
+            _as_fsdp(module).reshard()
+            _as_fsdp(module).set_reshard_after_forward(module is not self.module, recurse=False)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:  # which after `unshard` are not the model's
             parameter.grad = None
+        self._forget_held({id(parameter) for parameter in self.parameters})
+        self._was_held = False
+
+    def _forget_held(self, parameters: set[int]) -> None:
+        """Forget what backward passes within `no_sync`, or failed ones, have left. parameters: the ids of which."""
+        for pair in self._pairs:
+            if id(pair.sharded) in parameters:
+                pair.whole.grad = None
 
     def sync_parameters(self) -> None:
         self.unshard()
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        was_whole = self._is_whole
         state = super().state_of(model, *arguments, **keywords)
         for name in list(state):
-            state[name] = _whole(state[name])
-        if self._is_whole:  # of which the model knows nothing any more, since it was asked for its state
+            state[name] = whole(state[name])
+        if was_whole:
             self.unshard()
         return state
 
     def load_into(self, model: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> Any:
         sharded = model.state_dict()
-        parts = {name: _like(value, sharded.get(name)) for name, value in state_dict.items()}
+        parts = {name: rows_like(value, sharded.get(name)) for name, value in state_dict.items()}
         return super().load_into(model, parts, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
@@ -140,7 +204,7 @@ class Fsdp(Strategy):
 
     def _gradients(self) -> list[torch.Tensor]:
         """The rows that this rank has of them."""
-        return [_local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
 
 class FsdpOnRing(Fsdp):
@@ -152,41 +216,30 @@ class FsdpOnRing(Fsdp):
         super().__init__(model, group_on_ring(group))
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of it, in the same memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _as_fsdp(module: nn.Module) -> FSDPModule:
     """What `fully_shard` has made of it."""
     assert isinstance(module, FSDPModule)
     return module
 
 
-def _whole(value: Any) -> Any:
-    """A copy of all ranks' rows; what is no DTensor as it is. Collective."""
-    return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
+def _in_backward() -> bool:
+    """Whether a backward pass is under way, such as one in which torch.utils.checkpoint repeats a forward pass."""
+    return torch._C._current_graph_task_id() != -1
 
 
-def _like(value: Any, parameter: torch.Tensor | None) -> Any:
-    """The rows that this rank has of the parameter, of a tensor that has its shape; else the value as it is."""
-    if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
-        return value
-    # All ranks have read the same, so nothing need be sent.
-    return distribute_tensor(value.detach(), parameter.device_mesh, parameter.placements, src_data_rank=None)
+def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:
+    """Let `owner.zero_grad` also forget what is kept elsewhere than at the DTensors."""
+    zero = owner.zero_grad
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        zero(set_to_none)
+        forget()
+
+    owner.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
-def _whole_state(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The optimizer's state with whole tensors, the same on every rank; collective."""
-    states = state_dict["state"].items()
-    return {**state_dict, "state": {index: {k: _whole(v) for k, v in state.items()} for index, state in states}}
-
-
-def _sharded_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """What `_whole_state` gave, with this rank's rows of what has the shape of a parameter."""
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    states = state_dict["state"].items()
-    return {
-        **state_dict,
-        "state": {index: {k: _like(v, stepped[index]) for k, v in state.items()} for index, state in states},
-    }
+def _keep_hidden(module: nn.Module, _: object, output: object) -> None:
+    """Have a layer's parameters again whose output shows no tensor, so that nothing tells when its backward begins."""
+    shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
+    if torch.is_grad_enabled() and not shown and not _in_backward():
+        _as_fsdp(module).unshard()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.strategies.flat_vector import FlatVector
 
@@ -35,7 +36,7 @@ class ForeignOptimizers:
     ) -> None:
         self._reason, self._error, self._is_own = reason, error, is_own
         self._name = name
-        self._own = {id(parameter) for parameter in parameters}
+        self._own = WeakTensorKeyDictionary(dict.fromkeys(parameters))
         watcher = weakref.WeakMethod(self._refuse)
         hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _call(watcher, optimizer))
         weakref.finalize(self, hook.remove)
@@ -45,7 +46,7 @@ class ForeignOptimizers:
         if self._is_own(optimizer):
             return
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if id(parameter) in self._own:
+            if parameter in self._own:
                 raise self._error(
                     f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} "
                     f"{self._reason}, and the ranks would train apart; make it with "
@@ -113,7 +114,7 @@ def moved_error(name: str) -> ShardingError:
     """What to raise for parameters that are no longer where the strategy has put them."""
     return ShardingError(
         f"the model's parameters have been moved, or have another dtype, since {name} was given them: model.to(...) "
-        "must come before DataParallel(model, ...)"
+        "must come before DataParallel(model, ...), and new values are copied into the parameters in place"
     )
 
 

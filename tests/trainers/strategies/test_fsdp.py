@@ -37,15 +37,15 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tenso
                 parallel(data).pow(2).mean().backward()
         parallel.clip_grad_norm_(0.5)
         optimizer.step()
-        assert name == "ring" or all(isinstance(p, DTensor) for p in parallel.parameters())
+        assert name == "ring" or all(isinstance(p, DTensor) for p in parallel.parameters() if p.requires_grad)
         parallel.check_identical()
     return [p.detach().clone() for p in parallel.parameters()]
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
-@pytest.mark.parametrize("model", ["sequential", "blocks", "recomputed"])
+@pytest.mark.parametrize("model", ["sequential", "blocks", "recomputed", "shared", "boxed"])
 def test_training_is_that_of_the_ring(ring_ranks: RankPool, name: str, model: str) -> None:
-    """Whatever shares parameters, takes part twice or is computed anew."""
+    """Whatever shares parameters, takes part twice, is computed anew or hides its tensors."""
     expected = ring_ranks.run(trained, "ring", model, num_ranks=2)[0]
     for found in ring_ranks.run(trained, name, model, num_ranks=2):
         torch.testing.assert_close(found, expected)
@@ -97,21 +97,224 @@ def test_one_rank_can_evaluate_alone(ranks: RankPool) -> None:
     assert other == []
 
 
-def refused(group: dist.ProcessGroup, use: str) -> str:
-    """What is said of a use that cannot be."""
-    try:
-        parallel = DataParallel(seeded(Tied) if use == "dtypes" else small_model(), "fsdp", group)
-        if use == "compiled":
-            parallel.compile()
-        loss = parallel(inputs(0)).sum()
-        with parallel.no_sync():
-            loss.backward()
-        if use == "held":
-            parallel.sync_gradients()
-        parallel.unshard()
-        optimizer = ADAM(parallel.parameters())
+def fail(*_: object) -> None:
+    """What a hook of the program does."""
+    raise ArithmeticError("of the program")
+
+
+class Loop:
+    """A model, its optimizer, and steps of a program that does more than one forward and one backward pass in each."""
+
+    def __init__(self, group: dist.ProcessGroup, name: str) -> None:
+        self.rank = group.rank()
+        self.model = MODELS["blocks"]()
+        self.model.unused = nn.Parameter(torch.ones(3))  # which belongs to no layer and no other module
+        self.parallel = DataParallel(self.model, name, group)
+        self.optimizer = self.parallel.optimizer(partial(torch.optim.SGD, lr=0.2, momentum=0.9))
+
+    def loss(self, step: int) -> torch.Tensor:
+        """Of this rank's data."""
+        result: torch.Tensor = self.parallel(inputs(self.rank + 10 * step)).pow(2).mean()
+        return result
+
+    def failing(self, step: int) -> None:
+        """A backward pass, then a forward pass, that fail in the middle; their gradients are forgotten."""
+        inner = self.model.blocks[1]
+        late = inner.register_forward_hook(lambda _, __, out: (out.register_hook(fail), out)[1])
+        with pytest.raises(ArithmeticError):
+            self.loss(step + 20).backward()
+        late.remove()
+        early = inner.register_forward_pre_hook(fail)
+        with pytest.raises(ArithmeticError):
+            self.loss(step + 20)
+        early.remove()
+        self.optimizer.zero_grad()
+
+    def dropping(self, step: int) -> None:
+        """Gradients of this rank alone, which are forgotten in each of three ways."""
+        with self.parallel.no_sync():
+            self.loss(step + 20).backward()
+        (self.optimizer, self.parallel, self.model)[step].zero_grad()
+
+    def straying(self, step: int) -> None:
+        """Nothing before the step's own passes."""
+
+    def writing(self, _: int) -> None:
+        """Half of every parameter, and a state in between that has it."""
+        self.parallel.unshard()
+        with torch.no_grad():
+            for parameter in self.parallel.parameters():
+                parameter.mul_(0.5)
+        plain, state = self.model.state_dict(), self.parallel.state_dict()
+        assert len(plain) == len(state)
+        self.parallel.load_state_dict({name: value / 0.75 for name, value in state.items()})
+
+    def trained(self, does: str) -> list[torch.Tensor]:
+        """The parameters after three steps."""
+        for step in range(3):
+            getattr(self, does)(step)
+            self.loss(step).backward()
+            if does == "straying":
+                self.loss(step + 1)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.parallel.unshard()
+        return [p.detach().clone() for p in self.parallel.parameters()]
+
+
+def looped(group: dist.ProcessGroup, name: str, does: str) -> list[torch.Tensor]:
+    """The parameters that such a program ends with."""
+    return Loop(group, name).trained(does)
+
+
+@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing"])
+def test_programs_get_what_they_get_with_the_ring(ranks: RankPool, does: str) -> None:
+    """Whatever they do between the passes of a step, which FSDP2 alone would not take part in."""
+    expected = ranks.run(looped, "ring", does, num_ranks=3)[0]
+    for found in ranks.run(looped, "fsdp", does, num_ranks=3):
+        torch.testing.assert_close(found, expected)
+
+
+class Unbounded(nn.Module):
+    """A layer, and a vector whose first element has an infinite gradient if the data say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 3))
+        self.vector = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor, largest: float) -> torch.Tensor:
+        """x: (batch, 3)."""
+        factors = torch.ones(6)
+        factors[0] = largest
+        result: torch.Tensor = self.layers(x).pow(2).mean() + (self.vector * factors).sum()
+        return result
+
+
+def scaled(group: dist.ProcessGroup, name: str) -> tuple[float, list[torch.Tensor]]:
+    """The scale of torch's GradScaler, and the parameters, after steps; in one rank 1 has an infinite gradient."""
+    parallel = DataParallel(seeded(Unbounded), name, group)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        largest = float("inf") if step == group.rank() == 1 else 1.0
+        scaler.scale(parallel(inputs(group.rank() + 10 * step), largest)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    parallel.unshard()
+    return scaler.get_scale(), [p.detach().clone() for p in parallel.parameters()]
+
+
+def test_all_ranks_skip_the_step_that_one_rank_must_skip(ranks: RankPool) -> None:
+    """The infinite gradient is in the share of rank 0 alone."""
+    expected = ranks.run(scaled, "ring", num_ranks=3)[0]
+    assert expected[0] == 2.0
+    for found in ranks.run(scaled, "fsdp", num_ranks=3):
+        torch.testing.assert_close(found, expected)
+
+
+def use_before(_: DataParallel, early: torch.optim.Optimizer) -> None:
+    """An optimizer that was made before wrapping."""
+    early.step()
+
+
+def use_dtypes(_: DataParallel, __: torch.optim.Optimizer) -> None:
+    """A model of which a layer has two dtypes."""
+
+
+def use_compiled(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A model that is compiled."""
+    parallel.compile()
+
+
+def use_held(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """Gradients that are synchronised after `no_sync`."""
+    with parallel.no_sync():
         parallel(inputs(0)).sum().backward()
-        optimizer.step()
+    parallel.sync_gradients()
+
+
+def use_unsynchronised(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A step after a backward pass within `no_sync`."""
+    optimizer = parallel.optimizer(ADAM)
+    with parallel.no_sync():
+        parallel(inputs(0)).sum().backward()
+    optimizer.step()
+
+
+def use_foreign(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """An optimizer of whole parameters."""
+    parallel.unshard()
+    ADAM(parallel.parameters()).step()
+
+
+def use_assigned(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """Another tensor in place of a parameter's rows."""
+    for parameter in parallel.parameters():
+        parameter.data = parameter.data * 2
+    parallel(inputs(0))
+
+
+def use_assigned_whole(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """Another tensor in place of a whole parameter."""
+    parallel.unshard()
+    for parameter in parallel.parameters():
+        parameter.data = parameter.data * 2
+    parallel(inputs(0))
+
+
+def use_replaced(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A layer that is given another parameter."""
+    parallel.module[0].weight = nn.Parameter(torch.zeros(4, 3))  # type: ignore[index]
+    parallel(inputs(0))
+
+
+def use_hooked(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A hook that would double a gradient."""
+    loss = parallel(inputs(0)).sum()
+    next(parallel.parameters()).register_hook(lambda gradient: gradient * 2)
+    loss.backward()
+
+
+def use_retried(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A second backward pass through what has failed, and a step."""
+    optimizer = parallel.optimizer(ADAM)
+    out = parallel(inputs(0))
+    hook = out.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        out.sum().backward(retain_graph=True)
+    hook.remove()
+    out.sum().backward()
+    optimizer.step()
+
+
+def use_written_early(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """Whole parameters that are written to while a backward pass is still to come, which lets go of them."""
+    loss = parallel(inputs(0)).sum()
+    parallel.unshard()
+    torch.nn.init.zeros_(parallel.module[0].weight)  # type: ignore[index]
+    loss.backward()
+    parallel(inputs(0))
+
+
+def use_array(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A NumPy array that has a parameter's memory."""
+    parallel.unshard()
+    next(parallel.parameters()).detach().numpy()
+    parallel(inputs(0))
+
+
+MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since fsdp was given them"
+FOREIGN = "ShardingError: AdamW was made of the model's own parameters: with fsdp a rank has the mean grad"
+
+
+def refused(group: dist.ProcessGroup, use: Any) -> str:
+    """What is said of a use that cannot be."""
+    model = seeded(Tied) if use is use_dtypes else small_model()
+    early = ADAM(model.parameters())
+    try:
+        use(DataParallel(model, "fsdp", group), early)
     except (RuntimeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -120,22 +323,22 @@ def refused(group: dist.ProcessGroup, use: str) -> str:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (
-            "dtypes",
-            "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch's fully_s",
-        ),
-        ("compiled", "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
-        (
-            "held",
-            "ShardingError: fsdp: only backward passes synchronise gradients; take the last one outside of no",
-        ),
-        (
-            "foreign",
-            "ShardingError: AdamW was made of the model's own parameters: with fsdp a rank has the mean grad",
-        ),
+        (use_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch's fully_s"),
+        (use_compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
+        (use_held, "ShardingError: fsdp: only backward passes synchronise gradients; take the last one outside of no"),
+        (use_unsynchronised, "ShardingError: fsdp: there are gradients that no backward pass has synchronised: take t"),
+        (use_foreign, FOREIGN),
+        (use_before, FOREIGN),
+        (use_assigned, MOVED),
+        (use_assigned_whole, MOVED),
+        (use_replaced, MOVED),
+        (use_hooked, "ShardingError: fsdp does not call hooks of parameters (register_hook): take register_post_acc"),
+        (use_retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call zero"),
+        (use_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memory cannot be giv"),
+        (use_written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a back"),
     ],
 )
-def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: str) -> None:
+def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: Any, message: str) -> None:
     """In one line, and with what to do."""
     for error in ranks.run(refused, use, num_ranks=2):
         assert error.startswith(message)
