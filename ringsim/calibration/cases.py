@@ -17,8 +17,8 @@ _Key = tuple[str, str, int, int, int, str]
 class TimedCase:
     """All times of one collective of one size on the same ranks.
 
-    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library can do it no other way or was
-    forced to; otherwise the benchmark's name, as its library chose.
+    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has no tree
+    (NCCL's all_gather and reduce_scatter, which may also be PAT, NVLS or CollNet); otherwise the benchmark's name.
     times_s: of each run or iteration, out of place and in place.
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
