@@ -1,9 +1,10 @@
 """From measurements to a network, and how far its predictions are from what was measured."""
 
-from ringsim.calibration.cases import TimedCase, cases_of_measurements, cases_of_tables
+from ringsim.calibration.cases import MISFIT, TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
 from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
-from ringsim.calibration.from_logs import MISFIT, FittedParameter, LogFit, calibrate_logs
+from ringsim.calibration.coverage import contradiction_line, nic_line, senders_per_host
+from ringsim.calibration.from_logs import FittedParameter, LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
@@ -46,13 +47,16 @@ __all__ = [
     "compare_logs",
     "compare_measurements",
     "compare_run",
+    "contradiction_line",
     "doubt_line",
     "fastest_protocol",
     "fitted_cluster",
     "fitting_model",
+    "nic_line",
     "num_hosts",
     "picture_names",
     "probe_noise",
+    "senders_per_host",
     "why_unknown",
     "with_interval",
 ]

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from ringsim.calibration.protocol_time import RING_TESTS, Question
 from ringsim.measurements import TORCH, LogRow, LogTable, Measurements, RankHosts, p10_p90
 
+MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
+_Key = tuple[str, str, int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCase:
     """All times of one collective of one size on the same ranks.
 
-    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library can do it no other way or was
-    forced to; otherwise the benchmark's name, as its library chose.
+    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has no tree
+    (NCCL's all_gather and reduce_scatter, which may also be PAT, NVLS or CollNet); otherwise the benchmark's name.
     times_s: of each run or iteration, out of place and in place.
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
@@ -40,9 +42,20 @@ class TimedCase:
     transport: str = ""
 
     @property
+    def file_name(self) -> str:
+        """The name of `file`, without its folder."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
+
+    @property
     def measured_s(self) -> float:
         """The median of `times_s`."""
         return statistics.median(self.times_s)
+
+    @property
+    def calibrated_s(self) -> float:
+        """The time to fit a network to: in place for all_gather and reduce_scatter, which spares the library a copy."""
+        spared = self.in_place_s if self.collective in RING_TESTS[1:] else ()
+        return statistics.median(spared or self.times_s)
 
     @property
     def question(self) -> Question:
@@ -50,13 +63,24 @@ class TimedCase:
         return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
 
 
+def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
+    """Returns the cases that differ in their file alone, together; those that no other file has are left out."""
+    alike: dict[tuple[Question, str], list[TimedCase]] = {}
+    for case in cases:
+        alike.setdefault((case.question, case.algorithm), []).append(case)
+    return [some for some in alike.values() if len(some) > 1]
+
+
 def cases_of_tables(tables: Iterable[LogTable]) -> list[TimedCase]:
-    """Returns a case for each collective, algorithm, size and number of ranks and hosts, of all runs together."""
-    rows_by_case: dict[tuple[str, str, int, int, int], list[tuple[LogTable, LogRow]]] = {}
+    """Returns a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
+
+    Those of several files are not put together: they may be of different settings, see `contradiction_line`.
+    """
+    rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
         for row in table.rows:
-            key = (table.test, _algorithm(table), row.size_bytes, table.num_ranks or 0, table.num_nodes or 0)
-            rows_by_case.setdefault(key, []).append((table, row))
+            shape = row.size_bytes, table.num_ranks or 0, table.num_nodes or 0
+            rows_by_case.setdefault((table.test, _algorithm(table), *shape, table.file), []).append((table, row))
     return [_case(key, rows) for key, rows in sorted(rows_by_case.items())]
 
 
@@ -68,20 +92,20 @@ def _algorithm(table: LogTable) -> str:
     return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
 
 
-def _case(key: tuple[str, str, int, int, int], rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
+def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
     times = tuple(time for _, row in rows for time in row.times_s)
     in_place = tuple(row.times_s[1] for _, row in rows if len(row.times_s) > 1)
     lows = [row.low_s for _, row in rows if row.low_s is not None]
     highs = [row.high_s for _, row in rows if row.high_s is not None]
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
-    table = rows[0][0]
+    devices = rows[0][0].devices
     digests = tuple(sorted({_digest(key, row) for _, row in rows}))
-    return TimedCase(*key, times, in_place, spread, table.devices[0] if table.devices else "", table.file, digests)
+    return TimedCase(*key[:5], times, in_place, spread, devices[0] if devices else "", key[5], digests)
 
 
-def _digest(key: tuple[str, str, int, int, int], row: LogRow) -> str:
+def _digest(key: _Key, row: LogRow) -> str:
     """A few letters that another run of the same, or its row of another day, does not have."""
-    test, _, *shape = key
+    test, _, *shape, _ = key
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 

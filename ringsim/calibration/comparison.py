@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.calibration.cases import TimedCase, cases_of_measurements
+from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.display import Displayed
@@ -74,6 +74,11 @@ class Comparison(Displayed):
         median = f", median |error| {statistics.median(errors):.1%}" if errors else ", nothing predicted"
         cases = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
         return f"Comparison({self.network}, {cases}{median})"
+
+    def logs(self) -> list[str]:
+        """Returns the name of each case's log where several logs have the same case; without any, "" for each case."""
+        named = bool(repeated(compared.case for compared in self.cases))
+        return [compared.case.file_name if named else "" for compared in self.cases]
 
     def held_out(self) -> list[ComparedCase]:
         """Returns the predicted cases that the network was not fitted to."""

@@ -3,18 +3,21 @@
 Each time is what `protocol_time` says for the parameters; they are the most likely ones given the times and what is
 known before, which is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
 each believed only up to a factor. Bandwidths of links and NICs come from the times alone. So a log of one node count
-gives a network for others: what it cannot tell apart, such as the start and the hops, is as NCCL has it.
+gives a network for others: what it cannot tell apart, such as the start and the hops, keeps the ratio that NCCL has,
+and a parameter that changes no time is NCCL's.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.cases import TimedCase, repeated
+from ringsim.calibration.coverage import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import TESTS, QuestionColumns, Rates, times_s
+from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, Rates, times_s
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
 
@@ -31,18 +34,21 @@ _ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that hang on
 # or InfiniBand, and is known least. Simple's share is 1 by definition.
 _START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1
 _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
+_VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
 _ANY = 20.0  # of a logarithm: nothing is known before
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
+_NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
 _STREAM_BYTES = 2**20
-MISFIT = 0.25  # of a time: beyond that the model is said not to fit
+_BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
 
 
 @dataclass(frozen=True, slots=True)
 class FittedParameter:
     """A parameter of the network that was fitted.
 
-    value: in SI units. low, high: in between it lies with a probability of 95 %.
+    value: in SI units. low, high: in between it lies with a probability of 95 %, and whichever of several logs of the
+    same collective one believes.
     seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
     """
 
@@ -66,7 +72,8 @@ class LogFit:
 def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = None) -> LogFit:
     """Fits a network to all cases that there is a formula for.
 
-    nics: of each host, if their number and bandwidth are known; the bandwidth is then not fitted.
+    nics: of each host, if they are known. Their bandwidth is a belief: the times of several hosts say what is reached
+    of it, and the latencies need not make up for the difference.
     Raises ValueError if too little was measured.
 
         >>> from pathlib import Path
@@ -80,13 +87,12 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
             "at least 3 sizes are needed, best from some KiB to some 100 MiB"
         )
     layout = _Layout(used, nics)
-    questions = QuestionColumns.from_questions([case.question for case in used])
-    log_times = np.log([_calibrated_s(case) for case in used])
-    prior, deviation = layout.beliefs(questions, log_times)
-    posterior = fit(lambda at: np.log(times_s(layout.rates(at), questions)), log_times, prior, deviation, NOISE)
-    cluster = _cluster(name, layout, layout.rates(posterior.mode), used)
-    parameters = _parameters(layout, posterior, deviation, used)
-    return LogFit(cluster, parameters, tuple(used), tuple(float(error) for error in np.expm1(posterior.residuals)))
+    fitted = _fit(layout, used)
+    cluster = _cluster(name, layout, layout.rates(fitted.posterior.mode), used)
+    modes = [_fit(layout, some).posterior.mode for some in _each_log_alone(used)]
+    parameters = _parameters(layout, fitted, modes, used)
+    errors = tuple(float(error) for error in np.expm1(fitted.posterior.residuals))
+    return LogFit(cluster, parameters, tuple(used), errors)
 
 
 def _counts_messages(case: TimedCase) -> bool:
@@ -94,10 +100,12 @@ def _counts_messages(case: TimedCase) -> bool:
     return case.collective == PT2PT_BANDWIDTH and case.size_bytes < _STREAM_BYTES
 
 
-def _calibrated_s(case: TimedCase) -> float:
-    """In place where that spares the library a copy: all_gather and reduce_scatter, of a rank's own share."""
-    spared = case.in_place_s if case.collective in ("all_gather", "reduce_scatter") else ()
-    return float(np.median(spared or case.times_s))
+def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:
+    """For each log that others repeat the cases without those others': logs may contradict each other."""
+    groups = repeated(cases)
+    for file in sorted({case.file for some in groups for case in some}):
+        others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
+        yield [case for case in cases if case.file == file or id(case) not in others]
 
 
 class _Layout:
@@ -108,7 +116,7 @@ class _Layout:
         self.within = any(case.num_nodes == 1 for case in cases)
         self.across = any(case.num_nodes > 1 for case in cases)
         self.adds = any(gpu in case.device for case in cases for gpu in _ADDING_SWITCHES)
-        self.names = ["host.link.bandwidth", "host.nic.bandwidth"]
+        self.names = [*_BANDWIDTHS]
         for protocol in _NCCL:
             self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
         self.names += ["tree_share", "tree_latency", "message_start"]
@@ -117,7 +125,7 @@ class _Layout:
         """Logarithms of what is believed before, and by how much it may be off."""
         values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [_ANY, _ANY]
         if self.nics:
-            values[1], off[1] = self.nics.bandwidth_bytes_per_s, 1e-6
+            values[1], off[1] = self.nics.bandwidth_bytes_per_s, _VENDOR
         for protocol, (start, link, hop, _, _, share) in _NCCL.items():
             values += [start * 1e-6, link * 1e-6, hop * 1e-6, share]
             off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
@@ -149,6 +157,42 @@ class _Layout:
         )
 
 
+class _Fitted(NamedTuple):
+    """A posterior; told: (num_times, num_parameters), whether the time depends on the parameter."""
+
+    posterior: Posterior
+    prior_deviation: Floats
+    told: Bools
+
+
+def _fit(layout: _Layout, cases: Sequence[TimedCase]) -> _Fitted:
+    """Fits the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
+
+    A time depends on a parameter also if another protocol would be the fastest with NCCL's value of it: then small
+    changes of the parameter change nothing, and yet the times keep it from being NCCL's.
+    """
+    questions = QuestionColumns.from_questions([case.question for case in cases])
+    log_times = np.log([case.calibrated_s for case in cases])
+    prior, deviation = layout.beliefs(questions, log_times)
+
+    def model(at: Floats) -> Floats:
+        logarithms: Floats = np.log(times_s(layout.rates(at), questions))
+        return logarithms
+
+    held = np.zeros(len(prior), bool)
+    while True:
+        posterior = fit(model, log_times, prior, deviation, NOISE, held)
+        here, told = model(posterior.mode), np.abs(posterior.influence) > _IMPORTANT
+        for index, value in enumerate(prior):
+            elsewhere = posterior.mode.copy()
+            elsewhere[index] = value
+            told[:, index] |= np.abs(model(elsewhere) - here) > _NOTICEABLE
+        untold = ~told.any(axis=0) & (deviation < _ANY)
+        if not (untold & ~held).any():
+            return _Fitted(posterior, deviation, told)
+        held |= untold
+
+
 def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase]) -> Cluster:
     bulk = rates.protocols[-1]
     link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
@@ -161,15 +205,18 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase
         protocols=rates.protocols,
         library=rates.library,
     )
-    files = sorted({case.file.replace("\\", "/").rpartition("/")[2] for case in cases})
+    files = sorted({case.file_name for case in cases})
     devices = sorted({case.device for case in cases if case.device})
-    return Cluster(
+    senders = None if layout.nics else max(senders_per_host(case.question for case in cases), default=None)
+    cluster = Cluster(
         name,
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
         f"measured: fitted to {', '.join(files)}; what they do not tell is NCCL's own model",
-        calibration=Calibration(tuple(files), calibrated_cells(cases)),
+        calibration=Calibration(tuple(files), calibrated_cells(cases), senders),
     )
+    doubts = "; ".join(filter(None, (contradiction_line(cases), nic_line(cluster, per_host))))
+    return replace(cluster, source=f"{cluster.source}; {doubts}") if doubts else cluster
 
 
 def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
@@ -186,15 +233,19 @@ def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
 
 
 def _parameters(
-    layout: _Layout, posterior: Posterior, prior_deviation: Floats, cases: Sequence[TimedCase]
+    layout: _Layout, fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedCase]
 ) -> tuple[FittedParameter, ...]:
-    """Those that the times say something about, and those that the prediction rests on all the same."""
-    parameters = []
+    """Those that the times say something about, and those that the prediction rests on all the same.
+
+    modes: what the logs say one at a time, where several have the same collective; no interval is narrower.
+    """
+    posterior, parameters = fitted.posterior, []
     for index, name in enumerate(layout.names):
-        if prior_deviation[index] < 1e-3 or posterior.deviation[index] > _ANY / 2:
-            continue  # given, or nothing that was measured depends on it
         mode, deviation = posterior.mode[index], posterior.deviation[index]
-        seen = np.flatnonzero(np.abs(posterior.influence[:, index]) > _IMPORTANT)
-        low, value, high = np.exp(mode + np.array([-1.96, 0, 1.96]) * deviation).tolist()
-        parameters.append(FittedParameter(name, value, low, high, tuple(cases[i] for i in seen.tolist())))
+        candidates = [mode - 1.96 * deviation, mode + 1.96 * deviation, *(mode[index] for mode in modes)]
+        seen = tuple(cases[i] for i in np.flatnonzero(fitted.told[:, index]).tolist())
+        if fitted.prior_deviation[index] < 1e-3 or (not seen and name in _BANDWIDTHS):
+            continue  # given, or nothing that was measured depends on it
+        low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()
+        parameters.append(FittedParameter(name, value, low, high, seen))
     return tuple(parameters)

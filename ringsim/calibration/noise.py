@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.calibration.from_logs import MISFIT
+from ringsim.calibration.cases import MISFIT
 from ringsim.calibration.from_probes import ProbeFit
 from ringsim.calibration.shift import shift_s
 from ringsim.measurements import Measurements, Probe, p10_p90

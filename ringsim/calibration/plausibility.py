@@ -41,7 +41,7 @@ _HOP_KINDS = {
 
 def doubt_line(fit: LogFit) -> str:
     """Returns one line on the least plausible latency per hop that the logs show; "" if all may be."""
-    doubted = [parameter for parameter in fit.parameters if parameter.seen_in and _excess(parameter) > 1]
+    doubted = [parameter for parameter in fit.parameters if _excess(parameter) > 1]
     if not doubted:
         return ""
     worst = max(doubted, key=_excess)
@@ -64,6 +64,6 @@ def _excess(parameter: FittedParameter) -> float:
 
 
 def _files(cases: Sequence[TimedCase]) -> str:
-    files = sorted({case.file.replace("\\", "/").rpartition("/")[2] for case in cases})
+    files = sorted({case.file_name for case in cases})
     more = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
     return ", ".join(files[:_FILES_NAMED]) + more

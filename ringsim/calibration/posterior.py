@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringsim.calibration.protocol_time import Bools
 from ringsim.network import Floats
 
 _OUTLIER = 3.0  # in deviations: what is further off counts less and less (Student's t, as it falls off)
@@ -12,6 +13,7 @@ _MAX_STEPS = 300
 _STEP = 1e-5  # of a logarithm, for derivatives
 _CONVERGED = 1e-9
 _GIVE_UP = 1e12
+_HELD = 1e12  # the weight of a belief that is held to
 
 Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms of the times
 
@@ -31,12 +33,16 @@ class Posterior:
     influence: Floats
 
 
-def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float) -> Posterior:
+def fit(
+    model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools
+) -> Posterior:
     """Returns the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
+    held: (num_parameters,), those that stay at the prior; their deviations say all the same how far they may be off.
     """
-    mode, weight = prior.copy(), 1 / prior_deviation**2
+    mode, belief = prior.copy(), 1 / prior_deviation**2
+    weight = np.where(held, _HELD, belief)
 
     def cost(at: Floats) -> float:
         misfit = _OUTLIER**2 * np.log1p(((model(at) - log_times) / noise / _OUTLIER) ** 2).sum()
@@ -55,7 +61,7 @@ def fit(model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats,
     _, curvature, influence = _around(model, mode, log_times, noise)
     residuals = model(mode) - log_times
     scale = max(1.0, float(np.median(np.abs(residuals))) / 0.6745 / noise) ** 2  # of a normal's median deviation
-    covariance = np.linalg.inv(curvature / scale + np.diag(weight))
+    covariance = np.linalg.inv(curvature / scale + np.diag(belief))
     return Posterior(mode, np.sqrt(np.diag(covariance)), residuals, influence)
 
 

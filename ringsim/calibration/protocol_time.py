@@ -8,15 +8,15 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
     on h > 1 hosts     start + 2 link_latency + 2 log2(h) switch_hop_latency + the longer one of (1 + 1/m) S /
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
-B is the link's on one host; across hosts that of all NICs of a host together, or the link's if that is less. Source of
-the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
-across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
-as many as the former, with W = S; a single message has one. With in-network reduction each rank's link carries all S
-bytes to be added and gets S/n, and as many back; `switch_latency` takes the place of start + 2 link_latency where the
-library says it. Several hosts of m ranks have it only where it says `switch_hop_latency`: there trees are between the
-hosts (NCCL's NVLSTree), and a host passes all data on once and, in a tree of more than two, a half of it twice.
-Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and channels change with the size long before
-the protocol does.
+B is the link's on one host; across hosts that of the NICs that the ranks of a host use, one each as long as there are
+NICs, or the link's if that is less. Source of the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n
+ranks on h hosts has (n - 1) hops, h - 1 of them across, for all_gather and reduce_scatter, and twice as many for
+all_reduce. A pipelined chain (broadcast, reduce) has as many as the former, with W = S; a single message has one. With
+in-network reduction each rank's link carries all S bytes to be added and gets S/n, and as many back; `switch_latency`
+takes the place of start + 2 link_latency where the library says it. Several hosts of m ranks have it only where it says
+`switch_hop_latency`: there trees are between the hosts (NCCL's NVLSTree), and a host passes all data on once and, in a
+tree of more than two, a half of it twice. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
+channels change with the size long before the protocol does.
 """
 
 import math
@@ -122,6 +122,11 @@ class QuestionColumns:
     is_whole: Bools  # what is passed on is the whole tensor, not a share of it
     is_stream: Bools  # many messages are on the way, so that only their bytes take time
 
+    @property
+    def senders(self) -> Floats:
+        """How many ranks of a host send to another host at once: one if it is a message, all if it is a collective."""
+        return np.where(self.is_message, 1, self.ranks / self.nodes)
+
     @classmethod
     def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
         columns = [np.array(column, dtype=float) for column in list(zip(*questions, strict=True))[1:]]
@@ -160,11 +165,14 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
 
 
 def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
-    """A single message uses one NIC, a collective's rings use all."""
-    nics = np.where(questions.is_message, 1, rates.num_nics) * rates.nic_bytes_per_s
-    across = np.minimum(nics, rates.link_bytes_per_s)
+    across = np.minimum(_nics_bytes_per_s(rates, questions), rates.link_bytes_per_s)
     chosen: Floats = np.where(questions.nodes > 1, across, rates.link_bytes_per_s)
     return chosen
+
+
+def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
+    """Of a host, in each direction: a rank uses one NIC, as in `ClusterTopology`."""
+    return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s
 
 
 def _bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -182,7 +190,7 @@ def _may_use_switch(rates: Rates, questions: QuestionColumns) -> Bools:
 
 def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
     moved = (1 + questions.nodes / questions.ranks) * questions.size / (share * rates.link_bytes_per_s)
-    passed_on = np.minimum(questions.nodes - 1, 2) * questions.size / (rates.num_nics * rates.nic_bytes_per_s)
+    passed_on = np.minimum(questions.nodes - 1, 2) * questions.size / _nics_bytes_per_s(rates, questions)
     return np.maximum(moved, passed_on)
 
 

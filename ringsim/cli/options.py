@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ringsim.calibration import nic_line
 from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
@@ -158,9 +159,20 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
     if isinstance(network, Cluster) and (network.spec.protocols or network.spec.library != Library()):
         click.echo(
             f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
-            "ringsim simulate uses them, and ringsim compare when it is given logs",
+            "ringsim simulate and ringsim ddp --backend nccl use them, and ringsim compare when it is given logs",
             err=True,
         )
+
+
+def _say_guessed_nics(network: Cluster) -> None:
+    """Says on stderr if the command has ranks on several hosts whose NICs were measured with fewer of them sending."""
+    params = click.get_current_context().params
+    ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
+    most = max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling])
+    per_host = network.spec.ranks_per_host
+    line = nic_line(network, per_host) if per_host and most > per_host else ""
+    if line:
+        click.echo(line, err=True)
 
 
 def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
@@ -201,7 +213,10 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
     ) -> None:
         if names:
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth", "private_links")
-            networks: dict[str, AnyNetwork] = {name: load(name) for name in names}
+            loaded = {name: load(name) for name in names}
+            for network in loaded.values():
+                _say_guessed_nics(network)
+            networks: dict[str, AnyNetwork] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf
             networks = {"uniform": Network(latency, *rates, private_links=private_links)}

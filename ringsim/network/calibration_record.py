@@ -21,10 +21,16 @@ class CalibratedCells:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """files: the names of the logs or measurements, without their folders."""
+    """What a network was fitted to.
+
+    files: the names of the logs or measurements, without their folders.
+    senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
+    all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
+    """
 
     files: tuple[str, ...] = ()
     cells: tuple[CalibratedCells, ...] = ()
+    senders_per_host: int | None = None
 
     def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]) -> bool:
         """Whether one of these timings of the collective, whatever its algorithm, was among them.

@@ -118,7 +118,13 @@ _CALIBRATED = Table(
         "rows": Key("rows", toml_values.texts),
     }
 )
-_CALIBRATION = Table({"from": Key("files", toml_values.texts), "cells": Key("cells", _CALIBRATED, many=True)})
+_CALIBRATION = Table(
+    {
+        "from": Key("files", toml_values.texts),
+        "senders_per_host": Key("senders_per_host", toml_values.count),
+        "cells": Key("cells", _CALIBRATED, many=True),
+    }
+)
 NETWORK = Table(
     {
         "name": Key("name", toml_values.text),

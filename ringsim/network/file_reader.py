@@ -37,8 +37,8 @@ def _cluster(fields: Fields, file: str) -> Cluster:
 def _calibration(fields: Fields) -> Calibration | None:
     if not fields:
         return None
-    cells = tuple(CalibratedCells(**cells) for cells in fields.get("cells", []))
-    return Calibration(fields.get("files", ()), cells)
+    cells = tuple(CalibratedCells(**cells) for cells in fields.pop("cells", []))
+    return Calibration(cells=cells, **fields)
 
 
 def _spec(fields: Fields) -> spec.Spec:

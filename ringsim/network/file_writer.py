@@ -88,6 +88,8 @@ def _shown(key: Key, value: Any) -> str:
 def _calibration(calibration: Calibration) -> list[str]:
     lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these"]
     lines.append(f"from = {json.dumps(list(calibration.files))}")
+    if calibration.senders_per_host:
+        lines.append(f"senders_per_host = {calibration.senders_per_host}")
     for cells in calibration.cells:
         lines += ["", "[[calibration.cells]]", f"collective = {_quoted(cells.collective)}"]
         lines += [f"algorithm = {_quoted(cells.algorithm)}", f"ranks = {cells.num_ranks}", f"hosts = {cells.num_hosts}"]

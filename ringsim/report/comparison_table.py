@@ -29,13 +29,14 @@ def _wide_rows(comparison: Comparison) -> list[str]:
 
 
 def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
-    """The rows of each algorithm below its name, all aligned as one table."""
+    """The rows of each algorithm, and of each log that others repeat, below its name, all aligned as one table."""
     heading, *lines = align_columns([_COLUMNS, *(_row(compared) for compared in comparison.cases)], _ALIGNMENT)
-    by_name: dict[tuple[str, str], list[str]] = {}
-    for compared, line in zip(comparison.cases, lines, strict=True):
-        by_name.setdefault(_name(compared), []).append(line)
-    for (collective, algorithm), rows in by_name.items():
-        yield from ("", f"{collective} {algorithm}", heading, *rows)
+    by_name: dict[str, list[str]] = {}
+    for compared, log, line in zip(comparison.cases, comparison.logs(), lines, strict=True):
+        name = " ".join(_name(compared)) + (f", {log}" if log else "")
+        by_name.setdefault(name, []).append(line)
+    for name, rows in by_name.items():
+        yield from ("", name, heading, *rows)
 
 
 def _name(compared: ComparedCase) -> tuple[str, str]:

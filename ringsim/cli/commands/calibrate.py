@@ -5,7 +5,15 @@ from pathlib import Path
 import click
 
 from ringsim import calibration
-from ringsim.calibration import ProbeFit, ProbeModel, busy_line, calibrate_logs, doubt_line
+from ringsim.calibration import (
+    ProbeFit,
+    ProbeModel,
+    busy_line,
+    calibrate_logs,
+    contradiction_line,
+    doubt_line,
+    nic_line,
+)
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
     Choice,
@@ -53,8 +61,9 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, wide: bool, as_json: bool) -> None:
     """Fits a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
-    Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. If the
-    probes lie too far apart for predictions, or a latency is one that no cluster has, the last line says so.
+    Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
+    lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
+    contradict each other, or if they do not tell what all ranks of a host send together.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
@@ -62,17 +71,22 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         progress.begin("fitting")
         fit = _fit(timings, model, name) if timings.measurements else calibrate_logs(timings.cases, name, nics)
     if isinstance(fit, ProbeFit):
-        warning = busy_line(timings.measurements[0], fit)
-        told, text = probe_fit_dict(fit) | {"busy": warning or None}, format_probe_fit(fit, wide)
+        warnings = {"busy": busy_line(timings.measurements[0], fit)}
+        told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
-        warning = doubt_line(fit)
-        told, text = fit_dict(fit) | {"implausible": warning or None}, format_fit(fit, wide)
+        warnings = {
+            "contradictory": contradiction_line(fit.cases),
+            "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
+            "implausible": doubt_line(fit),
+        }
+        told, text = fit_dict(fit), format_fit(fit, wide)
+    told |= {name: line or None for name, line in warnings.items()}
     if output:
         with output_file(output) as file:
             file.write(network_text(fit.cluster).encode())
     print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
-    if warning:
-        click.echo(warning, err=as_json)  # one object alone may stand on stdout
+    for line in filter(None, warnings.values()):
+        click.echo(line, err=as_json)  # one object alone may stand on stdout
 
 
 def _fit(timings: Timings, model: str, name: str) -> ProbeFit:

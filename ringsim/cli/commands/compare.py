@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from ringsim.calibration import Comparison, compare_logs, compare_measurements, compare_run, picture_names
+from ringsim.calibration import (
+    Comparison,
+    compare_logs,
+    compare_measurements,
+    compare_run,
+    nic_line,
+    picture_names,
+    senders_per_host,
+)
 from ringsim.cli.inputs import Timings, timings_options
 from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option, trust_option
 from ringsim.console import (
@@ -73,6 +81,7 @@ def compare(
             comparison = compare_measurements(timings.cases, cluster, trusted, progress.update)
         else:
             comparison = compare_logs(timings.cases, cluster)
+    _say_guessed_nics(comparison, cluster)
     text = format_comparison(comparison, wide)
     print_result(text, comparison.as_dict(), as_json)
     if output:
@@ -85,6 +94,13 @@ def compare(
             say_wrote(path)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
+
+
+def _say_guessed_nics(comparison: Comparison, cluster: Cluster) -> None:
+    predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
+    lines = [nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
+    for line in list(filter(None, lines))[-1:]:  # that of the most senders, where several numbers are guesses
+        click.echo(line, err=True)
 
 
 def _median_error(comparison: Comparison) -> float:

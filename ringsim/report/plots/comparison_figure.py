@@ -133,17 +133,18 @@ class _Group(NamedTuple):
 
 
 def _groups(comparison: Comparison) -> list[_Group]:
-    cases_by_line: dict[tuple[str, str, int, int], list[ComparedCase]] = {}
-    for compared in comparison.cases:
+    cases_by_line: dict[tuple[str, str, int, int, str], list[ComparedCase]] = {}
+    for compared, log in zip(comparison.cases, comparison.logs(), strict=True):
         case = compared.case
         if compared.predicted_s is not None:
-            key = case.collective, case.algorithm, case.num_ranks, case.num_nodes
+            key = case.collective, case.algorithm, case.num_ranks, case.num_nodes, log
             cases_by_line.setdefault(key, []).append(compared)
     groups = []
-    for number, ((test, algorithm, ranks, nodes), cases) in enumerate(sorted(cases_by_line.items())):
+    for number, ((test, algorithm, ranks, nodes, log), cases) in enumerate(sorted(cases_by_line.items())):
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
         ordered = sorted(cases, key=lambda compared: compared.case.size_bytes)
-        groups.append(_Group(f"{test} ({algorithm}), {ranks} ranks{hosts}", *series_style(number), ordered))
+        label = f"{test} ({algorithm}), {ranks} ranks{hosts}" + (f", {log}" if log else "")
+        groups.append(_Group(label, *series_style(number), ordered))
     return groups
 
 

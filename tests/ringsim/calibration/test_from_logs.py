@@ -1,6 +1,8 @@
 """From logs to a network, and from the network's text alone to predictions of other logs."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, 
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
+from ringsim.network.loading import load_network
 from ringsim.network.spec import Nics
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 
+DGX = load_network("dgx-h100")  # with the protocols of NCCL's own model
 SHAPES = (("all_reduce", 8, 1), ("all_gather", 8, 1), ("all_reduce", 16, 2), ("all_gather", 16, 2))
 
 
@@ -85,9 +89,11 @@ def test_a_log_is_known_again_among_others(tmp_path: Path) -> None:
         path.write_text(nccl_log("all_reduce", 8, 1, noise=0.02, seed=seed))
     network = calibrate_logs(cases_of_tables(read_logs(logs[:2])), "made").cluster
     moved = logs[1].rename(tmp_path / "moved.log")
-    for paths, used in (([logs[0]], True), ([moved], True), ([moved, logs[2]], True), ([logs[2]], False)):
+    for paths in ([logs[0]], [moved], [moved, logs[2]], [logs[2]]):
         compared = compare_logs(cases_of_tables(read_logs(paths)), network).cases
-        assert {each.used_in_calibration for each in compared} == {used}
+        assert {each.case.file: each.used_in_calibration for each in compared} == {
+            str(path): path != logs[2] for path in paths
+        }
 
 
 def test_given_nics_are_believed(tmp_path: Path) -> None:
@@ -95,6 +101,51 @@ def test_given_nics_are_believed(tmp_path: Path) -> None:
     made = calibrate_logs(cases(tmp_path, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))
     ((time_s, _),) = predict(read_network(network_text(made.cluster), "x.toml"), [Question("all_gather", 2**30, 16, 2)])
     assert time_s == pytest.approx(2**30 * 15 / 16 / 24e9, rel=0.02)
+
+
+@pytest.mark.parametrize("given", [27e9, 48e9, 192e9])
+def test_given_nics_need_not_be_reached(tmp_path: Path, given: float) -> None:
+    """One rank of a host uses one NIC of eight, as far as the times say; no latency makes up for the rest."""
+    made = calibrate_logs(cases(tmp_path, *SHAPES[:2], ("all_reduce", 2, 2)), "made", Nics(0.0, given, count=8))
+    parameters = {parameter.name: parameter for parameter in made.parameters}
+    assert parameters["host.nic.bandwidth"].value == pytest.approx(24e9, rel=0.05)
+    assert all(parameters[f"{name} hop_latency"].value < 100e-6 for name in ("LL", "LL128", "Simple"))
+    ((time_s, _),) = predict(made.cluster, [Question("all_gather", 2**30, 16, 2)])
+    assert time_s == pytest.approx(2**30 * 15 / 16 / (8 * 24e9), rel=0.05)
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, SHAPES[:2], SHAPES[2:], [("all_reduce", 2, 2)]])
+def test_what_no_timing_determines_is_as_nccl_has_it(tmp_path: Path, shapes: Sequence[tuple[str, int, int]]) -> None:
+    """To the digit: the table says that it is NCCL's own model."""
+    nccl = {"tree_share": 0.92, "tree_latency": 1.0, "message_start": 1.0}
+    for protocol in DGX.spec.protocols:
+        nccl[f"{protocol.name} start"] = protocol.start_s
+        nccl[f"{protocol.name} link_latency"] = protocol.link_latency_s
+        nccl[f"{protocol.name} hop_latency"] = protocol.hop_latency_s
+        nccl[f"{protocol.name} share"] = protocol.share
+    untold = [each for each in calibrate_logs(cases(tmp_path, *shapes), "made").parameters if not each.seen_in]
+    assert untold
+    for parameter in untold:
+        assert parameter.value == pytest.approx(nccl[parameter.name], rel=1e-6), parameter.name
+        assert parameter.low < nccl[parameter.name] < parameter.high
+
+
+@pytest.mark.parametrize("name", ["LL", "LL128", "Simple"])
+def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path: Path, name: str) -> None:
+    """Also where small changes of it change little, as those of a latency do in a long time."""
+    slow = tuple(replace(protocol, hop_latency_s=30 * protocol.hop_latency_s) for protocol in TRUE.protocols)
+    path = tmp_path / "slow.log"
+    path.write_text(nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=slow), noise=0.02))
+    made = calibrate_logs(cases_of_tables(read_logs([path])), "made")
+    (hop,) = (parameter for parameter in made.parameters if parameter.name == f"{name} hop_latency")
+    (nccl_s,) = (protocol.hop_latency_s for protocol in DGX.spec.protocols if protocol.name == name)
+    assert hop.value > 2 * nccl_s
+    changed = tuple(replace(p, hop_latency_s=nccl_s) if p.name == name else p for p in made.cluster.spec.protocols)
+    elsewhere = replace(made.cluster, spec=replace(made.cluster.spec, protocols=changed))
+    questions = [case.question for case in made.cases]
+    pairs = zip(made.cases, predict(made.cluster, questions), predict(elsewhere, questions), strict=True)
+    seen = [case for case, (here_s, _), (there_s, _) in pairs if abs(np.log(there_s / here_s)) > 0.01]
+    assert {case.size_bytes for case in seen} <= {case.size_bytes for case in hop.seen_in}
 
 
 @pytest.mark.parametrize(
@@ -128,20 +179,23 @@ def test_too_few_timings_are_refused(tmp_path: Path) -> None:
         calibrate_logs(cases(tmp_path, SHAPES[0])[:2], "made")
 
 
-def test_a_message_uses_one_nic_and_a_collective_all() -> None:
-    """And neither is faster than the links within the hosts."""
-    rates = Rates(100e9, 20e9, 8, TRUE.protocols, TRUE.library)
+def test_a_message_uses_one_nic_and_a_collective_one_for_each_rank() -> None:
+    """As many as there are, and no collective is faster than the links within the hosts."""
+    rates = Rates(100e9, 20e9, 6, TRUE.protocols, TRUE.library)
     large = 2**36
-    asked = QuestionColumns.from_questions([Question("sendrecv", large, 16, 2), Question("all_gather", large, 16, 2)])
-    message_s, gather_s = times_s(rates, asked)
+    asked = [("sendrecv", 16), ("all_gather", 2), ("all_gather", 6), ("all_gather", 8), ("all_gather", 16)]
+    questions = [Question(test, large, num_ranks, 2) for test, num_ranks in asked]
+    message_s, *gathers_s = times_s(rates, QuestionColumns.from_questions(questions))
     assert message_s == pytest.approx(large / 20e9, rel=1e-3)
-    assert gather_s == pytest.approx(large * 15 / 16 / 100e9, rel=1e-3)
+    shares = [large * (question.num_ranks - 1) / question.num_ranks for question in questions[1:]]
+    bandwidths = [share / time_s for share, time_s in zip(shares, gathers_s, strict=True)]
+    assert bandwidths == pytest.approx([20e9, 60e9, 80e9, 100e9], rel=1e-3)
 
 
 def test_the_fit_of_a_line_is_the_known_one() -> None:
     """With vague beliefs, the posterior of a constant in n log times is their mean, with deviation noise / sqrt(n)."""
     times = np.log([1.0, 1.1, 0.9, 1.0])
-    found = fit(lambda at: np.repeat(at[0], 4), times, np.array([1.0]), np.array([100.0]), noise=1.0)
+    found = fit(lambda at: np.repeat(at[0], 4), times, np.array([1.0]), np.array([100.0]), 1.0, np.array([False]))
     assert found.mode[0] == pytest.approx(times.mean(), abs=1e-3)
     assert found.deviation[0] == pytest.approx(0.5, rel=0.01)
 

@@ -47,7 +47,7 @@ def test_what_is_not_simulated_is_named(command: str, monkeypatch: pytest.Monkey
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
     told = (
         "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the "
-        "file); ringsim simulate uses them, and ringsim compare when it is given logs"
+        "file); ringsim simulate and ringsim ddp --backend nccl use them, and ringsim compare when it is given logs"
     )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = CliRunner().invoke(main, [*command.split(), "--network", network])

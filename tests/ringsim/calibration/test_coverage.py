@@ -1,0 +1,184 @@
+"""Logs that contradict each other, and NICs that were measured with fewer ranks of a host sending than use them."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ringsim.calibration import calibrate_logs, cases_of_tables, contradiction_line, nic_line
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.from_logs import LogFit
+from ringsim.cli import main
+from ringsim.measurements import read_logs
+from ringsim.network import network_text, read_network
+from tests.ringsim.made_logs import LOGS, TRUE, nccl_log
+
+SHAPES = (("all_reduce", 16, 2), ("all_gather", 8, 1))
+TCP = 6e9  # bytes per second of the NIC, a quarter of that of TRUE
+
+
+def log(
+    path: Path, *, test: str = "all_reduce", ranks: int = 16, nodes: int = 2, nic: float = 24e9, seed: int = 0
+) -> Path:
+    """Of a made cluster with such a NIC."""
+    rates = replace(TRUE, nic_bytes_per_s=nic)
+    path.write_text(nccl_log(test, ranks, nodes, rates=rates, noise=0.05, seed=seed))
+    return path
+
+
+def cases(*paths: Path) -> list[TimedCase]:
+    """Of all of them."""
+    return cases_of_tables(read_logs(paths))
+
+
+def run(*arguments: object) -> Result:
+    """A command line."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def nic(fit: LogFit) -> tuple[float, float, float]:
+    """Low, value, high."""
+    (parameter,) = (each for each in fit.parameters if each.name == "host.nic.bandwidth")
+    return parameter.low, parameter.value, parameter.high
+
+
+def test_logs_of_different_settings_are_named(tmp_path: Path) -> None:
+    """Each with its time, by which factor they differ, and how many of their timings do."""
+    paths = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
+    slow, fast = ({case.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
+    factors = {size: slow[size] / fast[size] for size in slow}
+    line = contradiction_line(cases(*paths))
+    assert line.startswith("contradictory: all_reduce ")
+    assert f" in rdma.log, {max(factors.values()):.1f} times as long, and " in line
+    assert " ms in tcp.log and " in line
+    num_apart = sum(factor > 1.25**2 for factor in factors.values())
+    assert 0 < num_apart < len(factors)
+    assert f" {num_apart} of their {len(factors)} common timings are more than 1.6 times apart: " in line
+    assert line.endswith("calibrate them apart")
+
+
+def test_an_interval_spans_what_the_logs_say_alone(tmp_path: Path) -> None:
+    """And the residuals are those of each timing, not of a mean that nobody measured."""
+    paths = (
+        log(tmp_path / "rdma.log"),
+        log(tmp_path / "tcp.log", nic=TCP, seed=1),
+        log(tmp_path / "other.log", test="all_gather", ranks=8, nodes=1),
+    )
+    both = calibrate_logs(cases(*paths), "both")
+    low, _, high = nic(both)
+    for path in paths[:2]:
+        alone = nic(calibrate_logs(cases(path, paths[2]), "alone"))[1]
+        assert low <= alone * 1.001
+        assert alone * 0.999 <= high
+    assert len(both.cases) == sum(len(cases(path)) for path in paths)
+    assert max(map(abs, both.errors)) > 0.5
+
+
+def test_repeated_runs_agree(tmp_path: Path) -> None:
+    """Those of one setting, also if a time of one of them was disturbed."""
+    paths = [log(tmp_path / f"{seed}.log", seed=seed) for seed in range(4)]
+    assert contradiction_line(cases(*paths)) == ""
+    some = cases(*paths[:2])
+    some[8] = replace(some[8], times_s=tuple(3 * time_s for time_s in some[8].times_s))
+    assert contradiction_line(some) == ""
+    low, value, high = nic(calibrate_logs(some, "made"))
+    assert low <= value <= high < 1.5 * low
+    assert low < 24e9 * 1.05
+    assert high > 24e9 / 1.05
+
+
+def test_logs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    """Only then are these said."""
+    paths = []
+    for folder, rate in (("monday", 24e9), ("tuesday", TCP)):
+        (tmp_path / folder).mkdir()
+        paths.append(log(tmp_path / folder / "nccl.log", nic=rate))
+    line = contradiction_line(cases(*paths))
+    assert all(f" in {path}" in line for path in paths)
+
+
+def test_the_command_and_its_file_say_it(tmp_path: Path) -> None:
+    """And compare shows each log by itself."""
+    paths = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
+    told = run("calibrate", *paths, "-o", tmp_path / "net.toml")
+    line = contradiction_line(cases(*paths))
+    assert line in told.stdout.splitlines()
+    assert line in read_network((tmp_path / "net.toml").read_text(), "net.toml").source
+    assert json.loads(run("calibrate", *paths, "--json").stdout)["contradictory"] == line
+    text = run("compare", *paths, "--network", tmp_path / "net.toml", "-o", tmp_path / "compared").stdout
+    assert "\nall_reduce nccl, rdma.log\n" in text
+    assert "\nall_reduce nccl, tcp.log\n" in text
+    assert "rdma.log" not in run("compare", paths[0], "--network", tmp_path / "net.toml").stdout
+
+
+def public_pairs() -> Iterator[tuple[str, str, list[TimedCase]]]:
+    """Of public logs those that have timings of the same question: their names and cases."""
+    cases_by_log = {}
+    for path in sorted([*LOGS.glob("*.txt"), *LOGS.glob("raw/*.txt")]):
+        try:
+            cases_by_log[path.name] = cases(path)
+        except ValueError:
+            continue  # of another benchmark, with wrong results, or without a shape
+    for one, other in combinations(cases_by_log, 2):
+        asked = [{(case.question, case.device) for case in cases_by_log[name]} for name in (one, other)]
+        if asked[0] & asked[1]:
+            yield one, other, [*cases_by_log[one], *cases_by_log[other]]
+
+
+def test_public_logs() -> None:
+    """Settings of one cluster, and clusters, that the README of the logs tells apart; two pairs agree in most times."""
+    if not LOGS.is_dir():
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    silent = [(one, other) for one, other, some in public_pairs() if not contradiction_line(some)]
+    name = "polaris-nccl218-all_reduce-N{}-set{}.txt"
+    assert silent == [(name.format(hosts, 4), name.format(hosts, 5)) for hosts in (2, 8)]
+
+
+def few_senders(tmp_path: Path) -> tuple[Path, Path]:
+    """A host of eight ranks, and two hosts of which one rank each sends."""
+    one_host = log(tmp_path / "one_host.log", test="all_gather", ranks=8, nodes=1)
+    return one_host, log(tmp_path / "one_rank.log", ranks=2)
+
+
+def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
+    """Said by calibrate, in the file, and by what uses it for more ranks of several hosts."""
+    network = tmp_path / "few.toml"
+    told = run("calibrate", *few_senders(tmp_path), "-o", network)
+    line = told.stdout.splitlines()[-1]
+    assert line.startswith(
+        "the logs of few send from 1 rank of a host at a time; how fast 8 ranks of a host can send is "
+    )
+    assert "--nic, such as 8x400Gbit/s" in line
+    assert line in read_network(network.read_text(), "few.toml").source
+    layers = Path(__file__).parents[3] / "docs" / "models" / "transformer.toml"
+    eight = log(tmp_path / "eight.log", ranks=16)
+    for command in (
+        ("simulate", "--ranks", 16),
+        ("sweep", "--ranks", "8,16", "--sizes", "1KiB", "--algorithm", "ring"),
+        ("ddp", "--layers", layers, "--ranks", 16),
+        ("ddp", "--layers", layers, "--ranks", 8, "--scaling", "8,16"),
+        ("compare", eight),
+    ):
+        result = run(*command, "--network", network)
+        assert result.exit_code == 0
+        assert line in result.stderr.splitlines(), command
+    for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):
+        assert "of a host at a time" not in run(*command, "--network", network).stderr
+
+
+def test_nics_that_are_given_are_no_guess(tmp_path: Path) -> None:
+    """And those that all ranks of a host used, for all of them; for one rank they are."""
+    given = run("calibrate", *few_senders(tmp_path), "--nic", "8x400Gbit/s", "-o", tmp_path / "given.toml")
+    assert "of a host at a time" not in given.stdout
+    assert "of a host at a time" not in run("simulate", "--ranks", 16, "--network", tmp_path / "given.toml").stderr
+    all_send = calibrate_logs(cases(log(tmp_path / "eight.log", ranks=16)), "all").cluster
+    again = read_network(network_text(all_send), "all.toml")
+    assert again.calibration == all_send.calibration
+    assert nic_line(again, 8) == ""
+    assert "how fast 1 rank of a host can send is not known" in nic_line(again, 1)
+    assert math.isfinite(again.spec.host.nics.bandwidth_bytes_per_s)
