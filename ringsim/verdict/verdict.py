@@ -82,7 +82,7 @@ def _without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
 
 
 def _bound_of_runs(contents: RunDirectory) -> Finding:
-    """How much of their time training runs spend on synchronising, as their logs say."""
+    """How much of their time training runs spend on exposed communication, as their logs say."""
     shares = {}
     for folder, log in contents.logs.items():
         known = [entry.sync_share for entry in log.entries if entry.sync_share is not None]
@@ -95,10 +95,11 @@ def _bound_of_runs(contents: RunDirectory) -> Finding:
     if not shares:
         return Finding(Topic.BOUND, "Not known: no probes of this machine and no training run are here.", (), MEASURE)
     name, share = max(shares.items(), key=lambda item: item[1])
+    spends = f"spends {percent(share)} of its time synchronising or waiting for other ranks"
     if share < HALF:
-        answer = f"Computing: no training run here spends more than {percent(share)} of its time synchronising."
+        answer = f"Computing: of the training runs here {name} waits most, and it {spends}."
     else:
-        answer = f"Synchronising: {name} spends {percent(share)} of its time on it. What bounds that needs probes."
+        answer = f"Synchronising: {name} {spends}. What bounds that needs probes."
     taken = f"Taken from the logs of {len(shares)} run{'s' * (len(shares) != 1)}."
     return Finding(Topic.BOUND, answer, (taken,), MEASURE)
 
