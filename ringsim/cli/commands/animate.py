@@ -122,7 +122,9 @@ def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[s
     compared = compare_run(run, network, name, trusted)
     schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     return [
-        make_animation(schedule, network, run.size_bytes, name=f"{run.algorithm}, {side}", timeline=timeline)
+        make_animation(
+            schedule, network, run.size_bytes, name=f"{run.algorithm}, {side} over {run.transport}", timeline=timeline
+        )
         for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))
     ]
 
