@@ -149,7 +149,8 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "--record-size",
     "record_bytes",
     type=SIZE,
-    help="The recorded tensor has so many bytes; otherwise the most. It is smaller where it would go through shared memory in several portions.",
+    help="The recorded tensor has so many bytes; otherwise the most. "
+    "It is smaller where it would go through shared memory in several portions.",
 )
 @click.option(
     "--transport",

@@ -93,7 +93,7 @@ def record(
 def _in_one_portion(
     cases: Iterable[BenchmarkCase], algorithm: str, group: dist.ProcessGroup
 ) -> Iterator[tuple[BenchmarkCase, Executor, str]]:
-    """Yield those of `cases` that travel in one portion, with what executes them and the transport; alike on all ranks."""
+    """Yield those of `cases` that travel in one portion, what executes them, and the transport; alike on all ranks."""
     for case in cases:
         schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
         executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
