@@ -12,6 +12,7 @@ from ringsim.network.spec import SlowLink
 from ringsim.verdict.bound import all_reduce_s
 from ringsim.verdict.choices import AlgorithmChoice, scatter
 from ringsim.verdict.finding import Topic, by_size, percent
+from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.strategies import rank_strategies, slowest_rank
 from ringsim.verdict.training_files import JobReport, LogEntry, TrainingLog
@@ -209,6 +210,26 @@ def test_without_probes_it_says_what_to_measure() -> None:
     for topic in (Topic.BOUND, Topic.ALGORITHM, Topic.RANKS):
         assert verdict.finding(topic).answer.startswith("Not known")
         assert verdict.finding(topic).command == "ringsim measure --ranks 2 -o measured.json"
+
+
+def test_predictions_for_a_network_answer_without_probes() -> None:
+    """A step of DDP on 64 ranks and on twice as many, by cap too; what is missing is asked of that network."""
+    steps = [
+        PredictedDdpStep(num_ranks, cap * 2**20, 3, 0.02, exposed_s, 0.1 + exposed_s, 0.1)
+        for num_ranks, cap, exposed_s in ((64, 25, 0.010), (128, 25, 0.030), (64, 100, 0.002))
+    ]
+    prediction = DdpPrediction("mine", steps[0], 0.11, (steps[0], steps[2]), (steps[0], steps[1]))
+    verdict = judge(RunDirectory("made", predicted={"ddp.json": prediction}))
+    assert verdict.finding(Topic.BOUND).answer == (
+        "Computing bounds a training step on 64 ranks of mine, as predicted: 10 ms of 110 ms (9 %) are exposed "
+        "communication."
+    )
+    assert "bucket_cap_mb 100 has the shortest step: 100 ms" in verdict.finding(Topic.BUCKET).answer
+    assert verdict.finding(Topic.RANKS).answer == (
+        "On 128 ranks of mine a step with DDP would take 130 ms instead of 110 ms."
+    )
+    assert "this machine" not in "".join(finding.answer for finding in verdict.findings)
+    assert verdict.finding(Topic.ALGORITHM).command == "ringsim sweep --network mine --ranks 8 --csv sweep.csv"
 
 
 def test_one_rank_alone_is_bound_by_computing() -> None:
