@@ -3,7 +3,7 @@
 from ringsim.analysis import Sweep
 from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
-from ringsim.verdict.predictions import DdpPrediction
+from ringsim.verdict.predictions import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
@@ -140,5 +140,7 @@ def _sweep(contents: RunDirectory) -> str:
 
 def _network(contents: RunDirectory) -> str:
     """The file, or else the name, of a network that the directory is about."""
-    named = [*contents.predicted.values(), *contents.simulated.values()]
-    return next(iter([*contents.networks, *(entry.network for entry in named)]), "")
+    of_steps = (prediction.network for prediction in contents.predicted.values())
+    of_collectives = (run.network for run in contents.simulated.values())
+    names = (name for name in (*of_steps, *of_collectives) if name != UNIFORM)
+    return next(iter([*contents.networks, *names]), "")
