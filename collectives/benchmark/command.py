@@ -147,7 +147,11 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."
 )
 @click.option(
-    "--record-size", "record_bytes", type=SIZE, help="The recorded tensor has so many bytes; otherwise the most."
+    "--record-size",
+    "record_bytes",
+    type=SIZE,
+    help="The recorded tensor has so many bytes; otherwise the most. "
+    "It is smaller where it would go through shared memory in several portions.",
 )
 @click.option(
     "--transport",

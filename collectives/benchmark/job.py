@@ -57,7 +57,9 @@ def run_plan(
         probed = _with_times_of(probed, _probed(plan, group, progress))
     if plan.record:
         progress.begin("recording")
-    return replace(probed, collectives=tuple(collectives), runs=record_runs(plan, group) if plan.record else ())
+    return replace(
+        probed, collectives=tuple(collectives), runs=record_runs(plan, group, progress.say) if plan.record else ()
+    )
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:

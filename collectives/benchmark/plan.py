@@ -1,5 +1,6 @@
 """`BenchmarkPlan`: what a benchmark is asked to do, checked before anything begins."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, elements_of, torch_dtype
@@ -74,6 +75,17 @@ class BenchmarkPlan:
         """What to record runs of; nothing if `record` is not set. Raises ValueError for a size that is too small."""
         size = max(self.sizes_bytes) if self.record_bytes is None else self.record_bytes
         return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
+
+    def not_larger(self, case: BenchmarkCase) -> Iterator[BenchmarkCase]:
+        """Yields `case`, then it with the smaller sizes of the plan, then with halves of the smallest."""
+        yield case
+        sizes = sorted((size for size in self.sizes_bytes if size < case.size_bytes), reverse=True)
+        while True:
+            size = sizes.pop(0) if sizes else case.size_bytes // 2
+            (case,) = replace(self, collectives=(case.collective,), sizes_bytes=(size,), in_place=(True,)).cases(
+                case.num_ranks
+            )
+            yield case
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
         """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""

@@ -1,8 +1,8 @@
 """`record`: single runs of our algorithms, transfer by transfer, to be laid beside their predictions."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from collectives.runtime import Event, Executor, Tag, naming_failures
 from ringsim.measurements import TRANSFER, RankHosts, RecordedRun
 from ringsim.registry import build
 from ringsim.schedule import Collective
+from ringsim.units import format_size
 
 NUM_RUNS = 9  # odd, so that one of them is the middle one
 
@@ -37,8 +38,12 @@ class RankLog:
         return RankLog(self.begin_s - shift, self.end_s - shift, events)
 
 
-def record_runs(plan: BenchmarkPlan, group: dist.ProcessGroup) -> tuple[RecordedRun, ...]:
+def record_runs(
+    plan: BenchmarkPlan, group: dist.ProcessGroup, say: Callable[[str], object] = lambda _: None
+) -> tuple[RecordedRun, ...]:
     """One run for each collective and algorithm of `plan`; collective, and every rank gets the same.
+
+    say: is told, on rank 0, of each that has another size than was asked for.
 
     Raises CollectiveError when a peer fails.
     """
@@ -51,18 +56,26 @@ def record_runs(plan: BenchmarkPlan, group: dist.ProcessGroup) -> tuple[Recorded
             if (case.collective, algorithm) not in recorded:
                 with naming_failures(f"rank {group.rank()}: recording {case}, {algorithm} failed"):
                     recorded[case.collective, algorithm] = record(case, algorithm, group, places, plan)
+                    size = recorded[case.collective, algorithm].size_bytes
+                    if size != case.size_bytes and group.rank() == 0:
+                        say(
+                            f"recorded {case.collective.value} {algorithm} of {format_size(size)}: "
+                            f"{format_size(case.size_bytes)} go through shared memory in several portions"
+                        )
     return tuple(recorded.values())
 
 
 def record(
     case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: BenchmarkPlan
 ) -> RecordedRun:
-    """The middle one of several runs in place, each after a barrier; the executor's alone, without a queue's thread."""
-    schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
-    # Over torch.distributed: through shared memory nothing travels, and a chunk goes in several portions.
-    executor = Executor(schedule, group, tag=Tag.RECORDED_RUN, shares_memory=False)
-    given = pattern(case, plan.seed).given(group.rank())
+    """The middle one of several runs in place, each after a barrier; the executor's alone, without a queue's thread.
+
+    The chunks travel as in the calls that are timed. Of a run in several portions there is no timeline, so that a
+    smaller tensor is recorded where `case` would need them.
+    """
+    case, executor, transport = next(_in_one_portion(plan.not_larger(case), algorithm, group))
     tensor = torch.zeros(case.num_elements, dtype=case.torch_dtype)
+    given = pattern(case, plan.seed).given(group.rank())
     combine = reduction_of(OPS[case.op], case.torch_dtype).combine if case.collective.reduces else torch.Tensor.add_
     logs = []
     before = read_clock(group, places.physical_hosts)
@@ -74,7 +87,19 @@ def record(
         executor.run(tensor, reduce=combine, log=events)
         logs.append(RankLog(begin, time.perf_counter(), events))
     clock = Clock.between(before, read_clock(group, places.physical_hosts))
-    return _recorded(case, algorithm, logs[plan.warm_up :], clock, group)
+    return replace(_recorded(case, algorithm, logs[plan.warm_up :], clock, group), transport=transport)
+
+
+def _in_one_portion(
+    cases: Iterable[BenchmarkCase], algorithm: str, group: dist.ProcessGroup
+) -> Iterator[tuple[BenchmarkCase, Executor, str]]:
+    """Yield those of `cases` that travel in one portion, what executes them, and the transport; alike on all ranks."""
+    for case in cases:
+        schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
+        executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
+        transport, num_portions = executor.way(case.num_elements, case.torch_dtype.itemsize)
+        if num_portions == 1:
+            yield case, executor, transport
 
 
 def _own_part(tensor: torch.Tensor, case: BenchmarkCase, rank: int) -> torch.Tensor:

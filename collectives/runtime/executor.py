@@ -33,7 +33,7 @@ from collectives.runtime.preposted import PrepostedReceives
 from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan, shared_plan
 from collectives.runtime.shared_schedule_run import SharedScheduleRun
-from collectives.runtime.sharing import Sharing
+from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
 from collectives.shared_memory import LocalRanks
@@ -246,6 +246,16 @@ class Executor:
                 options.log,
                 stamp,
             ).run()
+
+    def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
+        """Returns how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
+
+        Every rank must ask, since they may have to find out together which of them share memory.
+        """
+        _, portion_bytes = self._shared
+        key = LayoutKey(num_elements, bytes_each, True, 0, portion_bytes)
+        transport = transport_in_use(self.group) if portion_bytes else "gloo"
+        return transport, len(self._layouts.of(key).portions)
 
     def _chunk_tensors(
         self, tensor: torch.Tensor, options: RunOptions, wire: torch.dtype, lengths: list[int]

@@ -116,10 +116,10 @@ class SharedScheduleRun(ScheduleRun):
         if peer not in self.local:
             ScheduleRun._send(self, index)
             return
+        self._record("sent", send)  # with the copy, which is what sending takes here
         location = self.locations[send.chunk]
         if location is None:
             location = self.locations[send.chunk] = self._place(send.chunk)
-        self._record("sent", send)
         self.local.publish(peer, index, location)
         self.sends.append(_LEFT)
 

@@ -2,6 +2,7 @@
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
 from ringsim.analysis.animation import Animation, make_animation
+from ringsim.analysis.candidates import LIBRARY, Taken, Timing, candidates, has
 from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import Cost, cost_of
@@ -26,6 +27,7 @@ from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
 __all__ = [
     "BASELINE",
     "COMPLETE",
+    "LIBRARY",
     "MAX_TRANSFERS",
     "Advice",
     "Alternative",
@@ -47,6 +49,8 @@ __all__ = [
     "SweepCell",
     "SweepPlan",
     "SweepRun",
+    "Taken",
+    "Timing",
     "ToldPhase",
     "Walkthrough",
     "Winner",
@@ -54,6 +58,7 @@ __all__ = [
     "algbw_bytes_per_s",
     "among_most",
     "busbw_bytes_per_s",
+    "candidates",
     "check_few_ranks",
     "cost_of",
     "default_budget",
@@ -64,6 +69,7 @@ __all__ = [
     "format_troubles",
     "goal_sentence",
     "hanging_text",
+    "has",
     "make_animation",
     "make_overview",
     "num_alternatives",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
+from ringsim.analysis.candidates import candidates
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
@@ -15,10 +16,16 @@ MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or 
 MAX_TRANSFERS_UNSHARED = 2**21
 SEGMENTS = 4
 
+TimeOn = Callable[[Schedule, AnyNetwork, int], float]
+
+_LATENCIES = frozenset(
+    {"latency_s", "uplink_latency_s", "switch_hop_latency_s"}
+    | {f"{kind}_latency_s" for kind in ("link", "hop", "tree_link", "tree_hop")}  # of NCCL's protocols
+)
 # What would be better, the fields of Network and of Spec that say it, and by what they are multiplied.
 _CHANGES: tuple[tuple[str, frozenset[str], float], ...] = (
     ("twice the bandwidth of all links", frozenset({"bandwidth_bytes_per_s", "uplink_bytes_per_s"}), 2),
-    ("half the latency of all links", frozenset({"latency_s", "uplink_latency_s"}), 0.5),
+    ("half the latency of all links", _LATENCIES, 0.5),
     ("twice the rate at which ranks add", frozenset({"reduce_bytes_per_s"}), 2),
     ("half the overhead of each message", frozenset({"gap_s", "send_overhead_s", "receive_overhead_s"}), 0.5),
     ("twice the bandwidth of the hosts' memory", frozenset({"memory_bytes_per_s"}), 2),
@@ -70,44 +77,51 @@ def advise(
     size_bytes: int,
     build_other: Callable[[str], Schedule] | None = None,
     on_progress: Callable[[int], object] = lambda _: None,
+    time_on: TimeOn = predict_time,
 ) -> Advice:
     """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
 
     build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
-    ranks in their own places. on_progress: is told after each simulation that there was one more.
+    ranks in their own places. on_progress: is told after each simulation that there was one more. time_on: the seconds
+    of a schedule on a network.
     """
     make = build_other or partial(_build, schedule, size_bytes)
     alternatives = []
     for name, other in better_networks(network):
-        alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes)))
+        alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes, time_on)))
         on_progress(1)
-    for name in other_algorithms(schedule, size_bytes):
-        alternatives.append(_by(name, make, schedule, network, size_bytes))
+    for name in other_algorithms(schedule, network, size_bytes):
+        alternatives.append(_by(name, make, schedule, network, size_bytes, time_on))
         on_progress(1)
-    time_s = predict_time(schedule, network, size_bytes)
+    time_s = time_on(schedule, network, size_bytes)
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
 
 
 def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
     """Returns how many there are to be simulated."""
-    return len(list(better_networks(network))) + len(list(other_algorithms(schedule, size_bytes)))
+    return len(list(better_networks(network))) + len(list(other_algorithms(schedule, network, size_bytes)))
 
 
 def _by(
-    name: str, make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, size_bytes: int
+    name: str,
+    make: Callable[[str], Schedule],
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    time_on: TimeOn,
 ) -> Alternative:
     """Another algorithm; not built if it would have too many transfers."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
     if estimate > (MAX_TRANSFERS_UNSHARED if isinstance(network, Network) else MAX_TRANSFERS):
         return Alternative(name, None, f"about {format_count(estimate)} transfers")
-    return Alternative(name, *_timed(partial(make, name), network, size_bytes))
+    return Alternative(name, *_timed(partial(make, name), network, size_bytes, time_on))
 
 
 def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
     return build(schedule.collective, name, schedule.num_ranks, size_bytes)
 
 
-def other_algorithms(schedule: Schedule, size_bytes: int) -> Iterator[str]:
+def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
     """Yields the names of all others for the same collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
@@ -115,12 +129,12 @@ def other_algorithms(schedule: Schedule, size_bytes: int) -> Iterator[str]:
         plain = _build(schedule, size_bytes, own)
         is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
         yield f"{own}/{SEGMENTS}" if is_plain else own
-    for collective, name in ALGORITHMS:
-        if collective is schedule.collective and name != own:
-            yield name
+    yield from (name for name in candidates(schedule.collective, [network]) if name != own)
 
 
-def _timed(make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int) -> tuple[float | None, str]:
+def _timed(
+    make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: TimeOn
+) -> tuple[float | None, str]:
     """The time, or why there is none."""
     try:
         schedule = make()
@@ -129,7 +143,7 @@ def _timed(make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int) -
     is_shared = shares(schedule, network.topology(schedule.num_ranks))
     if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
         return None, f"{schedule.num_transfers:,} transfers"
-    return predict_time(schedule, network, size_bytes), ""
+    return time_on(schedule, network, size_bytes), ""
 
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:

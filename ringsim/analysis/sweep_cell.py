@@ -16,7 +16,7 @@ class SweepCell:
     """One algorithm's time for one number of ranks, network and size, or why there is none.
 
     num_steps, num_transfers, time_s: None if it was skipped.
-    skipped: the reason, empty if it was simulated.
+    skipped: the reason, empty if it was simulated. taken: algorithm and protocol, where a library chose them.
     """
 
     collective: Collective
@@ -28,6 +28,12 @@ class SweepCell:
     num_transfers: int | None
     time_s: float | None
     skipped: str
+    taken: str = ""
+
+    @property
+    def name(self) -> str:
+        """The algorithm, and what it stands for where a library chose: nccl (nvls Simple)."""
+        return f"{self.algorithm} ({self.taken})" if self.taken else self.algorithm
 
     @property
     def algbw_bytes_per_s(self) -> float | None:
@@ -69,7 +75,7 @@ def read_cell(place: str, row: Mapping[Any, Any]) -> SweepCell:
     """The cell of a line, by the names of the columns. Raises ValueError, which names the place and the column."""
     read = {}
     for name, reader in _READERS.items():
-        text = row.get(name)
+        text = row.get(name, "" if name == "taken" else None)  # older files have no such column
         if not isinstance(text, str) or None in row:
             raise ValueError(f"{place}: not a line of a sweep: must have a value for {name}, and none without a name")
         try:
@@ -130,4 +136,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "num_transfers": _whole_or_none,
     "time_s": _time_or_none,
     "skipped": _reason,
+    "taken": _reason,
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, Self
 
+from ringsim.analysis.candidates import PLAIN, Timing
 from ringsim.files import (
     MAX_RANKS,
     as_tuple,
@@ -37,7 +38,7 @@ class SweepPlan:
     """All combinations of algorithms, numbers of ranks, networks and sizes.
 
     file_hashes: by algorithm, of a user's own, `file_hash` of its file.
-    max_transfers: a schedule that has more is skipped.
+    max_transfers: a schedule that has more is skipped. timing: how the others are timed; no file says it.
     """
 
     collective: Collective
@@ -47,6 +48,7 @@ class SweepPlan:
     networks: Mapping[str, AnyNetwork]
     max_transfers: float
     file_hashes: Mapping[str, str]
+    timing: Timing = PLAIN
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class SweepPlan:
         sizes_bytes: Collection[int],
         networks: Mapping[str, AnyNetwork],
         max_transfers: float = MAX_TRANSFERS,
+        timing: Timing = PLAIN,
     ) -> Self:
         """Each once, numbers from small to large.
 
@@ -71,7 +74,7 @@ class SweepPlan:
         names = tuple(dict.fromkeys(algorithms))
         hashes = {name: sha256 for name in names if (sha256 := file_hash(collective, name))}
         numbers = tuple(sorted(set(ranks))), tuple(sorted(set(sizes_bytes)))
-        return cls(collective, names, *numbers, networks, max_transfers, hashes)
+        return cls(collective, names, *numbers, networks, max_transfers, hashes, timing)
 
     def places(self) -> list[Place]:
         """Those of all cells, in the order in which the file has them."""
@@ -93,11 +96,17 @@ class SweepPlan:
         }
 
     @classmethod
-    def from_dict(cls, data: Any, collective: Collective, networks: Mapping[str, AnyNetwork]) -> Self:
+    def from_dict(
+        cls,
+        data: Any,
+        collective: Collective,
+        networks: Mapping[str, AnyNetwork],
+        timing: Timing = PLAIN,
+    ) -> Self:
         """What `as_dict` wrote. Raises ValueError, in one line, for anything else, and for a file that has changed."""
         require_plan(data)
         limit = math.inf if data["max_transfers"] is None else data["max_transfers"]
-        plan = cls.of(collective, data["algorithms"], data["ranks"], data["sizes_bytes"], networks, limit)
+        plan = cls.of(collective, data["algorithms"], data["ranks"], data["sizes_bytes"], networks, limit, timing)
         for algorithm in plan.algorithms:
             if plan.file_hashes.get(algorithm, "") != data["file_hashes"].get(algorithm, ""):
                 raise ValueError(f"algorithm {algorithm!r}: its file has changed since the sweep began: sweep anew")

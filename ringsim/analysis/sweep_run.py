@@ -7,14 +7,14 @@ from functools import lru_cache, partial
 from itertools import groupby, product
 from typing import NamedTuple
 
+from ringsim.analysis.candidates import LIBRARY, has
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_cell import SweepCell
 from ringsim.analysis.sweep_plan import MAX_TRANSFERS, Place, SweepPlan
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
-from ringsim.registry import Algorithm, build, file_hash, size_variant
+from ringsim.registry import NCCL_ALGORITHMS, Algorithm, build, file_hash, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
-from ringsim.simulation import predict_time
 from ringsim.workers import WorkerError, Workers
 
 TASKS_PER_WORKER = 16  # at least, if there are so many cells, so that all workers end at about the same time
@@ -149,6 +149,8 @@ class SweepResult(NamedTuple):
 def simulate_task(task: SweepTask) -> SweepResult:
     """What a worker does. Raises WorkerError if the file of a user's own algorithm is another than the plan names."""
     plan = task.plan
+    if task.algorithm == LIBRARY:
+        return SweepResult([_taken(task, place) for place in task.places], "")
     by_size, refusal = _build_sizes(
         plan.collective,
         task.algorithm,
@@ -164,11 +166,31 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
     algorithm, num_ranks, name, size_bytes = place
     network = task.plan.networks[name]
     skipped = built.skipped or task.without_room.get((name, num_ranks), "")
-    time_s = predict_time(built.schedule, network, size_bytes) if built.schedule and not skipped else None
+    if algorithm in NCCL_ALGORITHMS and not has(network, algorithm) and len(task.plan.networks) > 1:
+        skipped = skipped or f"{name} has no {algorithm}"
+    time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
     if time_s == math.inf:
         time_s, skipped = None, f"never finishes on {name} with {size_bytes:,} bytes, as something fails"
     where = (task.plan.collective, name, algorithm, num_ranks, size_bytes)
     return SweepCell(*where, built.num_steps, built.num_transfers, time_s, skipped)
+
+
+def _taken(task: SweepTask, place: Place) -> SweepCell:
+    """What the library of the network takes."""
+    plan, (algorithm, num_ranks, name, size_bytes) = task.plan, place
+    where = (plan.collective, name, algorithm, num_ranks, size_bytes)
+    skipped = task.without_room.get((name, num_ranks), "")
+    try:
+        if plan.timing.take is None:
+            raise ValueError(f"{LIBRARY} is timed only by ringsim sweep")
+        if not skipped:
+            schedule, taken, time_s = plan.timing.take(
+                plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
+            )
+            return SweepCell(*where, schedule.num_steps, schedule.num_transfers, time_s, "", taken)
+    except ValueError as error:
+        skipped = str(error)
+    return SweepCell(*where, None, None, None, skipped)
 
 
 def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:

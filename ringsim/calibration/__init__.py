@@ -13,7 +13,16 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
-from ringsim.calibration.library_choice import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
+from ringsim.calibration.library_choice import (
+    AS_LIBRARY,
+    MAX_TRANSFERS,
+    LibraryChoice,
+    choose,
+    fastest_protocol,
+    library_time,
+    required_choice,
+    why_unknown,
+)
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
@@ -21,6 +30,7 @@ from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
+    "AS_LIBRARY",
     "MAX_TRANSFERS",
     "MISFIT",
     "ComparedCase",
@@ -52,10 +62,12 @@ __all__ = [
     "fastest_protocol",
     "fitted_cluster",
     "fitting_model",
+    "library_time",
     "nic_line",
     "num_hosts",
     "picture_names",
     "probe_noise",
+    "required_choice",
     "senders_per_host",
     "why_unknown",
     "with_interval",

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringsim.calibration.comparison import executed_on
 from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
-from ringsim.network import AnyNetwork
+from ringsim.native import network_of_calls
+from ringsim.network import AnyNetwork, Cluster
 from ringsim.registry import build_recorded
 from ringsim.schedule import Ints, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
@@ -37,7 +39,7 @@ class ComparedRun(Displayed):
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulates the schedule that was recorded, all ranks beginning at 0.
+    """Simulates the schedule that was recorded over the transport of the run, all ranks beginning at 0.
 
     name: of the network, for titles. trusted: algorithms of Python files that may be run, see `build_recorded`.
 
@@ -46,9 +48,12 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
+        if isinstance(network, Cluster):
+            cluster = executed_on(network, run.transport)
+            network = network_of_calls(cluster, is_native=False, touched_bytes=run.size_bytes)
+        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
-    simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
     if not np.isfinite(simulated.time_s):
         raise ValueError(f"{run}: never ends on network {name}: ringsim simulate says why")
     order = np.lexsort((simulated.chunk, simulated.dst, simulated.src, simulated.step))

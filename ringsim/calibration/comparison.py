@@ -177,15 +177,27 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
     is_native = case.algorithm == TORCH
-    if case.transport != "shm":
-        cluster = without_shared_memory(cluster)
-    elif SharedMemoryNetwork.of(cluster) is None:
-        return None, "it went through shared memory, of which the network file says nothing"
+    try:
+        cluster = executed_on(cluster, case.transport)
+    except ValueError as error:
+        return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
     beside_s = call_overhead_s(cluster, is_native) + local_s(work, cluster, case.num_ranks)
     messages = network_of_calls(cluster, is_native, touched_bytes=case.size_bytes)  # the same tensor, call after call
     messages_s = predict_time(schedule, messages, case.size_bytes, in_order=True)
-    return beside_s + messages_s, f"simulating {schedule.algorithm}"
+    return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
+
+
+def executed_on(cluster: Cluster, transport: str) -> Cluster:
+    """Returns the network without shared memory, unless what was measured went through it ("shm").
+
+    Raises ValueError where the network says nothing of shared memory, though it was used.
+    """
+    if transport != "shm":
+        return without_shared_memory(cluster)
+    if SharedMemoryNetwork.of(cluster) is None:
+        raise ValueError("it went through shared memory, of which the network file says nothing")
+    return cluster
 
 
 def _comparison(

@@ -16,8 +16,9 @@ from ringsim.algorithms import (
     nvls_all_reduce,
     nvls_segments,
 )
+from ringsim.analysis import Taken, Timing
 from ringsim.calibration.protocol_time import Question, predict
-from ringsim.network import Cluster, Host, Protocol
+from ringsim.network import AnyNetwork, Cluster, Host, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -42,9 +43,13 @@ class LibraryChoice:
     start_s: float
     cluster: Cluster
 
+    def time_s(self, size_bytes: int, *, in_order: bool = False) -> float:
+        """The seconds of the collective, its start included. in_order: as of `simulate`."""
+        return self.start_s + predict_time(self.schedule, self.cluster, size_bytes, in_order=in_order)
+
 
 def choose(
-    cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: int = MAX_TRANSFERS
+    cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice | None:
     """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
 
@@ -91,11 +96,34 @@ def fastest_protocol(
     has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
     protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
     choices = [over_protocol(schedule, cluster, protocol) for protocol in protocols]
+    return min(choices, key=lambda choice: choice.time_s(size_bytes, in_order=in_order), default=None)
 
-    def time_s(choice: LibraryChoice) -> float:
-        return choice.start_s + predict_time(schedule, choice.cluster, size_bytes, in_order=in_order)
 
-    return min(choices, key=time_s, default=None)
+def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
+    """The seconds of a schedule as the library of the network sends it; those of `predict_time` where it has none."""
+    choice = fastest_protocol(schedule, network, size_bytes) if isinstance(network, Cluster) else None
+    return choice.time_s(size_bytes) if choice else predict_time(schedule, network, size_bytes)
+
+
+def library_takes(
+    network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
+) -> Taken:
+    """What the library takes, timed. Raises ValueError where that is not known."""
+    choice = required_choice(network, collective, num_ranks, size_bytes, max_transfers)
+    return Taken(choice.schedule, f"{choice.schedule.algorithm} {choice.protocol}", choice.time_s(size_bytes))
+
+
+def required_choice(
+    network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
+) -> LibraryChoice:
+    """The same as `choose`. Raises ValueError, which says why, where it is not known what the library takes."""
+    if not isinstance(network, Cluster):
+        raise ValueError("what NCCL would take is not known: give --network with a file that describes NCCL")
+    choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
+    if choice is None:
+        why = why_unknown(network, num_ranks) or f"it has more than {max_transfers:,.0f} transfers"
+        raise ValueError(f"{network.name}: what NCCL would take is not known: {why}")
+    return choice
 
 
 def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> LibraryChoice:
@@ -129,3 +157,6 @@ def _schedule(collective: Collective, algorithm: str, num_ranks: int, size_bytes
         return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
     ring = _RINGS.get(collective)
     return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
+
+
+AS_LIBRARY = Timing(library_time, library_takes)  # of sweeps

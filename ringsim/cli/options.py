@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from ringsim.calibration import nic_line
+from ringsim.analysis import LIBRARY
+from ringsim.calibration import LibraryChoice, fastest_protocol, nic_line, required_choice
 from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.schedule import Collective, Schedule, permute_ranks
-from ringsim.units import parse_size
+from ringsim.units import format_time, parse_size
 from ringsim.workers import Workers
 
 PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --order
@@ -66,7 +68,8 @@ collective_option = click.option(
 def known_algorithms(context: click.Context) -> list[str]:
     """Returns the algorithms of --collective, as far as it is known; for completion by the shell."""
     chosen = context.params.get("collective")
-    return list(dict.fromkeys(name for collective, name in ALGORITHMS if chosen in (None, collective.value)))
+    names = [name for collective, name in ALGORITHMS if chosen in (None, collective.value)]
+    return list(dict.fromkeys([*names, LIBRARY]))
 
 
 ALGORITHM = Name("name", known_algorithms)
@@ -105,11 +108,12 @@ def workers_options(command: Command) -> Command:
     return with_workers
 
 
-def algorithm_options(command: Command) -> Command:
+def algorithm_options(command: Command, library: bool = False) -> Command:
     """Adds the options of a schedule, with all ranks in their own places; the command gets it as `schedule`.
 
     If the command has --size, it is the schedule for that size. That of a file has the collective it is for, unless
-    --collective asks for another.
+    --collective asks for another. library: whether it may be what NCCL takes, which the command finds by
+    `library_choice`; until then it is a ring.
     """
 
     @collective_option
@@ -118,22 +122,24 @@ def algorithm_options(command: Command) -> Command:
         type=ALGORITHM,
         default="ring",
         help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
-        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective.",
+        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective"
+        + (", or nccl: what NCCL takes for the size and the ranks." if library else "."),
     )
     @ranks_option
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
         is_given = click.get_current_context().get_parameter_source("collective") is not ParameterSource.DEFAULT
         asked = Collective(collective) if is_given or not names_file(algorithm) else None
-        command(schedule=build(asked, algorithm, ranks, rest.get("size")), **rest)
+        name = "ring" if library and algorithm == LIBRARY else algorithm
+        command(schedule=build(asked, name, ranks, rest.get("size")), **rest)
 
     return with_schedule
 
 
-def schedule_options(command: Command) -> Command:
+def schedule_options(command: Command, library: bool = False) -> Command:
     """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
-    @algorithm_options
+    @partial(algorithm_options, library=library)
     @click.option(
         "--order",
         "placement",
@@ -145,6 +151,53 @@ def schedule_options(command: Command) -> Command:
         command(schedule=schedule if placement is None else permute_ranks(schedule, placement), **rest)
 
     return with_placement
+
+
+def library_choice(
+    schedule: Schedule, network: AnyNetwork, size: int, *, in_order: bool = False, by_default: bool = False
+) -> LibraryChoice | None:
+    """Returns how the library of the network would send the schedule; what it takes for --algorithm nccl.
+
+    by_default: whether that is meant where no --algorithm is given, as far as it is known. None for a network that says
+    nothing of a library.
+
+    Raises ValueError where it is asked for and not known.
+    """
+    num_ranks, context = schedule.num_ranks, click.get_current_context()
+    if context.params["algorithm"] == LIBRARY:
+        return _placed(required_choice(network, schedule.collective, num_ranks, size))
+    if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
+        return None  # one rank sends nothing, and the simulation says that there is no room for too many
+    is_default = context.get_parameter_source("algorithm") is ParameterSource.DEFAULT
+    if network.spec.protocols and by_default and is_default:
+        try:
+            chosen = required_choice(network, schedule.collective, num_ranks, size)
+        except ValueError as error:
+            click.echo(f"{error}; a ring is simulated", err=True)
+        else:
+            click.echo(
+                f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True
+            )
+            return _placed(chosen)
+    return fastest_protocol(schedule, network, size, in_order=in_order)
+
+
+def _placed(choice: LibraryChoice) -> LibraryChoice:
+    placement = click.get_current_context().params.get("placement")
+    return choice if placement is None else replace(choice, schedule=permute_ranks(choice.schedule, placement))
+
+
+def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tuple[Schedule, AnyNetwork]:
+    """Returns what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
+
+    A line on stderr says which, and that its start is left out.
+    """
+    choice = library_choice(schedule, network, size)
+    if choice is None:
+        return schedule, network
+    start = format_time(choice.start_s)
+    click.echo(f"over NCCL's protocol {choice.protocol}, without the {start} before its first message", err=True)
+    return choice.schedule, choice.cluster
 
 
 def load_simulated(name: str) -> Cluster:
@@ -159,7 +212,7 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
     if isinstance(network, Cluster) and (network.spec.protocols or network.spec.library != Library()):
         click.echo(
             f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
-            "ringsim simulate and ringsim ddp --backend nccl use them, and ringsim compare when it is given logs",
+            "ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare if it is given logs",
             err=True,
         )
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from ringsim.analysis import Sweep, SweepPlan, SweepRun
-from ringsim.cli.options import load_simulated
+from ringsim.analysis import LIBRARY, Sweep, SweepPlan, SweepRun, candidates, has
+from ringsim.calibration import AS_LIBRARY
 from ringsim.console import STDOUT, ended_once, message_of, progress_bar
 from ringsim.files import atomic_file, file_to_replace, naming_place
-from ringsim.network import AnyNetwork, Cluster, Network
-from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, needs_trust, require_trusted
+from ringsim.network import AnyNetwork, Network, load_network
+from ringsim.registry import needs_trust, require_trusted
 from ringsim.schedule import Collective, ScheduleError
 from ringsim.workers import Workers
 
@@ -34,14 +34,10 @@ def planned_sweep(
     """Returns a sweep with nothing done, from the options of `ringsim sweep`."""
     chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
-    names = names or _usual_algorithms(chosen, networks)
-    return SweepRun(SweepPlan.of(chosen, names, ranks, sizes, networks, max_transfers))
-
-
-def _usual_algorithms(collective: Collective, networks: Mapping[str, AnyNetwork]) -> list[str]:
-    """Returns all of the collective; NCCL's, which take long to simulate, only if a network describes NCCL."""
-    described = any(isinstance(network, Cluster) and network.spec.protocols for network in networks.values())
-    return [name for owner, name in ALGORITHMS if owner is collective and (described or name not in NCCL_ALGORITHMS)]
+    if not names:
+        names = candidates(chosen, networks.values())
+        names += [LIBRARY] if any(has(network, LIBRARY) for network in networks.values()) else []
+    return SweepRun(SweepPlan.of(chosen, names, ranks, sizes, networks, max_transfers, AS_LIBRARY))
 
 
 def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRun:
@@ -54,14 +50,14 @@ def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRu
         for algorithm in (sweep.planned or {})["algorithms"]:
             require_trusted("the sweep names", algorithm, trusted)
         networks = {name: _network(name, facts) for name, facts in sweep.networks.items()}
-        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks), sweep.cells)
+        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
 
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
     """The network of that name, which must be as it was when the sweep began."""
     if facts.keys() | {"private_links"} == {field.name for field in fields(Network)}:
         return Network.from_dict(facts)
-    cluster = load_simulated(name)
+    cluster = load_network(name)
     if json.loads(json.dumps(cluster.as_dict())) != facts:
         raise ValueError(f"network {name}: is another than when the sweep began: restore it, or sweep anew")
     return cluster

@@ -6,6 +6,7 @@ from typing import Any, Self
 from ringsim.files import (
     MAX_RANKS,
     as_tuple,
+    quoted,
     require_fields,
     require_name,
     require_one_each,
@@ -16,6 +17,7 @@ from ringsim.files import (
 from ringsim.schedule import Collective
 
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
+TRANSPORTS = ("shm", "gloo", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class RecordedRun:
     runs_s: how long every run took, of which this is the middle one: from when the last rank began to the last end.
     begin_s, end_s: when each rank began and was done, (num_ranks,).
     step, src, dst, chunk: of each transfer, (num_transfers,), in the order of these columns.
-    issued_s: when the sender handed it to the backend; applied_s: when the receiver had added or copied it.
+    issued_s: when the sender handed it to the transport; applied_s: when the receiver had added or copied it.
+    transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for some each way.
     """
 
     collective: Collective
@@ -48,9 +51,12 @@ class RecordedRun:
     chunk: tuple[int, ...]
     issued_s: tuple[float, ...]
     applied_s: tuple[float, ...]
+    transport: str = "gloo"  # of older files, which do not say
 
     def __post_init__(self) -> None:
         require_name("algorithm", self.algorithm)
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport {quoted(self.transport)}: must be one of {', '.join(TRANSPORTS)}")
         for name in ("size_bytes", "element_bytes"):
             require_whole(name, getattr(self, name), 1)
         require_whole("num_ranks", self.num_ranks, 1, MAX_RANKS)
@@ -109,7 +115,8 @@ class RecordedRun:
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
-        return f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes on {self.num_ranks} ranks"
+        what = f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes"
+        return f"{what} on {self.num_ranks} ranks over {self.transport}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the fields for JSON."""
@@ -118,7 +125,7 @@ class RecordedRun:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data)
+        require_fields(cls, data, optional=("transport",))
         columns = {name: as_tuple(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
         require_name("collective", data["collective"])
         return cls(**{**data, **columns, "collective": Collective(data["collective"])})

@@ -57,11 +57,14 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
     width = None if wide else WIDTH
     before, now = report["before"], report["now"]
     rows = [("order", _order(report["order"], width))]
-    rows.append(("time", f"{_time(report['time_before_s'])} -> {_time(report['time_s'])}, {_gain(report)}"))
+    states = {"": before} if _is_unchanged(report) else {" before": before, " now": now}
+    rows.append(("time", _times(report)))
     if before["busiest"]:
-        busiest = " -> ".join(f"{state['busiest']}, {format_time(state['busy_s'])}" for state in (before, now))
+        busiest = " -> ".join(f"{state['busiest']}, {format_time(state['busy_s'])}" for state in states.values())
         rows.append(("busiest", busiest))
-    rows += [(f"slow hops {when}", _slow_hops(state)) for when, state in (("before", before), ("now", now))]
+    rows += [(f"slow hops{when}", _slow_hops(state)) for when, state in states.items()]
+    if _is_unchanged(report):
+        rows.append(("may help", _what_may_help(report)))
     rows.append(("simulated", plural(report["evaluations"], "order")))
     schedule = f"{report['collective']} {report['algorithm']}, {plural(report['num_ranks'], 'rank')}"
     title = f"{schedule}, {format_size(report['size_bytes'])}"
@@ -76,17 +79,30 @@ def _order(order: Sequence[int], width: int | None) -> str:
     return f"{shown}... (--wide shows it, -o saves it)"
 
 
-def _gain(report: Mapping[str, Any]) -> str:
-    if report["order"] == list(range(report["num_ranks"])):
-        return "no faster order found"
-    return "it ends now" if report["gain"] is None else f"{report['gain']:.2f} times as fast"
+def _is_unchanged(report: Mapping[str, Any]) -> bool:
+    return bool(report["order"] == list(range(report["num_ranks"])))
+
+
+def _times(report: Mapping[str, Any]) -> str:
+    before_s, now_s = report["time_before_s"], report["time_s"]
+    if now_s is None:
+        return "never ends, in any order that was simulated: something fails"
+    if _is_unchanged(report):
+        return f"{format_time(now_s)}: no faster order found"
+    if before_s is None:
+        return f"never ends -> {format_time(now_s)}, it ends now"
+    return f"{format_time(before_s)} -> {format_time(now_s)}, {report['gain']:.2f} times as fast"
+
+
+def _what_may_help(report: Mapping[str, Any]) -> str:
+    """What to try where no order does."""
+    if report["time_s"] is None:
+        return "ringsim simulate says what fails, and who waits for whom"
+    every = "a ring sends through every NIC whatever the order; " if "ring" in report["algorithm"] else ""
+    return f"{every}ringsim explain simulates all other algorithms"
 
 
 def _slow_hops(state: Mapping[str, Any]) -> str:
     slow = state["slow_hops"]
     named = ", ".join(f"{src}-{dst}" for src, dst in slow[:MAX_NAMED]) + ", ..." * (len(slow) > MAX_NAMED)
     return f"{len(slow)} of {state['num_hops']}" + f": {named}" * bool(slow)
-
-
-def _time(time_s: float | None) -> str:
-    return "never ends" if time_s is None else format_time(time_s)

@@ -38,7 +38,7 @@ def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
     for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured)):
         start, applied = timeline.start_s - first, timeline.applied_s - first
         under_way = replace(timeline, start_s=start, left_s=applied, applied_s=applied)
-        yield f"{run.collective.value} {run.algorithm} {side}", under_way
+        yield f"{run.collective.value} {run.algorithm} {side} over {run.transport}", under_way
 
 
 def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:

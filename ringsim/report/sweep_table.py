@@ -79,7 +79,7 @@ def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
     if winner is None:
         return "all skipped", "", ""
     gain = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
-    return winner.cell.algorithm, format_time(winner.cell.time_s or 0.0), gain
+    return winner.cell.name, format_time(winner.cell.time_s or 0.0), gain
 
 
 def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:

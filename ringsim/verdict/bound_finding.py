@@ -6,11 +6,11 @@ from ringsim.network import Cluster
 from ringsim.units import format_size
 from ringsim.verdict.bound import Attribution, Bound, without_stragglers
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly
+from ringsim.verdict.predicted_findings import HALF
 from ringsim.verdict.strategies import SlowestRank, StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
 from ringsim.verdict.training_files import StrategyResult
 
-HALF = 0.5  # of a step: what takes more than the rest together bounds it
 _SIMULATED = (
     "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
     "after another."
@@ -36,24 +36,49 @@ def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
 def bound_of_step(
     subject: Subject, forecast: Forecast, ranking: StrategyRanking, slowest: SlowestRank | None
 ) -> Finding:
-    """Returns what bounds the training step of the main job, by the strategy with the shortest one."""
-    best = ranking.best
+    """Returns what bounds the training step of the main job, by the strategy with the shortest one.
+
+    What it costs is measured where the main job trained without synchronisation too: only the difference of the two
+    steps also holds the waiting of ranks for one another, and what communication slows down beside it.
+    """
+    best, free = ranking.best, subject.job.unsynchronised if subject.job else None
     waited_s = slowest.waited_s(best) if slowest else 0.0
-    sync_s = best.measured_sync_s + waited_s
-    share = sync_s / best.step_s if best.step_s > 0 else 0.0
+    cost_s = best.measured_sync_s + waited_s if free is None else max(best.step_s - free.step_s, 0.0)
+    share = cost_s / best.step_s if best.step_s > 0 else 0.0
     attribution = forecast.at(subject.size_bytes)
-    inside = _inside(attribution, best, waited_s)
-    takes = f"takes {roughly(sync_s)} of {roughly(best.step_s)} ({percent(share)}) with `{best.strategy}`"
-    if share < HALF:
-        answer = f"Computing bounds a training step: synchronising gradients {takes}."
-        reasons = [f"A network that costs nothing would make a step at most {percent(share)} shorter.", inside]
+    takes = f"takes {roughly(best.step_s)} with `{best.strategy}`"
+    if free is None:
+        waiting = " and waiting for a straggler" if waited_s else ""
+        parts = f"{roughly(cost_s)} of them ({percent(share)}) are synchronisation{waiting}"
     else:
-        bound = _bound(attribution, best, waited_s).value
-        answer = f"Synchronising gradients bounds a training step, and {bound} bounds that: it {takes}."
-        reasons = [inside]
+        parts = f"{roughly(free.step_s)} without synchronisation (`{free.strategy}`), {percent(share)} less"
+    bound = "Computing bounds a training step"
+    if share >= HALF:
+        inner = _bound(attribution, best, waited_s).value
+        bound = f"Synchronising gradients bounds a training step, and {inner} bounds that"
+    reasons = [_cost(best, free, cost_s, waited_s), _inside(attribution, best, waited_s)]
     if slowest:
         reasons.append(straggling_rank(slowest))
+    answer = f"{bound}: it {takes}, and {parts}." if free else f"{bound}: it {takes}; {parts}."
     return Finding(Topic.BOUND, answer, (*reasons, _SIMULATED, *_what_ifs(subject.fit.cluster, [attribution])))
+
+
+def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, waited_s: float) -> str:
+    """How much of what synchronising costs is the synchronisation itself, and how much waiting."""
+    own_s = roughly(best.measured_sync_s)
+    if free is not None:
+        rest = "the rest is waiting for late ranks, and computing that communication slows down"
+        if cost_s <= best.measured_sync_s:
+            rest = "as much of it as the difference lacks is hidden, or within what steps vary"
+        return (
+            f"Steps with and without synchronisation took turns and differ by {roughly(cost_s)}; the synchronisation "
+            f"itself takes {own_s}, as the last rank to arrive sees it; {rest}."
+        )
+    counted = f", and {roughly(waited_s)} of waiting for the straggler" if waited_s else ""
+    return (
+        f"That is {own_s} of synchronisation, as the last rank to arrive sees it{counted}. It leaves out other waiting "
+        "for late ranks; what a step would take without synchronisation is measured by training with `none` too."
+    )
 
 
 def straggling_rank(slowest: SlowestRank) -> str:

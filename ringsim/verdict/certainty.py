@@ -39,6 +39,8 @@ def _answer(errors: Sequence[float], noise: ProbeNoise | None) -> str:
         return (
             f"Not very: the machine was busy when messages of {size} were probed{seen}. Measure again when it is quiet."
         )
+    if not errors and noise is None:
+        return "Not known: nothing here was both predicted and measured; ringsim compare writes what was."
     if not errors:
         return "Only as far as the probes go: nothing here was both predicted and measured."
     return f"Fairly: {off}." if worst <= MISFIT else f"Enough to see what is larger, not by how many per cent: {off}."

@@ -26,6 +26,7 @@ JOB_FORMAT = "ringsim-report"
 SESSION_FORMAT = "ringsim-session"
 COMPARISON_FORMAT = "ringsim-comparison"
 VERSION = 1
+NONE = "none"  # the strategy that does not synchronise
 FLOAT32_BYTES = 4  # of a parameter's gradient, as the main job trains
 
 _Made = TypeVar("_Made")
@@ -94,7 +95,12 @@ class JobReport:
     @property
     def synchronising(self) -> list[StrategyResult]:
         """Those that leave all ranks with the same parameters."""
-        return [result for result in self.strategies if result.strategy.partition("/")[0] != "none"]
+        return [result for result in self.strategies if result.strategy.partition("/")[0] != NONE]
+
+    @property
+    def unsynchronised(self) -> StrategyResult | None:
+        """The training of each rank for itself, with which the cost of the others is compared; None if not tried."""
+        return next((result for result in self.strategies if result.strategy == NONE), None)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

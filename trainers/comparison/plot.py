@@ -50,7 +50,7 @@ def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     computing = [a - b for a, b in zip(whole, communicating, strict=True)]
     colours = palette()
     axes.barh(places, computing, color=colours.blue, height=0.6, label="computing")
-    label = "synchronising, or waiting"
+    label = "exposed communication"
     axes.barh(places, communicating, left=computing, color=colours.orange, height=0.6, label=label)
     for place, row, end in zip(places, rows, whole, strict=True):
         axes.annotate(f"{row.speed_up:.2f} x", (end, place), (4, 0), textcoords="offset points", va="center")

@@ -7,10 +7,10 @@ from typing import Any
 
 from ringsim.text_table import align_columns, wrap_text
 
-HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "sync", "loss off", "grad off")
+HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "exposed", "loss off", "grad off")
 FOOTNOTE = (
-    "sync: the share of the time for synchronising gradients or waiting for other ranks, with the strategy none for "
-    "waiting alone; off: the largest difference from one process, of gradients over the largest one"
+    "exposed: the share of the time in which a rank communicates or waits for others and does not compute, with the "
+    "strategy none waiting alone; off: the largest difference from one process, of gradients over the largest one"
 )
 
 

@@ -14,15 +14,15 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
     """Returns a line of the log as it is printed. num_steps: of the whole run.
 
     >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
-    >>> describe_line(line | {"gradient_norm": 0.75, "peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
-    'step 20/100: mean loss 2.5, 51,200 tokens/s, 10 ms a step, 25% sync, gradient norm 0.75, memory 256 MiB, 1:01 left'
+    >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
+    'step 20/100: mean loss 2.5, 51,200 tokens/s, 10 ms a step, 25% exposed communication, memory 256 MiB, 1:01 left'
     """
     unit = "tokens" if "tokens_per_s" in line else "samples"
     parts = [
         "no loss" if line["loss"] is None else f"mean loss {line['loss']:.4g}",
         f"{line[f'{unit}_per_s']:,.0f} {unit}/s",
         f"{format_milliseconds(line['step_s'])} a step",
-        f"{line['sync_share']:.0%} sync",
+        f"{line['sync_share']:.0%} exposed communication",
     ]
     if "gradient_norm" in line:
         parts.append(f"gradient norm {format_norm(line['gradient_norm'])}")

@@ -86,7 +86,7 @@ class Meter:
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
-        return f"{loss}, {count / elapsed_s:,.0f} {name}/s, {self._communication_s / elapsed_s:.0%} sync"
+        return f"{loss}, {count / elapsed_s:,.0f} {name}/s, {self._communication_s / elapsed_s:.0%} comm"
 
     def _counts(self) -> dict[str, int]:
         counts = {"samples": self._samples}

@@ -54,7 +54,7 @@ class StepResult(NamedTuple):
 
     @property
     def communication_s(self) -> float:
-        """How long this rank did nothing but communicate, or wait for others."""
+        """The exposed communication: how long this rank did nothing but communicate, or wait for others."""
         return self.loss_sync_s + self.sync_s
 
     def require_finite(self, place: str, advice: str = "") -> None:

@@ -108,7 +108,7 @@ def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
         f"mean loss {_range(strategies, 'loss', '{:.4g}'.format, named=False)}",
         f"{_range(strategies, 'tokens_per_s', '{:,.0f}'.format, named=False)} tokens/s",
         f"{_range(strategies, 'step_s', format_milliseconds)} a step",
-        f"{_range(strategies, 'sync_share', '{:.0%}'.format)} sync",
+        f"{_range(strategies, 'sync_share', '{:.0%}'.format)} exposed communication",
         f"gradient norm {_range(strategies, 'gradient_norm', format_norm, named=False)}",
     ]
     return ", ".join([f"step {line['step']}/{num_steps}: {parts[0]}", *parts[1:], *describe_process(line)])

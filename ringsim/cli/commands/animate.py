@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,10 +10,10 @@ from click.core import ParameterSource
 
 from ringsim.analysis import Animation, make_animation
 from ringsim.calibration import compare_run
-from ringsim.cli.options import network_options, schedule_options, size_option, trust_option
+from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, trust_option
 from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
 from ringsim.measurements import Measurements, RecordedRun
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork, Cluster, load_network
 from ringsim.registry import build, build_recorded
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule, permute_ranks
@@ -32,8 +33,8 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
         "ringsim animate --ranks 4 -o ring.gif",
     )
 )
-@schedule_options
-@network_options
+@partial(schedule_options, library=True)
+@partial(network_options, load=load_network)
 @size_option
 @click.option(
     "--compare", "compared", help="These two algorithms, ring,halving_doubling, are shown on one axis of time."
@@ -65,9 +66,11 @@ def animate(
         animations = _predicted_and_measured(measured, network, trusted)
     elif compared:
         others = _compared(compared, schedule, size)
-        animations = [make_animation(other, network, size, name=name) for name, other in others.items()]
+        animations = [
+            make_animation(*drawn_as_library(other, network, size), size, name=name) for name, other in others.items()
+        ]
     else:
-        animations = [make_animation(schedule, network, size)]
+        animations = [make_animation(*drawn_as_library(schedule, network, size), size)]
     path = output or _default_path(animations)
     if path.suffix.lower() in FILMS:
         _save_film(animations, path)
@@ -122,7 +125,9 @@ def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[s
     compared = compare_run(run, network, name, trusted)
     schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     return [
-        make_animation(schedule, network, run.size_bytes, name=f"{run.algorithm}, {side}", timeline=timeline)
+        make_animation(
+            schedule, network, run.size_bytes, name=f"{run.algorithm}, {side} over {run.transport}", timeline=timeline
+        )
         for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))
     ]
 

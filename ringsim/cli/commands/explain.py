@@ -1,12 +1,15 @@
 """`ringsim explain`."""
 
+from functools import partial
+
 import click
 
 from ringsim.analysis import advise, num_alternatives, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
-from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.calibration import library_time
+from ringsim.cli.options import library_choice, network_options, schedule_options, size_option
 from ringsim.console import examples, json_option, print_result, progress_bar, wide_option
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
 from ringsim.report import advice_dict, format_walkthrough, summarise
 from ringsim.schedule import Schedule, permute_ranks
@@ -14,8 +17,8 @@ from ringsim.text_table import WIDTH, wrap_text
 
 
 @click.command(epilog=examples("ringsim explain --ranks 4 --size 1MiB --network gbe"))
-@schedule_options
-@network_options
+@partial(schedule_options, library=True)
+@partial(network_options, load=load_network)
 @size_option
 @wide_option
 @json_option
@@ -25,6 +28,9 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at
     the same size.
     """
+    library, described = library_choice(schedule, network, size), network
+    if library:
+        schedule, network = library.schedule, library.cluster
     told = walk_through(schedule, network, size)
     explanation = None if why_not_explained(schedule) else explain_run(schedule, network, size)
     placement = click.get_current_context().params.get("placement")
@@ -33,9 +39,9 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         other = build(schedule.collective, name, schedule.num_ranks, size)
         return other if placement is None else permute_ranks(other, placement)
 
-    with progress_bar(num_alternatives(schedule, network, size), "simulating") as bar:
-        advice = advise(schedule, network, size, build_other, bar.update)
-    result = summarise(schedule, network, size, explanation) | {"walkthrough": told.as_dict()}
+    with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
+        advice = advise(schedule, described, size, build_other, bar.update, library_time)
+    result = summarise(schedule, network, size, explanation, library=library) | {"walkthrough": told.as_dict()}
     text = format_walkthrough(schedule, network, size, told, explanation, advice, wide=wide)
     if not wide:
         text = "\n".join(wrap_text(line, WIDTH, _indentation(line)) for line in text.splitlines())

@@ -1,19 +1,20 @@
 """`ringsim plot`."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import click
 
-from ringsim.cli.options import network_options, schedule_options, size_option, style_option
+from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, style_option
 from ringsim.console import PICTURE, Progress, examples, say_wrote
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, load_network
 from ringsim.schedule import Schedule
 
 
 @click.command(epilog=examples("ringsim plot --ranks 4 --size 1MiB -o ring.png"))
-@schedule_options
-@network_options
+@partial(schedule_options, library=True)
+@partial(network_options, load=load_network)
 @size_option
 @click.option(
     "-o",
@@ -28,6 +29,7 @@ def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None
     from ringsim.analysis import make_overview  # noqa: PLC0415
     from ringsim.report.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
 
+    schedule, network = drawn_as_library(schedule, network, size)
     name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}"
     path = output or Path(re.sub(r"[^\w.-]+", "-", name) + ".png")
     with Progress() as progress:

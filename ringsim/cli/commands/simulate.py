@@ -1,15 +1,12 @@
 """`ringsim simulate`."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from ringsim.analysis import explain, why_not_explained
-from ringsim.calibration import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, why_unknown
-from ringsim.cli.options import network_options, schedule_options, size_option
+from ringsim.cli.options import library_choice, network_options, schedule_options, size_option
 from ringsim.console import (
     OUTPUT,
     examples,
@@ -20,9 +17,9 @@ from ringsim.console import (
     require_one_stdout,
     wide_option,
 )
-from ringsim.network import AnyNetwork, Cluster, load_network
+from ringsim.network import AnyNetwork, load_network
 from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
-from ringsim.schedule import Schedule, permute_ranks
+from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, wrap_text
 
 
@@ -32,7 +29,7 @@ from ringsim.text_table import WIDTH, wrap_text
         "ringsim simulate --network dgx-h100-cluster --ranks 64 --trace run.json",
     )
 )
-@schedule_options
+@partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
 @click.option(
@@ -60,7 +57,7 @@ def simulate(
     ring.
     """
     require_one_stdout(as_json, trace)
-    library = _library(schedule, network, size, in_order)
+    library = library_choice(schedule, network, size, in_order=in_order, by_default=True)
     if library:
         schedule, network = library.schedule, library.cluster
     too_large = why_not_explained(schedule)
@@ -79,20 +76,3 @@ def simulate(
     if explanation and trace:
         with output_file(trace) as file:
             file.writelines(trace_lines([("simulated", explanation.timeline)], str(trace), [explanation.stall]))
-
-
-def _library(schedule: Schedule, network: AnyNetwork, size: int, in_order: bool) -> LibraryChoice | None:
-    """Returns what the library of the network does, or how it would send a schedule that the user named."""
-    num_ranks, context = schedule.num_ranks, click.get_current_context()
-    if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
-        return None  # one rank sends nothing, and the simulation says that there is no room for too many
-    if not network.spec.protocols or context.get_parameter_source("algorithm") is not ParameterSource.DEFAULT:
-        return fastest_protocol(schedule, network, size, in_order=in_order)
-    chosen = choose(network, schedule.collective, num_ranks, size)
-    if chosen is None:
-        why = why_unknown(network, num_ranks) or f"it has more than {MAX_TRANSFERS:,} transfers"
-        click.echo(f"{network.name}: a ring is simulated, not what NCCL would take: {why}", err=True)
-        return fastest_protocol(schedule, network, size, in_order=in_order)
-    click.echo(f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True)
-    placement = context.params.get("placement")
-    return chosen if placement is None else replace(chosen, schedule=permute_ranks(chosen.schedule, placement))

@@ -1,6 +1,7 @@
 """`ringsim sweep`."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from ringsim.console import (
     say_wrote,
     wide_option,
 )
+from ringsim.network import load_network
 from ringsim.report import format_sweep
 from ringsim.text_table import WIDTH
 from ringsim.units import parse_size, whole_number
@@ -64,8 +66,8 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--algorithm",
     type=Name("names", known_algorithms, several=True),
     multiple=True,
-    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are, but "
-    "NCCL's (nccl_ring, nccl_tree, nvls) only if a network describes NCCL.",
+    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are, and "
+    "where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice among them (nccl).",
 )
 @click.option(
     "--ranks",
@@ -80,7 +82,7 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     help="The whole tensor has so many bytes: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with 1GiB, "
     "1:64KiB:x2 doubles.",
 )
-@networks_options
+@partial(networks_options, load=load_network)
 @click.option(
     "--max-transfers",
     type=FloatRange(1),

@@ -30,7 +30,9 @@ def _subtitle(verdict: Verdict) -> str:
     """What the answers go by, in one line."""
     subject = verdict.subject
     if subject is None:
-        return "Without probes of a machine: what follows is only what the files say by themselves."
+        return (
+            "Without probes of a machine: what follows is what the predictions and runs in the files say by themselves."
+        )
     where = subject.measurements.provenance
     cores, machine = where.get("cores", "?"), where.get("machine", "a machine that is not named")
     return f"By {subject.file}: {subject.num_ranks} ranks, {machine}, {cores} cores, {where.get('date', 'no date')}"

@@ -55,7 +55,10 @@ def _strategies(verdict: Verdict) -> str:
             ))  # fmt: skip
     headings = ("strategy", "sync predicted", "sync measured", "10 % to 90 %", "error", "step predicted",
                 "step measured", "tokens/s", "final loss", "ranks identical", "file")  # fmt: skip
-    note = "Synchronisation from the last gradient's being ready, as the last rank to arrive sees it."
+    note = (
+        "Synchronisation from the last gradient's being ready, as the last rank to arrive sees it: waiting for late "
+        "ranks counts in the step alone."
+    )
     return table("strategies", "Strategies of gradient synchronisation", headings, rows, note)
 
 
@@ -199,7 +202,7 @@ def _comparisons(verdict: Verdict) -> str:
         for file, comparison in verdict.contents.comparisons.items()
         for run in comparison.runs
     ]  # fmt: skip
-    headings = ("file", "run", "ranks", "a batch", "speed-up", "efficiency", "synchronising", "loss off by")
+    headings = ("file", "run", "ranks", "a batch", "speed-up", "efficiency", "exposed communication", "loss off by")
     return table("trainings", "One process beside several", headings, rows)
 
 
@@ -221,7 +224,17 @@ def _runs(verdict: Verdict) -> str:
             share_cell(last.sync_share if last else None),
             ", ".join(f"{name} {value:.4g}" for name, value in figures) or "-",
         ))  # fmt: skip
-    headings = ("run", "task", "strategy", "ranks", "steps", "last loss", "samples/s", "synchronising", "held-out data")
+    headings = (
+        "run",
+        "task",
+        "strategy",
+        "ranks",
+        "steps",
+        "last loss",
+        "samples/s",
+        "exposed communication",
+        "held-out data",
+    )
     return table("runs", "Training runs", headings, rows)
 
 

@@ -1,6 +1,6 @@
 """What is written around the lanes: ranks and hosts on the left, phases above, what hangs on the right, the legend."""
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -87,12 +87,13 @@ def title_pad(facts: LaneFacts) -> float:
 
 def _overlap(facts: LaneFacts) -> bool:
     times = facts.phase_times()
-    return len(times) > 1 and times[1][1] < times[0][2] - 1e-9 * facts.until_s
+    return any(later[1] < earlier[2] - 1e-9 * facts.until_s for earlier, later in pairwise(times))
 
 
 def _num_levels(facts: LaneFacts) -> int:
-    """How many lines stand between the lanes and their legend: two where phases overlap in time."""
-    return 2 if _overlap(facts) else int(bool(facts.phase_times() or facts.stall))
+    """How many lines stand between the lanes and their legend: one for each phase where phases overlap in time."""
+    times = facts.phase_times()
+    return len(times) if _overlap(facts) else int(bool(times or facts.stall))
 
 
 def draw_phases(axes: Axes, facts: LaneFacts, scale: float) -> None:
@@ -109,7 +110,9 @@ def draw_phases(axes: Axes, facts: LaneFacts, scale: float) -> None:
         # Beside its bracket where that is shorter than the name.
         narrow = (end - begin) * per_unit < points(9) * 0.6 * len(name)
         x, side = (begin, "right") if narrow else ((begin + end) / 2, "center")
-        axes.text(x, 1, f"{name} " if narrow else name, transform=level, ha=side, va="center", fontsize=points(9),
+        if narrow and two_lines and begin < facts.until_s * scale / 2:
+            x, side = end, "left"  # nothing else is in its line, and what is left of the lanes may be cut
+        axes.text(x, 1, f" {name} " if narrow else name, transform=level, ha=side, va="center", fontsize=points(9),
                   color=colours.dark_grey, bbox=box)  # fmt: skip
 
 

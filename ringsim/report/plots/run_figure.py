@@ -54,7 +54,7 @@ def _title(compared: ComparedRun) -> str:
     times = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in
                       (("predicted", compared.predicted.time_s), ("measured", run.time_s)))  # fmt: skip
     executed = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
-    return f"{executed}: {times} (error {compared.error:+.1%})"
+    return f"{executed} over {run.transport}: {times} (error {compared.error:+.1%})"
 
 
 def _note(compared: ComparedRun, every: int) -> str:

@@ -24,6 +24,7 @@ from ringsim.units import format_time
 # Inches, here and below.
 _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
+_LEGEND_LENGTH = 25  # characters of a line
 _MAX_PANELS = 3
 _MAX_RANKS_NAMED = 8
 _PANEL_TEXT = 40  # characters of a line in a panel
@@ -108,7 +109,10 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
-    """In the margin on the right."""
+    """In the margin on the right, where long names, such as a user's FILE.py:FUNCTION, take several lines."""
+    for handle in handles:
+        parts = str(handle.get_label()).replace(":", ": ").split()
+        handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
     place = (1 - _LEGEND / _WIDTH, top)
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=place, fontsize=points(8.5), frameon=False, borderaxespad=0,

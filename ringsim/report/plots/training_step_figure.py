@@ -1,6 +1,7 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
 import os
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ringsim.units import format_size, format_time
 # Inches, here and below.
 _WIDTH, _LEFT, _RIGHT = 14.0, 1.25, 0.3
 _TITLE, _LANE, _AXIS, _CURVES, _FOOT = 0.85, 0.62, 0.75, 3.6, 0.35
+_FACTS_LINE, _FACTS_LENGTH = 0.2, 150  # inches, and characters
 _BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
@@ -35,12 +37,13 @@ def save_prediction(prediction: Prediction, path: str | os.PathLike[str], style:
 def draw_prediction(prediction: Prediction) -> Figure:
     """Draws the lanes on top, below them side by side the sweep and the scaling."""
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
-    lanes = _TITLE + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
+    title = _TITLE + _FACTS_LINE * (len(_facts(prediction)) - 1)
+    lanes = title + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
     height = lanes + (_CURVES + _FOOT if curves else 0)
     figure = new_figure(_WIDTH, height)
     _write_title(figure, prediction, height)
     rows = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
-    top = figure.add_gridspec(1, 1, top=1 - _TITLE / height, bottom=1 - (lanes - _AXIS) / height, **rows)
+    top = figure.add_gridspec(1, 1, top=1 - title / height, bottom=1 - (lanes - _AXIS) / height, **rows)
     _draw_lanes(figure.add_subplot(top[0]), prediction)
     if curves:
         panels = {"top": 1 - (lanes + 0.35) / height, "bottom": 0.6 / height, "wspace": 0.2}
@@ -54,17 +57,23 @@ def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
     step, config = prediction.step, prediction.step.config
     algorithms = " and ".join(dict.fromkeys(bucket.algorithm for bucket in step.buckets))
     name = f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {algorithms}"
-    facts = [
-        *named_network(prediction.network),
-        f"{format_size(prediction.profile.gradient_bytes)} of gradients",
-        f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
-        f"efficiency {100 * step.efficiency:.1f} %",
-    ]
     left = _LEFT / _WIDTH
     figure.text(left, 1 - 0.3 / height, name, fontsize=points(15), fontweight="bold", va="center")
-    figure.text(
-        left, 1 - 0.6 / height, "   ·   ".join(facts), fontsize=points(10), color=palette().dark_grey, va="center"
-    )
+    for number, line in enumerate(_facts(prediction)):
+        place = left, 1 - (0.6 + _FACTS_LINE * number) / height
+        figure.text(*place, line, fontsize=points(10), color=palette().dark_grey, va="center")
+
+
+def _facts(prediction: Prediction) -> list[str]:
+    """The lines below the title, the results first: what a network says of itself may be long."""
+    step = prediction.step
+    facts = [
+        f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
+        f"efficiency {100 * step.efficiency:.1f} %",
+        f"{format_size(prediction.profile.gradient_bytes)} of gradients",
+        *named_network(prediction.network),
+    ]
+    return textwrap.wrap(" · ".join(facts), _FACTS_LENGTH)
 
 
 def _draw_lanes(axes: Axes, prediction: Prediction) -> None:

@@ -10,8 +10,9 @@ from collectives.benchmark.plan import MAX_TRANSFERS, BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
 from collectives.probes.clock import Clock, ask_time, read_clock
 from ringsim.calibration.compared_run import compare_run
+from ringsim.measurements.measurements import Measurements
 from ringsim.measurements.recorded_run import RecordedRun
-from ringsim.network.loading import load_network
+from ringsim.network.network import Network
 from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
@@ -20,6 +21,11 @@ PLAN = BenchmarkPlan(
     (Collective.ALL_REDUCE, Collective.ALL_GATHER), ("ring", "direct"), (64, 120000), iterations=1, calls=1, warm_up=1,
     in_place=(True,), record=True,
 )  # fmt: skip
+
+
+def measured_by(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
+    """All that a benchmark of `plan` finds."""
+    return run_plan(plan, group, timeout_s=10.0)
 
 
 def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
@@ -59,9 +65,21 @@ def test_records_can_be_predicted(ranks: RankPool) -> None:
     assert "ring/4" in names  # which may be what "auto" chose; it is recorded once then
     assert len(set(names)) == len(names)
     for run in runs:
-        both = compare_run(run, load_network("loopback"), "loopback")
+        both = compare_run(run, Network(1e-5, 1e9), "uniform")
         assert run.size_bytes == 2**20 * 4
         assert len(both.predicted) == len(run) > 0
+
+
+def test_a_run_travels_as_the_timed_calls_do(ranks: RankPool) -> None:
+    """And where its tensor would go in several portions, of which there is no timeline, a smaller is recorded."""
+    plan = replace(PLAN, collectives=(Collective.ALL_REDUCE,), algorithms=("ring",), sizes_bytes=(64, 2**20))
+    (measured, *_) = ranks.run(measured_by, replace(plan, record_bytes=2**25), num_ranks=2)
+    (run,) = measured.runs
+    assert run.transport == measured.provenance["transport"] == "shm"
+    assert run.size_bytes == 2**20
+    ((halved, *_), *_) = ranks.run(recorded, replace(plan, record_bytes=2**25, sizes_bytes=(2**25,)), num_ranks=2)
+    assert 2**20 < halved.size_bytes < 2**25
+    assert 2**25 % halved.size_bytes == 0
 
 
 def test_nothing_is_recorded_unasked(ranks: RankPool) -> None:

@@ -226,3 +226,23 @@ def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
     assert "correct" in again.stdout
     wrong = CliRunner().invoke(main, ["verify", "--ranks", "3", "--order", "0,1,1"])
     assert (wrong.exit_code, wrong.stderr) == (2, "ringsim: order [0, 1, 1]: must have each rank 0..2 once\n")
+
+
+def test_where_no_order_helps_it_says_what_may() -> None:
+    """A slow NIC is in every ring; what fails ends in no order, which is said in one line."""
+    for name, num_ranks, told in (
+        (
+            "slow-link",
+            4,
+            ["no faster order found", "a ring sends through every NIC whatever the order; ringsim explain"],
+        ),
+        ("trouble", 8, ["never ends, in any order that was simulated: something fails", "ringsim simulate says what"]),
+    ):
+        network, ring = (
+            load_network(str(EXAMPLE.with_name(f"{name}.toml"))),
+            build(Collective.ALL_REDUCE, "ring", num_ranks),
+        )
+        report = placement_dict(ring, network, 2**26, find_placement(ring, network, 2**26, budget=3))
+        text = format_placement(report, wide=True)
+        assert all(part in text for part in told)
+        assert "->" not in text

@@ -170,7 +170,7 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
         ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
         ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: .*time_s 'inf': must be seconds from 0 to"),
-        ("ring,8,1000,", "ring,8,1000,1,2,3,,4,5,6\n#", "line 7: .*none without a name"),
+        ("ring,8,1000,", "ring,8,1000,1,2,3,,,4,5,6\n#", "line 7: .*none without a name"),
         ("ring,8,1000,", "ring,3,1000,", "line 7: a line above is of the same cell"),
         ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
         ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from ringsim.algorithms.ring import ring_all_reduce
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
 from ringsim.cli import main
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements
+from ringsim.network.cluster import Cluster
+from ringsim.network.shared_memory import SharedMemoryNetwork
+from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
 from ringsim.report.plots.run_figure import MAX_LINES, draw_run, save_run
 from ringsim.report.run_trace import write_run_trace
 from ringsim.schedule.collective import Collective
+from ringsim.simulation.simulate import predict_time
 from tests.ringsim.made_run import NETWORK, made_run
 
 TIMES = CollectiveTimes(
@@ -55,6 +60,21 @@ def test_a_run_on_the_network_itself_is_predicted(algorithm: str) -> None:
     assert compared(algorithm=algorithm, num_ranks=4, slower=2.0).error == -0.5
 
 
+def test_a_run_is_simulated_over_its_own_transport() -> None:
+    """Through the shared memory of the network file, or past it; without one that describes it, one line says so."""
+    run = made_run(num_ranks=2)
+    rates = (MemoryRate(2**20, 1e9, 2e9, 3e9, 1e9, 2e9, 3e9),)
+    plain = Cluster("plain", Spec(host=Host()))
+    sharing = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**20, 2**20, latency_s=1e-3, rates=rates))))
+    over_shm = compare_run(replace(run, transport="shm"), sharing, "host").predicted.time_s
+    through = SharedMemoryNetwork(sharing, touched_bytes=run.size_bytes)
+    assert over_shm == predict_time(ring_all_reduce(2), through, run.size_bytes, element_bytes=4, in_order=True)
+    over_gloo = compare_run(run, sharing, "host").predicted.time_s
+    assert over_gloo == compare_run(run, plain, "plain").predicted.time_s != over_shm
+    with pytest.raises(ValueError, match="over shm: it went through shared memory, of which the network file says"):
+        compare_run(replace(run, transport="shm"), plain, "plain")
+
+
 def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
     """Not when the link is free: all segments of the first step at once, and never after they begin to be sent."""
     both = compared(algorithm="ring/4")
@@ -67,9 +87,9 @@ def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
 def test_other_transfers_are_refused() -> None:
     """An algorithm that has changed since, one that is not there, and one that never ends."""
     run = made_run()
-    with pytest.raises(ValueError, match="on 3 ranks: other transfers were recorded .* record it again"):
+    with pytest.raises(ValueError, match="on 3 ranks over gloo: other transfers were recorded .* record it again"):
         compare_run(replace(run, chunk=(*run.chunk[:-1], 7)), NETWORK, "made")
-    with pytest.raises(ValueError, match="all_reduce spiral of 12000 bytes on 3 ranks: .*spiral"):
+    with pytest.raises(ValueError, match="all_reduce spiral of 12000 bytes on 3 ranks over gloo: .*spiral"):
         compare_run(replace(run, algorithm="spiral"), NETWORK, "made")
 
 
@@ -88,7 +108,7 @@ def test_both_sides_are_in_the_trace(algorithm: str, tmp_path: Path) -> None:
     both = compared(algorithm=algorithm, slower=1.5)
     found = events(tmp_path / "runs.json", both)
     names = {e["pid"]: e["args"]["name"] for e in found["M"] if e["name"] == "process_name"}
-    assert names == {1: f"all_reduce {algorithm} predicted", 2: f"all_reduce {algorithm} measured"}
+    assert names == {1: f"all_reduce {algorithm} predicted over gloo", 2: f"all_reduce {algorithm} measured over gloo"}
     predicted, measured = ({e["name"]: e for e in found["X"] if e["pid"] == pid} for pid in names)
     assert predicted.keys() == measured.keys()
     assert len(found["X"]) == 2 * len(predicted) == 2 * len(both.run)
@@ -141,7 +161,7 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     save_run(both, tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert draw_run(both).get_suptitle() == (
-        "all_reduce ring, 11.72 KiB on 3 ranks: predicted 70 us, measured 140 us (error -50.0%)"
+        "all_reduce ring, 11.72 KiB on 3 ranks over gloo: predicted 70 us, measured 140 us (error -50.0%)"
     )
 
 

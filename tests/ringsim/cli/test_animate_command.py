@@ -47,10 +47,10 @@ def test_a_measured_run_beside_its_prediction(tmp_path: Path) -> None:
     runs = (made_run(num_ranks=4, slower=1.3), made_run(algorithm="binomial_tree", num_ranks=4))
     Measurements(4, {}, runs=runs).save(measured)
     run("--measured", str(measured), *UNIFORM, "-o", str(page))
-    assert '"name":"ring, predicted"' in page.read_text()
-    assert '"name":"ring, measured"' in page.read_text()
+    assert '"name":"ring, predicted over gloo"' in page.read_text()
+    assert '"name":"ring, measured over gloo"' in page.read_text()
     run("--measured", str(measured), "--algorithm", "binomial_tree", *UNIFORM, "-o", str(page))
-    assert '"name":"binomial_tree, measured"' in page.read_text()
+    assert '"name":"binomial_tree, measured over gloo"' in page.read_text()
 
 
 def test_a_gif(tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 """`ringsim ddp`: its files, what it prints and draws, and one line for every mistake."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ringsim.cli import main
+from ringsim.network import load_network
+from ringsim.report.plots.training_step_figure import draw_prediction
+from ringsim.training_step import DdpConfig, Prediction, predict_step
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 
@@ -262,3 +267,14 @@ def test_the_picture(tmp_path: Path, workers: str) -> None:
         path = tmp_path / "step.png"
         run(*options, *more, "-o", str(path))
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_fact_of_a_step_s_picture_is_cut() -> None:
+    """However long the description of the network is; the results come first."""
+    network = load_network("dgx-h100-cluster")
+    named = replace(network, description=f"{network.description}, " * 3)
+    step = predict_step(PROFILE, named, 16, DdpConfig())
+    figure = draw_prediction(Prediction(PROFILE, named.as_dict(), step, step))
+    FigureCanvasAgg(figure).draw()
+    assert any("efficiency" in text.get_text() for text in figure.texts)
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in figure.texts)

@@ -205,3 +205,17 @@ def test_every_which_is_named() -> None:
     """As many as have room, in powers of two."""
     assert list(strided(5, needed=8, room=9)) == [0, 1, 2, 3, 4]
     assert list(strided(16, needed=8, room=1.5)) == [0, 8]
+
+
+def test_the_brackets_of_phases_do_not_lie_on_the_legend() -> None:
+    """A tree in segments has three phases, of which each overlaps the next: each has a line."""
+    tree = build(Collective.ALL_REDUCE, "nccl_tree", 4, 2**26)
+    figure, axes = lanes_of(make_overview(tree, Network(1e-5, 1.25e9), 2**26))
+    FigureCanvasAgg(figure).draw()
+    legend = axes.get_legend()
+    assert legend is not None
+    brackets = [text for text in axes.texts if text.get_text().strip() in ("all-gather", "reduce-scatter")]
+    assert len(brackets) == 2
+    for text in brackets:
+        assert text.get_window_extent().y1 <= legend.get_window_extent().y0
+        assert text.get_window_extent().x0 >= 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -116,3 +117,16 @@ def test_a_suffix_that_is_no_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="xyz"):
         save_sweep(sweep_of(["ring"], [2], [8]), tmp_path / "page.xyz")
     assert not list(tmp_path.iterdir())
+
+
+def test_no_name_in_the_legend_is_cut(tmp_path: Path) -> None:
+    """A user's own algorithm has as long a name as it likes, and takes several lines."""
+    own = tmp_path / "neighbours.py"
+    own.write_text(
+        "from ringsim import ring_all_reduce\ndef exchange_with_all_neighbours(n): return ring_all_reduce(n)\n"
+    )
+    figure = draw_sweep(sweep_of(["direct", f"{own}:exchange_with_all_neighbours"], [4], [64, 2**24]))
+    FigureCanvasAgg(figure).draw()
+    legends = [legend for part in figure.subfigs for legend in part.legends]
+    assert any("exchange_with_all_" in text.get_text() for legend in legends for text in legend.get_texts())
+    assert all(legend.get_window_extent().x1 <= figure.bbox.x1 for legend in legends)

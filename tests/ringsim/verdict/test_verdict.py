@@ -12,6 +12,7 @@ from ringsim.network.spec import SlowLink
 from ringsim.verdict.bound import all_reduce_s
 from ringsim.verdict.choices import AlgorithmChoice, scatter
 from ringsim.verdict.finding import Topic, by_size, percent
+from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.strategies import rank_strategies, slowest_rank
 from ringsim.verdict.training_files import JobReport, LogEntry, TrainingLog
@@ -133,7 +134,8 @@ def test_computing_bounds_a_step() -> None:
         made_strategy("flat", 3, 0.030, 0.130),
     )
     assert verdict.finding(Topic.BOUND).answer == (
-        "Computing bounds a training step: synchronising gradients takes 10 ms of 100 ms (10 %) with `ring`."
+        "Computing bounds a training step: it takes 100 ms with `ring`, and 90 ms without synchronisation (`none`), "
+        "10 % less."
     )
     answer = verdict.finding(Topic.ALGORITHM).answer
     assert answer.startswith("Train with `ring`: its step of 100 ms is the shortest of those tried.")
@@ -142,13 +144,33 @@ def test_computing_bounds_a_step() -> None:
     )
 
 
+def test_what_synchronising_costs_is_measured_without_it() -> None:
+    """A step with `none` says it, where most of the cost is waiting; without it the answer names what it leaves out."""
+    ring = made_strategy("ring", 2, 0.0043, 0.0541)
+    finding = verdict_on_job(made_strategy("none", 2, 1e-6, 0.0395), ring, measurements=made_measurements(2)).finding(
+        Topic.BOUND
+    )
+    assert finding.answer == (
+        "Computing bounds a training step: it takes 54 ms with `ring`, and 40 ms without synchronisation (`none`), "
+        "27 % less."
+    )
+    assert "differ by 15 ms; the synchronisation itself takes 4.3 ms, as the last rank" in finding.reasons[0]
+    alone = verdict_on_job(ring, measurements=made_measurements(2)).finding(Topic.BOUND)
+    assert alone.answer.endswith("it takes 54 ms with `ring`; 4.3 ms of them (8 %) are synchronisation.")
+    assert "It leaves out other waiting for late ranks" in alone.reasons[0]
+    mostly_waiting = verdict_on_job(
+        made_strategy("none", 2, 1e-6, 0.02), ring, measurements=made_measurements(2)
+    ).finding(Topic.BOUND)
+    assert mostly_waiting.answer.startswith("Synchronising gradients bounds a training step")
+
+
 def test_synchronising_bounds_a_step() -> None:
     """And what bounds that in turn, as the probes say."""
     measurements = made_measurements(3, 8, hosts(bandwidth=1e7))
     verdict = verdict_on_job(made_strategy("ring", 3, 0.5, 0.6), measurements=measurements)
     assert verdict.finding(Topic.BOUND).answer == (
-        "Synchronising gradients bounds a training step, and bandwidth bounds that: it takes 500 ms of 600 ms (83 %) "
-        "with `ring`."
+        "Synchronising gradients bounds a training step, and bandwidth bounds that: it takes 600 ms with `ring`; "
+        "500 ms of them (83 %) are synchronisation."
     )
 
 
@@ -158,8 +180,8 @@ def test_a_rank_that_all_others_wait_for_is_a_straggler() -> None:
     verdict = verdict_on_job(*results)
     finding = verdict.finding(Topic.BOUND)
     assert finding.answer == (
-        "Synchronising gradients bounds a training step, and a straggler bounds that: it takes 70 ms of 100 ms (70 %) "
-        "with `ring`."
+        "Synchronising gradients bounds a training step, and a straggler bounds that: it takes 100 ms with "
+        "`ring`; 70 ms of them (70 %) are synchronisation and waiting for a straggler."
     )
     assert any(
         reason.startswith("Rank 1 is a straggler: the others wait 60 ms for it in a step") for reason in finding.reasons
@@ -190,6 +212,26 @@ def test_without_probes_it_says_what_to_measure() -> None:
         assert verdict.finding(topic).command == "ringsim measure --ranks 2 -o measured.json"
 
 
+def test_predictions_for_a_network_answer_without_probes() -> None:
+    """A step of DDP on 64 ranks and on twice as many, by cap too; what is missing is asked of that network."""
+    steps = [
+        PredictedDdpStep(num_ranks, cap * 2**20, 3, 0.02, exposed_s, 0.1 + exposed_s, 0.1)
+        for num_ranks, cap, exposed_s in ((64, 25, 0.010), (128, 25, 0.030), (64, 100, 0.002))
+    ]
+    prediction = DdpPrediction("mine", steps[0], 0.11, (steps[0], steps[2]), (steps[0], steps[1]))
+    verdict = judge(RunDirectory("made", predicted={"ddp.json": prediction}))
+    assert verdict.finding(Topic.BOUND).answer == (
+        "Computing bounds a training step on 64 ranks of mine, as predicted: 10 ms of 110 ms (9 %) are exposed "
+        "communication."
+    )
+    assert "bucket_cap_mb 100 has the shortest step: 100 ms" in verdict.finding(Topic.BUCKET).answer
+    assert verdict.finding(Topic.RANKS).answer == (
+        "On 128 ranks of mine a step with DDP would take 130 ms instead of 110 ms."
+    )
+    assert "this machine" not in "".join(finding.answer for finding in verdict.findings)
+    assert verdict.finding(Topic.ALGORITHM).command == "ringsim sweep --network mine --ranks 8 --csv sweep.csv"
+
+
 def test_one_rank_alone_is_bound_by_computing() -> None:
     """The main job on one rank has probes of nothing that is sent."""
     alone = Measurements(1, {"cores": 2})
@@ -201,7 +243,9 @@ def test_a_log_says_how_much_is_synchronising() -> None:
     """Without probes it is known whether that bounds a run, though not why."""
     log = TrainingLog((LogEntry(10, 2.0, 100.0, 0.7),))
     verdict = judge(RunDirectory("made", logs={"runs/mlp": log}))
-    assert verdict.finding(Topic.BOUND).answer.startswith("Synchronising: runs/mlp spends 70 % of its time on it.")
+    assert verdict.finding(Topic.BOUND).answer.startswith(
+        "Synchronising: runs/mlp spends 70 % of its time synchronising"
+    )
 
 
 def test_a_busy_machine_is_not_trusted() -> None:

@@ -224,7 +224,7 @@ def test_a_terminal_shows_how_it_is_going(tmp_path: Path) -> None:
     last = [part for part in seen.decode().split("\r") if "12/12" in part][-1]
     assert "loss " in last
     assert " samples/s, " in last
-    assert "% sync" in last
+    assert "% comm" in last
     written = [describe_line(line, 12) for line in read_log(tmp_path / "log.jsonl")]
     shown = [part.removeprefix("\033[K") for part in re.split("[\r\n]+", seen.decode())]
     told = [part for part in shown if LOG_LINE.match(part)]

@@ -27,15 +27,18 @@ LINE = {
 def test_samples_are_told_where_there_are_no_tokens() -> None:
     """As in a task of a user's own; tokens otherwise, as the example of `describe_line` shows."""
     assert describe_line(LINE, 100) == (
-        "step 20/100: mean loss 2.5, 800 samples/s, 10 ms a step, 25% sync, gradient norm 0.75, memory 256 MiB, "
-        "1:01 left"
+        "step 20/100: mean loss 2.5, 800 samples/s, 10 ms a step, 25% exposed communication, gradient norm 0.75, "
+        "memory 256 MiB, 1:01 left"
     )
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"loss": None, "skipped": 10}, "step 20/100: no loss, 800 samples/s, 10 ms a step, 25% sync, "),
+        (
+            {"loss": None, "skipped": 10},
+            "step 20/100: no loss, 800 samples/s, 10 ms a step, 25% exposed communication, ",
+        ),
         ({"skipped": 1}, ", gradient norm 0.75, 1 step left out, memory "),
         ({"gradient_norm": None}, ", gradient norm not finite, memory "),
         ({"peak_memory_bytes": None}, ", gradient norm 0.75, 1:01 left"),

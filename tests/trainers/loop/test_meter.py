@@ -13,7 +13,7 @@ from trainers.loop.train_step import StepResult
 
 @pytest.mark.parametrize("loss", [0.5, 10.98765, 123456.789])
 def test_a_long_run_s_progress_fits_80_columns(loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps, time left, loss, tokens and the share of synchronising, which used to be cut."""
+    """Steps, time left, loss, tokens and the share of exposed communication, which used to be cut."""
     clock = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -27,7 +27,7 @@ def test_a_long_run_s_progress_fits_80_columns(loss: float, monkeypatch: pytest.
     assert len(progress.line()) > 79  # with the bar
     line = progress.line(79)
     assert line.startswith("training  18000/100000  0:0")
-    assert line.endswith("1,024,000 tokens/s, 40% sync")
+    assert line.endswith("1,024,000 tokens/s, 40% comm")
 
 
 def test_samples_are_told_where_there_are_no_tokens() -> None:

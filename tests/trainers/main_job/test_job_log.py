@@ -25,10 +25,14 @@ PROCESS = {"step": 20, "peak_memory_bytes": 2**28, "time_left_s": 61.0}
 @pytest.mark.parametrize(
     ("strategies", "words"),
     [
-        ({"ring": FIGURES}, "mean loss 2.5, 1,000 tokens/s, 10 ms a step, 25% sync, gradient norm 0.5"),
+        (
+            {"ring": FIGURES},
+            "mean loss 2.5, 1,000 tokens/s, 10 ms a step, 25% exposed communication, gradient norm 0.5",
+        ),
         (
             {"none": FIGURES, "ring": SLOW},
-            "mean loss 2.5, 500 to 1,000 tokens/s, 10 ms (none) to 20 ms (ring) a step, 25% (none) to 75% (ring) sync, "
+            "mean loss 2.5, 500 to 1,000 tokens/s, 10 ms (none) to 20 ms (ring) a step, 25% (none) to 75% (ring) exposed "
+            "communication, "
             "gradient norm 0.5 to not finite",
         ),
     ],

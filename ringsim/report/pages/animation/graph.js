@@ -60,7 +60,9 @@ class GraphView {
     const both = this.pairs.has(`${dst} ${src}`);
     if (this.run.shape === "ring") return this.onArc(from, to, both);
     const crosses = this.place.some((place, rank) => rank !== src && rank !== dst && distanceToLine(place, from, to) < this.radius);
-    const out = (crosses ? 0.22 : both ? 0.07 : 0) * length * (crosses && length > 400 ? 0.7 : 1);
+    // Chunks that go through the middle of a circle would all meet there.
+    const central = this.run.shape === "circle" && distanceToLine(this.middle, from, to) < length * 0.1;
+    const out = (central ? 0.32 : crosses ? 0.22 : both ? 0.07 : 0) * length * (crosses && length > 400 ? 0.7 : 1);
     return [(from[0] + to[0]) / 2 + ((to[1] - from[1]) / length) * out, (from[1] + to[1]) / 2 - ((to[0] - from[0]) / length) * out];
   }
 

@@ -202,7 +202,9 @@ class Player {
 
   showPlaying() {
     const button = document.getElementById("play");
-    button.textContent = this.playing ? "⏸ Pause" : "▶ Play";
+    // Drawn: the character for a pause is an empty box where no font of emoji is installed.
+    const [path, name] = this.playing ? ["M1 1h3v10H1zM7 1h3v10H7z", "Pause"] : ["M1 1l10 5-10 5z", "Play"];
+    button.innerHTML = `<svg width="11" height="12" aria-hidden="true"><path d="${path}" fill="currentColor"/></svg> ${name}`;
     button.setAttribute("aria-label", this.playing ? "Pause" : "Play");
   }
 
