@@ -31,8 +31,8 @@ PROCESS = {"step": 20, "peak_memory_bytes": 2**28, "time_left_s": 61.0}
         ),
         (
             {"none": FIGURES, "ring": SLOW},
-            "mean loss 2.5, 500 to 1,000 tokens/s, 10 ms (none) to 20 ms (ring) a step, 25% (none) to 75% (ring) exposed "
-            "communication, "
+            "mean loss 2.5, 500 to 1,000 tokens/s, 10 ms (none) to 20 ms (ring) a step, 25% (none) to 75% (ring) "
+            "exposed communication, "
             "gradient norm 0.5 to not finite",
         ),
     ],
