@@ -202,6 +202,10 @@ class DataParallel(nn.Module):
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
+    def __deepcopy__(self, _: object) -> Any:
+        """As `__reduce__`; without it the model's own would be asked."""
+        return self.__reduce__()
+
     def __reduce__(self) -> Any:
         """Raises TypeError: a process group cannot be copied or saved, which is what torch would say."""
         raise TypeError(

@@ -55,5 +55,6 @@ def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
     for parameter, view in zip(weights.parameters, flat.views, strict=True):
         if (gradient := own_gradient(parameter)) is not None:
             view.copy_(gradient)
-        parameter.grad = parameter.new_empty(()).expand(parameter.shape).as_subclass(ReducedGradient)
+        stand_in = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+        parameter.grad = stand_in.as_subclass(ReducedGradient)
     return flat.vector
