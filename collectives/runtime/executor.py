@@ -253,7 +253,7 @@ class Executor:
         Every rank must ask, since they may have to find out together which of them share memory.
         """
         _, portion_bytes = self._shared
-        key = LayoutKey(num_elements, bytes_each, True, 0, portion_bytes)
+        key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
         transport = transport_in_use(self.group) if portion_bytes else "gloo"
         return transport, len(self._layouts.of(key).portions)
 
