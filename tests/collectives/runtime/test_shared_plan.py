@@ -15,6 +15,7 @@ import collectives
 from collectives.runtime import Executor
 from collectives.runtime.schedule_run import Event
 from collectives.runtime.shared_plan import portion_bytes
+from collectives.runtime.shared_schedule_run import SharedScheduleRun
 from collectives.shared_memory import CACHE_LINE
 from ringsim.registry import build_proved
 from ringsim.registry.algorithms import ALGORITHMS
@@ -25,6 +26,7 @@ from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
 SLOT = 2**20
+PLACE = SharedScheduleRun._place
 LENGTH = 8 * 9 * 5 * 13  # each rank count's shares are equal; the chunks of a share differ in length
 
 
@@ -40,11 +42,14 @@ class Pass(NamedTuple):
 
 
 class Counting(TorchDispatchMode):
-    """Notes every operation on tensors that makes or changes one, with how many transfers were logged before it."""
+    """Notes every operation on tensors that makes or changes one, with the number of its transfer in the log.
+
+    A rank notes a send before it copies the chunk to where others read it, and a receive when it has been applied.
+    """
 
     def __init__(self, log: list[Event]) -> None:
         super().__init__()
-        self.log = log
+        self.log, self.is_publishing = log, False
         self.notes: list[tuple[int, str, int]] = []
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,8 +60,16 @@ class Counting(TorchDispatchMode):
             if name == "add.out":  # three places, or two
                 name = "added in place" if result.data_ptr() == args[0].data_ptr() else "added apart"
             name = {"copy_.default": "copied", "add_.Tensor": "added in place"}.get(name, name)
-            self.notes.append((len(self.log), name, result.nbytes))
+            self.notes.append((len(self.log) - self.is_publishing, name, result.nbytes))
         return result
+
+    def place(self, run: SharedScheduleRun, number: int) -> int:
+        """Copy a chunk to where others can read it, as the run does."""
+        self.is_publishing = True
+        try:
+            return PLACE(run, number)
+        finally:
+            self.is_publishing = False
 
 
 def call_of(collective: Collective, name: str, group: dist.ProcessGroup) -> Callable[[], object]:
@@ -86,6 +99,7 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
     with (
         mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log)),
         Counting(log) as counting,
+        mock.patch.object(SharedScheduleRun, "_place", lambda *arguments: counting.place(*arguments)),
     ):
         call()
     passes = []
