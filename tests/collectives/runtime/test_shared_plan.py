@@ -63,14 +63,6 @@ class Counting(TorchDispatchMode):
             self.notes.append((len(self.log) - self.is_publishing, name, result.nbytes))
         return result
 
-    def place(self, run: SharedScheduleRun, number: int) -> int:
-        """Copy a chunk to where others can read it, as the run does."""
-        self.is_publishing = True
-        try:
-            return PLACE(run, number)
-        finally:
-            self.is_publishing = False
-
 
 def call_of(collective: Collective, name: str, group: dist.ProcessGroup) -> Callable[[], object]:
     """One call of the collective, where nothing has to be copied before the first transfer or after the last."""
@@ -96,11 +88,16 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
     call = call_of(collective, name, group)
     call()  # the first time ranks compare their calls
     log: list[Event] = []
-    with (
-        mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log)),
-        Counting(log) as counting,
-        mock.patch.object(SharedScheduleRun, "_place", lambda *arguments: counting.place(*arguments)),
-    ):
+    counting = Counting(log)
+
+    def noted(run: SharedScheduleRun, number: int) -> int:
+        counting.is_publishing = True
+        location = PLACE(run, number)
+        counting.is_publishing = False
+        return location
+
+    logged = mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log))
+    with logged, mock.patch.object(SharedScheduleRun, "_place", noted), counting:
         call()
     passes = []
     for number, kind, num_bytes in counting.notes:
