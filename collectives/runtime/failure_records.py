@@ -31,7 +31,7 @@ T = TypeVar("T")
 PREFIX = "collectives/failure"
 # How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
 # its process a moment before that process can write, so its neighbours may ask first.
-GRACE_S = 0.25
+GRACE_S = 1.0
 # The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
 TIMEOUT_GRACE_S = 1.5
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.

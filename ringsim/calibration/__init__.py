@@ -15,7 +15,6 @@ from ringsim.calibration.from_probes import (
 )
 from ringsim.calibration.library_choice import (
     AS_LIBRARY,
-    MAX_TRANSFERS,
     LibraryChoice,
     choose,
     fastest_protocol,
@@ -31,7 +30,6 @@ from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [
     "AS_LIBRARY",
-    "MAX_TRANSFERS",
     "MISFIT",
     "ComparedCase",
     "ComparedRun",

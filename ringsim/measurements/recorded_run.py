@@ -115,8 +115,8 @@ class RecordedRun:
         return list(zip(self.step, self.src, self.dst, self.chunk, strict=True))
 
     def __str__(self) -> str:
-        what = f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes"
-        return f"{what} on {self.num_ranks} ranks over {self.transport}"
+        call = f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes"
+        return f"{call} on {self.num_ranks} ranks over {self.transport}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the fields for JSON."""

@@ -41,6 +41,7 @@ class Nursery:
         theirs.close()
         self.codes: dict[int, int] = {}
         self.stopped: set[int] = set()
+        self.is_closed = False
 
     def fork(self, log: Path, target: Callable[..., object], *arguments: object) -> tuple[int, Connection]:
         """Start `target(pipe, *arguments)` in a process; its id, and our end of the pipe."""
@@ -80,6 +81,7 @@ class Nursery:
 
     def close(self) -> None:
         """End the zygote, and with it all ranks that are left."""
+        self.is_closed = True
         self._control.close()
         try:
             self._process.wait(END_LIMIT_S)
@@ -234,13 +236,46 @@ class Ranks:
             lines += [f"    {line}" for line in text]
         return "\n".join(lines)
 
+    @property
+    def are_gone(self) -> bool:
+        """Whether they have ended with the process that forks them."""
+        return self._home.is_closed
+
     def end(self) -> None:
         """Kill all of them."""
+        if self.are_gone:
+            return
         for rank, pipe in enumerate(self.pipes):
             self.signal(rank, signal.SIGKILL)
             pipe.close()
         if None in self.codes():
             raise AssertionError(f"ranks outlive SIGKILL: {self.codes(0)}")
+
+
+class KeptRanks:
+    """Ranks that are kept for many cases of an attack; then there are fresh ones.
+
+    num_cases: that the same ranks may have.
+    """
+
+    def __init__(self, num_ranks: int, timeout_s: float, num_cases: int) -> None:
+        self._num_ranks, self._timeout_s, self._num_cases = num_ranks, timeout_s, num_cases
+        self._ranks: Ranks | None = None
+        self._cases_left = 0
+
+    def for_a_case(self) -> Ranks:
+        """Those for the next case."""
+        if self._ranks is None or self._ranks.are_gone or not self._cases_left:
+            self.end()
+            self._ranks, self._cases_left = Ranks(self._num_ranks, self._timeout_s), self._num_cases
+        self._cases_left -= 1
+        return self._ranks
+
+    def end(self) -> None:
+        """Kill them, as after a case that has broken something."""
+        if self._ranks is not None:
+            self._ranks.end()
+            self._ranks = None
 
 
 def serve(orders: Connection, rank: int, num_ranks: int, rendezvous: str, timeout_s: float) -> None:

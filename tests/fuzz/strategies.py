@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default
-from tests.fuzz.ranks import Ranks
+from tests.fuzz.ranks import KeptRanks
 from tests.fuzz.ranks import close as close_ranks
 from tests.trainers.models import MODELS, inputs
 from trainers import DataParallel
@@ -71,7 +71,7 @@ class Training:
 
     def run(self) -> None:
         try:
-            ranks = _pool()
+            ranks = _RANKS.for_a_case()
             ranks.start(outcomes, self)
             answers = ranks.answers(range(NUM_RANKS), HANGS_S)
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
@@ -80,7 +80,7 @@ class Training:
             assert not broken, "\n".join(broken)
             self._judge([answers[rank].value for rank in range(self.num_ranks)])
         except BaseException:
-            close()
+            _RANKS.end()
             raise
 
     def _judge(self, by_rank: "list[tuple[Outcome, Outcome]]") -> None:
@@ -119,22 +119,12 @@ class Outcome:
         return gap.nan_to_num(nan=torch.inf).max().item()
 
 
-_POOL: list[tuple[Ranks, list[int]]] = []  # one, or none; and how many cases it has had
-
-
-def _pool() -> Ranks:
-    if _POOL and len(_POOL[0][1]) >= MAX_CASES:
-        _POOL.pop()[0].end()
-    if not _POOL:
-        _POOL.append((Ranks(NUM_RANKS, TIMEOUT_S), []))
-    _POOL[0][1].append(0)
-    return _POOL[0][0]
+_RANKS = KeptRanks(NUM_RANKS, TIMEOUT_S, MAX_CASES)
 
 
 def close() -> None:
-    """End the ranks."""
-    while _POOL:
-        _POOL.pop()[0].end()
+    """End the ranks, and the process that forks them."""
+    _RANKS.end()
     close_ranks()
 
 
