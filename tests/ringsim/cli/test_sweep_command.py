@@ -15,6 +15,7 @@ from ringsim import Collective, Network, load_network
 from ringsim.analysis import Sweep
 from ringsim.analysis.sweep_plan import SweepPlan
 from ringsim.cli import main
+from ringsim.network import network_text
 from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
 
@@ -203,6 +204,19 @@ def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Pat
         assert (done.exit_code, done.stderr) == (0 if goes_on else 2, stderr)
         if known:
             del header["planned"]["timing"]
+
+
+def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
+    """It is left out with the reason, as any algorithm is, and the file of the sweep can be read again."""
+    network, path = tmp_path / "failing.toml", tmp_path / "cells.csv"
+    failure = '[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
+    network.write_text(network_text(load_network("dgx-h100-cluster")) + failure)
+    options = ["--algorithm", "nccl", "--ranks", "16", "--sizes", "1KiB", "--network", str(network)]
+    done = CliRunner().invoke(main, ["sweep", *options, "--csv", str(path)])
+    assert done.exit_code == 0, done.output
+    [cell] = Sweep.from_csv(path).cells
+    assert (cell.time_s, cell.taken.split()[0]) == (None, "nccl_tree")
+    assert cell.skipped == f"never finishes on {network} with 1,024 bytes, as something fails"
 
 
 def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -> None:
