@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, Self
 
-from ringsim.analysis.candidates import PLAIN, Timing
+from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, has
 from ringsim.files import (
     MAX_RANKS,
     as_tuple,
@@ -38,7 +38,7 @@ class SweepPlan:
     """All combinations of algorithms, numbers of ranks, networks and sizes.
 
     file_hashes: by algorithm, of a user's own, `file_hash` of its file.
-    max_transfers: a schedule that has more is skipped. timing: how the others are timed; no file says it.
+    max_transfers: a schedule that has more is skipped. timing: how the others are timed.
     """
 
     collective: Collective
@@ -93,6 +93,7 @@ class SweepPlan:
             "sizes_bytes": list(self.sizes_bytes),
             "max_transfers": finite_or_none(self.max_transfers),
             "file_hashes": dict(self.file_hashes),
+            "timing": self.timing.name,
         }
 
     @classmethod
@@ -103,8 +104,10 @@ class SweepPlan:
         networks: Mapping[str, AnyNetwork],
         timing: Timing = PLAIN,
     ) -> Self:
-        """What `as_dict` wrote. Raises ValueError, in one line, for anything else, and for a file that has changed."""
+        """What `as_dict` wrote. Raises ValueError, in one line, for anything else, and for what has changed since."""
         require_plan(data)
+        if data.get("timing", PLAIN.name) != timing.name and any(has(net, LIBRARY) for net in networks.values()):
+            raise ValueError("its times leave out NCCL's protocols, as those of older versions do: sweep anew")
         limit = math.inf if data["max_transfers"] is None else data["max_transfers"]
         plan = cls.of(collective, data["algorithms"], data["ranks"], data["sizes_bytes"], networks, limit, timing)
         for algorithm in plan.algorithms:

@@ -170,7 +170,7 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
         skipped = skipped or f"{name} has no {algorithm}"
     time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
     if time_s == math.inf:
-        time_s, skipped = None, f"never finishes on {name} with {size_bytes:,} bytes, as something fails"
+        time_s, skipped = None, _never(place)
     where = (task.plan.collective, name, algorithm, num_ranks, size_bytes)
     return SweepCell(*where, built.num_steps, built.num_transfers, time_s, skipped)
 
@@ -187,10 +187,17 @@ def _taken(task: SweepTask, place: Place) -> SweepCell:
             schedule, taken, time_s = plan.timing.take(
                 plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
             )
-            return SweepCell(*where, schedule.num_steps, schedule.num_transfers, time_s, "", taken)
+            counts = schedule.num_steps, schedule.num_transfers
+            if time_s == math.inf:
+                return SweepCell(*where, *counts, None, _never(place), taken)
+            return SweepCell(*where, *counts, time_s, "", taken)
     except ValueError as error:
         skipped = str(error)
     return SweepCell(*where, None, None, None, skipped)
+
+
+def _never(place: Place) -> str:
+    return f"never finishes on {place.network} with {place.size_bytes:,} bytes, as something fails"
 
 
 def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:

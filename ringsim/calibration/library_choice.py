@@ -93,16 +93,23 @@ def fastest_protocol(
     In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
     often, but takes the last one too, which is that of large tensors. in_order: as of `simulate`.
     """
-    has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
-    protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
-    choices = [over_protocol(schedule, cluster, protocol) for protocol in protocols]
+    choices = _over_protocols(schedule, cluster)
     return min(choices, key=lambda choice: choice.time_s(size_bytes, in_order=in_order), default=None)
 
 
 def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
     """The seconds of a schedule as the library of the network sends it; those of `predict_time` where it has none."""
-    choice = fastest_protocol(schedule, network, size_bytes) if isinstance(network, Cluster) else None
-    return choice.time_s(size_bytes) if choice else predict_time(schedule, network, size_bytes)
+    choices = _over_protocols(schedule, network) if isinstance(network, Cluster) else []
+    if not choices:
+        return predict_time(schedule, network, size_bytes)
+    return min(choice.time_s(size_bytes) for choice in choices)
+
+
+def _over_protocols(schedule: Schedule, cluster: Cluster) -> list[LibraryChoice]:
+    """The schedule over each protocol that it may take."""
+    has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
+    protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
+    return [over_protocol(schedule, cluster, protocol) for protocol in protocols]
 
 
 def library_takes(
@@ -159,4 +166,4 @@ def _schedule(collective: Collective, algorithm: str, num_ranks: int, size_bytes
     return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
 
 
-AS_LIBRARY = Timing(library_time, library_takes)  # of sweeps
+AS_LIBRARY = Timing(library_time, library_takes, "library")  # of sweeps

@@ -29,10 +29,10 @@ class Quantity(click.ParamType[Any]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """Refuses digits of other scripts, which `int` and `float`, and with them click's types, take."""
+    """Refuses digits of other scripts, underscores and nan, which click's own types take."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not value.isascii():
+        if isinstance(value, str) and (not value.isascii() or "_" in value or "nan" in value.lower()):
             self.fail(f"{value!r} is not a number: write it with the digits 0 to 9", param, ctx)
         return super().convert(value, param, ctx)
 

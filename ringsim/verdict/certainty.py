@@ -20,17 +20,19 @@ def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
         for error, reason in filter(None, known):
             errors.append(error)
             reasons.append(reason)
+    only_fitted = False
     for file, (network, cells) in contents.cells.items():
+        only_fitted |= any(cell.used_in_calibration for cell in cells)
         held_out = [abs(cell.error) for cell in cells if cell.error is not None and not cell.used_in_calibration]
         if held_out:
             errors.append(statistics.median(held_out))
             reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {network}.")
     noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
     noisy = _noise(subjects[0].file, noise) if noise else ""
-    return Finding(Topic.SURE, _answer(errors, noise), tuple(filter(None, (noisy, *reasons))))
+    return Finding(Topic.SURE, _answer(errors, noise, only_fitted), tuple(filter(None, (noisy, *reasons))))
 
 
-def _answer(errors: Sequence[float], noise: ProbeNoise | None) -> str:
+def _answer(errors: Sequence[float], noise: ProbeNoise | None, only_fitted: bool) -> str:
     worst = max(errors, default=0.0)
     off = f"what was both predicted and measured is off by {percent(worst)} in the median"
     if noise and noise.too_wide:
@@ -39,6 +41,8 @@ def _answer(errors: Sequence[float], noise: ProbeNoise | None) -> str:
         return (
             f"Not very: the machine was busy when messages of {size} were probed{seen}. Measure again when it is quiet."
         )
+    if not errors and only_fitted:
+        return "Not known: what was measured here was used in the calibration; ringsim compare takes other logs, too."
     if not errors and noise is None:
         return "Not known: nothing here was both predicted and measured; ringsim compare writes what was."
     if not errors:

@@ -1,11 +1,12 @@
 """What NCCL would take, and how near the presets are to what was published of the machines that they describe."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
-from ringsim.calibration import MAX_TRANSFERS, choose, fastest_protocol, why_unknown
+from ringsim.calibration import MAX_TRANSFERS, choose, fastest_protocol, library_time, why_unknown
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
 
@@ -130,6 +131,22 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
     assert build(Collective.ALL_GATHER, "nccl_ring", 1024).num_transfers > MAX_TRANSFERS
     assert why_unknown(preset, 1024) == ""
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
+
+
+def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of the fastest protocol, which is not simulated once more."""
+    cluster, schedule = load_network("dgx-h100-cluster"), build(Collective.ALL_REDUCE, "ring", 8)
+    choice = fastest_protocol(schedule, cluster, 2**20)
+    assert choice is not None
+    simulated: list[Any] = []
+
+    def predicted_s(*run: Any, in_order: bool) -> float:
+        simulated.append(run)
+        return predict_time(*run, in_order=in_order)
+
+    monkeypatch.setattr("ringsim.calibration.library_choice.predict_time", predicted_s)
+    assert library_time(schedule, cluster, 2**20) == choice.time_s(2**20)
+    assert len(simulated) == len(cluster.spec.protocols) + 1
 
 
 def test_network_files_keep_what_they_say_of_switches() -> None:

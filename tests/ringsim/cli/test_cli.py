@@ -402,6 +402,14 @@ def test_plot_says_where(tmp_path: Path) -> None:
             "ringsim simulate: Invalid value for '--size': '1MiB:1GiB' is more than one size, which ringsim",
         ),
         ("simulate --ranks ٣", "ringsim simulate: Invalid value for '--ranks': '٣' is not a number: write it with the"),
+        (
+            "simulate --ranks 1_0",
+            "ringsim simulate: Invalid value for '--ranks': '1_0' is not a number: write it with the",
+        ),
+        (
+            "sweep --max-transfers nan",
+            "ringsim sweep: Invalid value for '--max-transfers': 'nan' is not a number: write",
+        ),
         ("simulate --algorithm ring/٣", "ringsim: algorithm 'ring/٣': after the slash must come a number of segments"),
         ("verify --algorithm hierarchical@٣", "ringsim: algorithm 'hierarchical@٣': after the @ must come the number"),
         ("simulate --ranks 2 --order ٣,0", "ringsim simulate: Invalid value for '--order': '٣,0' is not an order"),

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ringsim import Collective, Network
+from ringsim import Collective, Network, load_network
 from ringsim.analysis import Sweep
 from ringsim.analysis.sweep_plan import SweepPlan
 from ringsim.cli import main
+from ringsim.network import network_text
 from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
 
@@ -181,6 +182,41 @@ def test_a_sweep_of_an_older_version_goes_on_with_private_links(tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert Sweep.from_csv(path).cells == whole
     assert "each pair of ranks has a link of its own" in done.stdout
+
+
+@pytest.mark.parametrize(("preset", "goes_on"), [("gbe", True), ("dgx-h100-cluster", False)])
+def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Path, preset: str, goes_on: bool) -> None:
+    """Older versions left NCCL's protocols out, and did not say so; without any, times are the same."""
+    path = tmp_path / "cells.csv"
+    CliRunner().invoke(
+        main,
+        ["sweep", "--algorithm", "ring", "--ranks", "2,4", "--sizes", "8", "--network", preset, "--csv", str(path)],
+    )
+    first, *lines = path.read_text().splitlines()
+    header = json.loads(first.removeprefix("# "))
+    networks = {preset: load_network(preset)}
+    header["planned"] = SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).as_dict()
+    for known in (True, False):
+        path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
+        done = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "done.csv")])
+        why = "its times leave out NCCL's protocols, as those of older versions do: sweep anew"
+        stderr = f"wrote {tmp_path / 'done.csv'}\n" if goes_on else f"ringsim: {path}: {why}\n"
+        assert (done.exit_code, done.stderr) == (0 if goes_on else 2, stderr)
+        if known:
+            del header["planned"]["timing"]
+
+
+def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
+    """It is left out with the reason, as any algorithm is, and the file of the sweep can be read again."""
+    network, path = tmp_path / "failing.toml", tmp_path / "cells.csv"
+    failure = '[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
+    network.write_text(network_text(load_network("dgx-h100-cluster")) + failure)
+    options = ["--algorithm", "nccl", "--ranks", "16", "--sizes", "1KiB", "--network", str(network)]
+    done = CliRunner().invoke(main, ["sweep", *options, "--csv", str(path)])
+    assert done.exit_code == 0, done.output
+    [cell] = Sweep.from_csv(path).cells
+    assert (cell.time_s, cell.taken.split()[0]) == (None, "nccl_tree")
+    assert cell.skipped == f"never finishes on {network} with 1,024 bytes, as something fails"
 
 
 def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ringsim.verdict.finding import Topic, by_size, percent
 from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.strategies import rank_strategies, slowest_rank
-from ringsim.verdict.training_files import JobReport, LogEntry, TrainingLog
+from ringsim.verdict.training_files import ComparedCell, JobReport, LogEntry, TrainingLog
 from ringsim.verdict.verdict import Verdict, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
@@ -230,6 +230,20 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
     )
     assert "this machine" not in "".join(finding.answer for finding in verdict.findings)
     assert verdict.finding(Topic.ALGORITHM).command == "ringsim sweep --network mine --ranks 8 --csv sweep.csv"
+
+
+@pytest.mark.parametrize(
+    ("used", "answer"),
+    [
+        (True, "Not known: what was measured here was used in the calibration; ringsim compare takes other logs, too."),
+        (False, "Enough to see what is larger, not by how many per cent: what was both predicted and measured is off"),
+    ],
+)
+def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, answer: str) -> None:
+    """It is not passed over in silence either."""
+    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, 1e-3, 2e-3, 0.1, used)
+    verdict = judge(RunDirectory("made", cells={"compare.json": ("mine", (cell,))}))
+    assert verdict.finding(Topic.SURE).answer.startswith(answer)
 
 
 def test_one_rank_alone_is_bound_by_computing() -> None:
