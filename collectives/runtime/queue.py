@@ -197,6 +197,7 @@ def _settle(future: "Future[None]", error: BaseException | None) -> None:
 
 
 _WATCHED: "WeakSet[CollectiveQueue]" = WeakSet()
+_WATCHING = threading.Lock()  # held for a moment only: a set that changes cannot be gone through
 _WATCH_INTERVAL_S = 0.25
 
 
@@ -205,7 +206,8 @@ def _watch_over(queue: CollectiveQueue) -> None:
     if queue not in _WATCHED:
         if not any(thread.name == _watch.__name__ for thread in threading.enumerate()):
             threading.Thread(target=_watch, name=_watch.__name__, daemon=True).start()
-        _WATCHED.add(queue)
+        with _WATCHING:
+            _WATCHED.add(queue)
 
 
 def _watch() -> None:
@@ -215,5 +217,7 @@ def _watch() -> None:
 
 
 def _look_at_all() -> None:
-    for queue in list(_WATCHED):  # which keeps none of them alive while the thread sleeps
+    with _WATCHING:
+        queues = list(_WATCHED)  # which keeps none of them alive while the thread sleeps
+    for queue in queues:
         queue.fail_if_stuck()

@@ -90,6 +90,10 @@ class Work(dist.Work):
         it calls come directly after this one, on every rank, before those that the program has called meanwhile. They
         are over when the call returns, so it may wait for them in any way. For one that the program has called later it
         may wait by `Work.wait`, but not by a Future: nobody would do it, and both fail after the group's timeout.
+
+        Chain what calls collectives before the program calls the next one of the group. Once this one is over, which is
+        not at the same moment on all ranks, what is chained runs at once in the thread that chains it, and what it
+        calls then comes after all that the program has called before.
         """
         return self.future_of(lambda: self._result)
 
