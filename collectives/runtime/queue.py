@@ -25,8 +25,9 @@ class CollectiveQueue:
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
 
     What a callback of a call calls comes directly after that call, on every rank, however far the program has got
-    there: the callback's own thread does it at once. So a callback may wait for it in any way, also where only C++ can
-    see the waiting, and ranks whose callbacks and programs overlap in different ways still agree on the order.
+    there, if the callback was attached before the next call: the callback's own thread does it at once. So a callback
+    may wait for it in any way, also where only C++ can see the waiting, and ranks whose callbacks and programs overlap
+    in different ways still agree on the order.
 
     After a failure, when nobody knows what the others have done, everything else fails too.
 

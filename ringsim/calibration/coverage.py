@@ -22,7 +22,11 @@ _DISTURBED = 0.1
 
 
 def contradiction_line(cases: Iterable[TimedCase]) -> str:
-    """Returns one line on the two logs that differ most in what both measured; "" if all agree but for a few times."""
+    """Returns one line on the two logs that differ most in what both measured; "" if all agree but for a few times.
+
+    If they do, it is on the log whose own runs of the same differ most.
+    """
+    cases = list(cases)
     by_files: dict[tuple[str, ...], list[tuple[TimedCase, TimedCase]]] = {}
     for some in repeated(cases):
         for pair in combinations(some, 2):
@@ -30,7 +34,7 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
             by_files.setdefault(tuple(sorted(case.file for case in pair)), []).append((fast, slow))
     contradictions = [pairs for pairs in by_files.values() if _num_apart(pairs) > _DISTURBED * len(pairs)]
     if not contradictions:
-        return ""
+        return _line_within(cases)
     pairs = max(contradictions, key=lambda pairs: max(map(_factor, pairs)))
     fast, slow = max(pairs, key=_factor)
     more = f"; {plural(len(contradictions) - 1, 'more pair')} of logs as well" if len(contradictions) > 1 else ""
@@ -41,6 +45,30 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
         f"{_num_apart(pairs)} of their {len(pairs)} common timings are more than {_APART:.1f} times apart{more}: they "
         "are not of one setting: calibrate them apart"
     )
+
+
+def _line_within(cases: Iterable[TimedCase]) -> str:
+    """Returns one line on the log that holds several runs, of which some take much longer than others; else ""."""
+    by_file: dict[str, list[TimedCase]] = {}
+    for case in cases:
+        if len(case.times_s) > 2:  # more than one table, which has a time out of place and one in place
+            by_file.setdefault(case.file, []).append(case)
+    found = [own for own in by_file.values() if sum(_range(case) > _APART for case in own) > _DISTURBED * len(own)]
+    if not found:
+        return ""
+    own = max(found, key=lambda own: max(map(_range, own)))
+    worst = max(own, key=_range)
+    return (
+        f"contradictory: {worst.collective} {format_size(worst.size_bytes)} on {plural(worst.num_ranks, 'rank')} of "
+        f"{plural(worst.num_nodes, 'host')} takes {format_time(min(worst.times_s))} to "
+        f"{format_time(max(worst.times_s))} in {worst.file_name}, and {sum(_range(case) > _APART for case in own)} of "
+        f"the {len(own)} timings that it has several times are more than {_APART:.1f} times apart: its runs are not of "
+        "one setting: put them into files of their own, and calibrate them apart"
+    )
+
+
+def _range(case: TimedCase) -> float:
+    return max(case.times_s) / min(case.times_s)
 
 
 def _factor(pair: tuple[TimedCase, TimedCase]) -> float:

@@ -62,6 +62,19 @@ def test_logs_of_different_settings_are_named(tmp_path: Path) -> None:
     assert line.endswith("calibrate them apart")
 
 
+def test_runs_of_different_settings_in_one_log_are_named(tmp_path: Path) -> None:
+    """As of a file to which the output of each run is appended; runs that agree are not."""
+    fast, slow = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
+    both, twice = tmp_path / "both.log", tmp_path / "twice.log"
+    both.write_text(fast.read_text() + slow.read_text())
+    twice.write_text(fast.read_text() + log(tmp_path / "again.log", seed=2).read_text())
+    line = contradiction_line(cases(both))
+    assert line.startswith("contradictory: all_reduce ")
+    assert " in both.log, and " in line
+    assert line.endswith("put them into files of their own, and calibrate them apart")
+    assert contradiction_line(cases(twice)) == ""
+
+
 def test_an_interval_spans_what_the_logs_say_alone(tmp_path: Path) -> None:
     """And the residuals are those of each timing, not of a mean that nobody measured."""
     paths = (
