@@ -13,6 +13,7 @@ from trainers.strategies.sharding_guard import ShardingError
 # What a module that is moved, as by `model.to(...)`, does with gradients.
 CONVERSIONS = ("to", "float", "double", "half", "bfloat16", "cpu", "cuda")
 MOVING = (*CONVERSIONS, "is_floating_point", "is_complex", "_has_compatible_shallow_copy_type", "__set__")
+SAME_VALUES = (torch.Tensor.detach, torch.Tensor.data.__get__, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
 NORMS = (torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm)
 
 
@@ -40,6 +41,8 @@ class ShareGradient(torch.Tensor):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
+            if func in SAME_VALUES:  # as in p.grad.detach().norm()
+                return cls.of(result, args[0].group)
             if func in NORMS:
                 order = _order(*args[1:2], **kwargs)
                 if isinstance(result, torch.Tensor):

@@ -175,6 +175,34 @@ def test_programs_get_what_they_get_with_the_ring(ranks: RankPool, does: str) ->
         torch.testing.assert_close(found, expected)
 
 
+def closed(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after steps of two backward passes, of which the second one is that of a closure."""
+    loop = Loop(group, name)
+
+    def closure(step: int) -> torch.Tensor:
+        loss = loop.loss(step)
+        loss.backward()
+        return loss
+
+    for step in range(3):
+        loop.optimizer.zero_grad()
+        with loop.parallel.no_sync():
+            closure(step + 20)
+        if step == 1:
+            loop.optimizer.step(closure=partial(closure, step))
+        else:
+            loop.optimizer.step(partial(closure, step))
+    loop.parallel.unshard()
+    return [p.detach().clone() for p in loop.parallel.parameters()]
+
+
+def test_a_closure_may_synchronise_what_was_accumulated(ranks: RankPool) -> None:
+    """The gradients are looked at when it has been called."""
+    expected = ranks.run(closed, "ring", num_ranks=2)[0]
+    for found in ranks.run(closed, "fsdp", num_ranks=2):
+        torch.testing.assert_close(found, expected)
+
+
 class Unbounded(nn.Module):
     """A layer, and a vector whose first element has an infinite gradient if the data say so."""
 
