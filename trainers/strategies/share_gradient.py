@@ -102,7 +102,7 @@ def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     return None if isinstance(parameter.grad, ReducedGradient) else parameter.grad
 
 
-def make_way(parameter: torch.Tensor, _: object = None) -> None:
+def make_way(parameter: torch.Tensor) -> None:
     """Remove what stands for a reduced gradient: called before one is accumulated there."""
     if isinstance(parameter.grad, ReducedGradient):
         parameter.grad = None

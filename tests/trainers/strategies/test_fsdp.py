@@ -149,6 +149,17 @@ class Loop:
         assert len(plain) == len(state)
         self.parallel.load_state_dict({name: value / 0.75 for name, value in state.items()})
 
+    def writing_data(self, step: int) -> None:
+        """The same where autograd does not see it; and to what the optimizer has, which are this rank's rows."""
+        self.parallel.unshard()
+        for parameter in self.parallel.parameters():
+            parameter.data.mul_(0.5)
+        self.parallel.unshard()
+        if step == 1:
+            with torch.no_grad():
+                for parameter in self.optimizer.param_groups[0]["params"]:
+                    parameter.mul_(0.5)
+
     def trained(self, does: str) -> list[torch.Tensor]:
         """The parameters after three steps."""
         for step in range(3):
@@ -167,7 +178,7 @@ def looped(group: dist.ProcessGroup, name: str, does: str) -> list[torch.Tensor]
     return Loop(group, name).trained(does)
 
 
-@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing"])
+@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing", "writing_data"])
 def test_programs_get_what_they_get_with_the_ring(ranks: RankPool, does: str) -> None:
     """Whatever they do between the passes of a step, which FSDP2 alone would not take part in."""
     expected = ranks.run(looped, "ring", does, num_ranks=3)[0]
