@@ -13,7 +13,8 @@ from trainers.strategies.sharding_guard import ShardingError
 # What a module that is moved, as by `model.to(...)`, does with gradients.
 CONVERSIONS = ("to", "float", "double", "half", "bfloat16", "cpu", "cuda")
 MOVING = (*CONVERSIONS, "is_floating_point", "is_complex", "_has_compatible_shallow_copy_type", "__set__")
-SAME_VALUES = (torch.Tensor.detach, torch.Tensor.data.__get__, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
+DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+SAME_VALUES = (DATA, torch.Tensor.detach, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
 NORMS = (torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm)
 
 
