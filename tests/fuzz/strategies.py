@@ -1,5 +1,6 @@
 """Random training programs with every strategy: right, as the strategy "ring" trains them, or refused on all ranks."""
 
+import copy
 import random
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default
 from tests.fuzz.ranks import KeptRanks
 from tests.fuzz.ranks import close as close_ranks
 from tests.trainers.models import MODELS, inputs
+from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategy_names import INEXACT, STRATEGY_NAMES, WITH_VECTORS, plain_name
 
@@ -25,17 +27,43 @@ MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
 EXACT = tuple(name for name in STRATEGY_NAMES if name not in INEXACT and "bf16" not in name)
 # Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
 OTHERS = ("local_sgd/1", "local_sgd/2", "diloco/2", "powersgd/2", "bucketed_bf16", "ddp_ring_bf16", "zero2/0.0001")
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    """As is usual: no decay for biases."""
+    held: list[nn.Parameter] = list(parameters)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in held if p.dim() > 1]},
+        {"params": [p for p in held if p.dim() < 2]},
+    ]
+    return torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], lr=0.01, weight_decay=0.1)
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, maximize=True),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True, foreach=True),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01, centered=True, momentum=0.5),
+    "two groups": two_groups,
 }
-PARTLY_USED = ("branching",)  # models of which WITH_VECTORS take a gradient that nobody has for zeros, as documented
+ALL_MODELS = MODELS | ODD_MODELS
+PARTLY_USED = (
+    "branching",
+    "leaving",
+    "passing",
+)  # models of which WITH_VECTORS take a gradient that nobody has for zeros, as documented
+# Models that strategies of these names do not train, as documented; some end the process.
+UNSUITED = {"leaving": ("ddp", "fsdp"), "passing": ("ddp", "fsdp"), "nested": ("ddp", "fsdp"), "writing": ("fsdp",)}
+LOCAL_NORMS = ("detached", "norms")  # which with fsdp are those of a rank's rows, as documented
 STEPS = (
     "plain", "plain", "accumulate", "forward fails", "backward fails", "evaluate", "forward alone", "gradients stay",
-    "skip",
+    "skip", "evaluate alone", "write", "write before the step", "states", "closure", "accumulate, closure",
+    "two losses", "in place", "norms",
 )  # fmt: skip
-CLIPS = ("none", "none", "model", "torch, model", "torch, optimizer", "value", "half")
+CLIPS = ("none", "none", "none", "model", "torch, model", "torch, optimizer", "detached", "value", "half")
+REFUSALS = ("ShardingError", "LocalStepError", "ValueError")  # what is raised by us, with what to do
 
 
 @dataclass(frozen=True)
@@ -44,7 +72,8 @@ class Training:
 
     steps: what each step does. clip: what becomes of gradients before each step.
     infinite: (step, rank) of an infinite gradient; with `scaler` the steps go through torch.amp.GradScaler.
-    early: whether the optimizer is made before the model is wrapped, as it must not be.
+    early: whether the optimizer is made before the model is wrapped, as it must not be. scheduled: whether its rate,
+    and its momentum if it has one, change with each step.
     """
 
     strategy: str
@@ -56,6 +85,7 @@ class Training:
     scaler: bool = False
     infinite: tuple[int, int] | None = None
     early: bool = False
+    scheduled: bool = False
 
     def describe(self) -> str:
         return lines_to_reproduce(self)
@@ -89,7 +119,11 @@ class Training:
         assert len({bool(outcome.error) for outcome in own}) == 1, (
             f"some ranks are told of an error, others not\n{told}"
         )
-        if own[0].error or ring[0].error:
+        if ring[0].error:
+            return
+        if own[0].error:
+            is_clear = own[0].error.startswith(REFUSALS) or self.strategy.startswith(("fsdp", "ddp"))  # torch's
+            assert is_clear, f"it is refused in words that are not ours\n{told}"
             return
         if self.is_exact:
             for mine, reference in zip(own, ring, strict=True):
@@ -162,10 +196,13 @@ class Program:
 
     def __init__(self, training: Training, group: dist.ProcessGroup) -> None:
         self.training, self.group = training, group
-        plain = MODELS[training.model]()
+        plain = ALL_MODELS[training.model]()
         early = OPTIMIZERS[training.optimizer](plain.parameters()) if training.early else None
         self.model = DataParallel(plain, training.strategy, group)
         self.optimizer = early or self.model.optimizer(OPTIMIZERS[training.optimizer])
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 4) if training.scheduled else None
+        self.scheduler = scheduler
+        self.norms: list[float] = []  # what was asked for on the way
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) if training.scaler else None
 
     def run(self) -> tuple[float, ...]:
@@ -177,33 +214,69 @@ class Program:
                 self.optimizer.zero_grad()
         self.model.unshard()
         flat = [value.detach().double().flatten() for value in self.model.module.parameters()]
-        return tuple(torch.cat(flat).tolist())  # a tensor would be sent by memory that processes share
+        return (*self.norms, *torch.cat(flat).tolist())  # a tensor would be sent by memory that processes share
 
     def _step(self, index: int, step: str) -> None:
         x = inputs(10 * index + self.group.rank())
-        if step != "gradients stay":
+        if step == "in place":
+            (self.model if index % 2 else self.optimizer).zero_grad(set_to_none=False)
+        elif step != "gradients stay":
             self.model.zero_grad()
-        if step == "evaluate":
-            self.model.eval()
-            with torch.no_grad():
-                self.model(x)
-            self.model.train()
-        if step == "forward alone":
-            self.model(x)
-        if step == "accumulate":
+        self._before(x, step)
+        if step in ("accumulate", "accumulate, closure"):
             with self.model.no_sync():
                 self._backward(x.flip(0), index, "")
+        if step.endswith("closure") and not self.scaler:
+            self.optimizer.step(lambda: self._backward(x, index, step))  # type: ignore[arg-type, return-value]
+            return
         self._backward(x, index, step)
+        if step == "write before the step":
+            self._write()
+        if step == "norms":
+            self.norms.append(sum(float(p.grad.norm() ** 2) for p in self._held() if p.grad is not None))
         if step != "skip":
             self._update()
 
-    def _backward(self, x: torch.Tensor, index: int, step: str) -> None:
+    def _before(self, x: torch.Tensor, step: str) -> None:
+        """What comes before the passes of a step."""
+        if step.startswith("evaluate"):
+            if step == "evaluate alone":
+                self.model.unshard()
+            self.model.eval()
+            if step == "evaluate" or self.group.rank() == 0:
+                with torch.no_grad():
+                    self.model(x)
+            self.model.train()
+        if step == "forward alone":
+            self.model(x)
+        if step == "write":
+            self._write()
+        if step == "states":
+            state = {name: value * 0.9 for name, value in self.model.state_dict().items()}
+            optimizer_state = copy.deepcopy(self.optimizer.state_dict())
+            self._write()
+            self.model.load_state_dict(state)
+            self.optimizer.load_state_dict(optimizer_state)
+
+    @torch.no_grad()
+    def _write(self) -> None:
+        self.model.unshard()
+        for value in self.model.parameters():
+            value.mul_(0.9)
+
+    def _held(self) -> list[nn.Parameter]:
+        return [value for group in self.optimizer.param_groups for value in group["params"]]
+
+    def _backward(self, x: torch.Tensor, index: int, step: str) -> torch.Tensor:
         loss = self._forward(x, fails=step == "forward fails").pow(2).mean()
+        if step == "two losses":
+            loss = loss + self._forward(x.flip(1), fails=False).pow(2).mean()
         if step == "backward fails":
             loss = fail_in_backward(loss)
         if self.training.infinite == (index, self.group.rank()):
             loss = loss * torch.inf
         (self.scaler.scale(loss) if self.scaler else loss).backward()
+        return loss.detach()
 
     def _forward(self, x: torch.Tensor, fails: bool) -> torch.Tensor:
         layers = list(self.model.module.children())
@@ -224,16 +297,22 @@ class Program:
             self.scaler.update()
         else:
             self.optimizer.step()
+        if self.scheduler:
+            self.scheduler.step()
 
     def _clip(self) -> None:
-        held = [value for group in self.optimizer.param_groups for value in group["params"]]
         match self.training.clip:
             case "model":
                 self.model.clip_grad_norm_(0.1)
             case "torch, model":
                 nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
             case "torch, optimizer":
-                nn.utils.clip_grad_norm_(held, 0.1)
+                nn.utils.clip_grad_norm_(self._held(), 0.1)
+            case "detached":
+                norm = sum(float(p.grad.detach().norm() ** 2) for p in self._held() if p.grad is not None) ** 0.5
+                for value in self._held():
+                    if value.grad is not None:
+                        value.grad.data.mul_(min(1.0, 0.1 / (norm + 1e-6)))
             case "value":
                 nn.utils.clip_grad_value_(self.model.parameters(), 0.01)
             case "half":
@@ -274,8 +353,15 @@ def cases(random: random.Random) -> Iterator[Training]:
         steps = tuple(random.choice(STEPS) for _ in range(num_steps))
         scaler = random.random() < 0.25
         infinite = (random.randrange(num_steps), random.randrange(num_ranks))
-        strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(MODELS))
+        strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(ALL_MODELS))
+        clip = random.choice(CLIPS)
         if model in PARTLY_USED and plain_name(strategy) in WITH_VECTORS:
+            continue
+        if strategy == "zero1" and "gradients stay" in steps and (scaler or clip != "none"):
+            continue  # it has the gradients of the parameters as they were before, as documented
+        if strategy.startswith(UNSUITED.get(model, ())):
+            continue
+        if strategy.startswith("fsdp") and not {clip, *steps}.isdisjoint(LOCAL_NORMS):
             continue
         yield Training(
             strategy,
@@ -283,8 +369,9 @@ def cases(random: random.Random) -> Iterator[Training]:
             num_ranks,
             steps,
             random.choice(list(OPTIMIZERS)),
-            random.choice(CLIPS),
+            clip,
             scaler,
             infinite if scaler and random.random() < 0.7 else None,
             random.random() < 0.05,
+            random.random() < 0.3,
         )

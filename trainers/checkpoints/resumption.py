@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,9 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
 
     A job that is started again may have its rank 0 on another node, which has a disk of its own.
     """
-    names = [path.name for path in folder.newest_first()[:1]]
+    names: list[str] = []
+    with suppress(OSError):  # a rank need not be allowed to look there
+        names += [path.name for path in folder.newest_first()[:1]]
     seen: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: hearing which checkpoints other ranks see failed"):
         dist.all_gather_object(seen, (socket.gethostname(), names), group)

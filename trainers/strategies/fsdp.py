@@ -114,12 +114,29 @@ class Fsdp(Strategy):
         optimizer = make(self.parameters)
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         _extend_zero_grad(optimizer, lambda: self._forget_held(stepped))
-        optimizer.register_step_pre_hook(lambda *_: self._before_step())
+        optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_state_dict_post_hook(whole_state)
         optimizer.register_load_state_dict_pre_hook(sharded_state)
         return optimizer
 
-    def _before_step(self) -> None:
+    def _before_step(
+        self, _: torch.optim.Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Check the gradients; where a closure makes them, as Lightning has it, after each call of that."""
+        optimizer, closure = arguments[0], keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if closure is None:
+            self._check_gradients()
+            return None
+
+        def checked() -> Any:
+            loss = closure()
+            self._check_gradients()
+            return loss
+
+        return (optimizer, checked, *arguments[2:]), {name: v for name, v in keywords.items() if name != "closure"}
+
+    def _check_gradients(self) -> None:
+        """Raise ShardingError unless the gradients of the rows are there, and let go of whole parameters."""
         if self._iteration().post_backward_final_callback_queued and not _in_backward():
             raise ShardingError(
                 f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "

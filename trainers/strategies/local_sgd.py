@@ -36,7 +36,7 @@ class Average:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
-        self._parameters = [parameter.detach() for parameter in parameters]
+        self._parameters = list(parameters)  # whose memory may be another one later, as after p.data = ...
         self._outer = outer
         self._flat = FlatVector(parameters)
         self.start = torch.zeros_like(self._flat.vector) if outer else None

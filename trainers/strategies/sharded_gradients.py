@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from collectives.runtime.lazily import lazily
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharded_optimizer import ShardedWeights
@@ -20,7 +21,20 @@ class ShardedGradients(Sharded):
         super().__init__(model, group)
         self._is_stepped = False  # with the gradients that the shares have now
         for parameter in self.parameters:
-            parameter.register_hook(partial(make_way, parameter))
+            parameter.register_hook(partial(self._before_accumulating, parameter))
+
+    def _before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
+        """Let the gradient of a parameter come to its place."""
+        if parameter.grad is None and not self._is_stepped and self._weights_of[parameter].share.grad is not None:
+            raise ShardingError(
+                f"somebody else has set the gradients of parameters to None: {self.name} keeps the mean ones elsewhere "
+                "and would add to them; call optimizer.zero_grad() or zero_grad() of the DataParallel"
+            )
+        make_way(parameter)
+
+    @lazily
+    def _weights_of(self) -> dict[nn.Parameter, ShardedWeights]:
+        return {parameter: weights for weights in self._weights for parameter in weights.parameters}
 
     def refuse_stepped(self) -> None:
         """Raise ShardingError where gradients of two steps would be added up."""

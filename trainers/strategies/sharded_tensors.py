@@ -21,8 +21,8 @@ class ShardedParameter:
         self.sharded, self.whole = sharded, whole
         self._places = [(m, name) for m in model.modules() for name, p in m._parameters.items() if p is whole]
         self._storages = _storages(sharded, whole)
-        self._version = whole._version
         self._strategy = strategy
+        self.gathered()
 
     def require_own(self) -> None:
         """Raise ShardingError for an assignment, of which FSDP2 takes no notice."""
@@ -42,7 +42,11 @@ class ShardedParameter:
 
     def gathered(self) -> None:
         """The whole tensor is there, for everybody to look at and to write to."""
-        self._version = self.whole._version
+        self._versions = self._counted()
+
+    def _counted(self) -> tuple[int, int]:
+        """How often autograd has seen something written to the whole tensor, and to this rank's rows."""
+        return self.whole._version, self.sharded._version
 
     @torch.no_grad()
     def keep_written(self) -> None:
@@ -52,13 +56,16 @@ class ShardedParameter:
                 f"{self._strategy}: somebody has made a NumPy array of a parameter, whose memory cannot be given back "
                 f"now; make it of parameter.detach().clone()"
             )
-        if self.whole._version == self._version:
+        (before, rows_before), (now, rows_now) = self._versions, self._counted()
+        is_gone = self.whole.untyped_storage().size() < self.whole.nbytes
+        if now == before and (is_gone or rows_now != rows_before):
             return
-        if self.whole.untyped_storage().size() < self.whole.nbytes:
+        if is_gone:
             raise ShardingError(
                 f"{self._strategy}: what was written to parameters after unshard() is lost, as a backward pass has "
                 f"ended since: write after it, and before the next forward pass"
             )
+        # Also where nothing was counted, as of p.data.mul_(...).
         local(self.sharded).copy_(local(rows_like(self.whole, self.sharded)))
 
 

@@ -13,6 +13,8 @@ from trainers.strategies.sharding_guard import ShardingError
 # What a module that is moved, as by `model.to(...)`, does with gradients.
 CONVERSIONS = ("to", "float", "double", "half", "bfloat16", "cpu", "cuda")
 MOVING = (*CONVERSIONS, "is_floating_point", "is_complex", "_has_compatible_shallow_copy_type", "__set__")
+DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+SAME_VALUES = (DATA, torch.Tensor.detach, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
 NORMS = (torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm)
 
 
@@ -40,6 +42,8 @@ class ShareGradient(torch.Tensor):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
+            if func in SAME_VALUES:  # as in p.grad.detach().norm()
+                return cls.of(result, args[0].group)
             if func in NORMS:
                 order = _order(*args[1:2], **kwargs)
                 if isinstance(result, torch.Tensor):
@@ -99,7 +103,7 @@ def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     return None if isinstance(parameter.grad, ReducedGradient) else parameter.grad
 
 
-def make_way(parameter: torch.Tensor, _: object = None) -> None:
+def make_way(parameter: torch.Tensor) -> None:
     """Remove what stands for a reduced gradient: called before one is accumulated there."""
     if isinstance(parameter.grad, ReducedGradient):
         parameter.grad = None

@@ -5,7 +5,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.points import NUM_STEPS, Ran, config, run
+from trainers.checkpoints.folder import CheckpointFolder
 
 
 def truncate(path: Path) -> None:
@@ -115,6 +116,20 @@ def test_a_run_whose_checkpoints_are_on_another_node_does_not_begin_anew(ranks: 
     for each in ranks.run(run_on_disks_of_their_own, tmp_path, 1, num_ranks=2):
         assert "ValueError: --resume: rank 1 on node1 sees checkpoint-4.pt in " in each.error
         assert "rank 0 on node0 sees no checkpoint there; give an --output on a file system" in each.error
+
+
+def begin_unseen(group: dist.ProcessGroup, folder: Path) -> Ran:
+    """A resumed run of which rank 1 may not look into the directory."""
+    denied = mock.patch.object(CheckpointFolder, "newest_first", side_effect=PermissionError(13, "denied"))
+    with denied if group.rank() == 1 else nullcontext():
+        return run(group, config(folder, resume=True))
+
+
+def test_ranks_need_not_see_the_directory(ranks: RankPool, tmp_path: Path) -> None:
+    """But rank 0, which alone reads and writes there."""
+    for each in ranks.run(begin_unseen, tmp_path, num_ranks=2):
+        assert not each.error
+        assert len(each.losses) == NUM_STEPS
 
 
 def begin_again(group: dist.ProcessGroup, folder: Path) -> Ran:

@@ -149,6 +149,17 @@ class Loop:
         assert len(plain) == len(state)
         self.parallel.load_state_dict({name: value / 0.75 for name, value in state.items()})
 
+    def writing_data(self, step: int) -> None:
+        """The same where autograd does not see it; and to what the optimizer has, which are this rank's rows."""
+        self.parallel.unshard()
+        for parameter in self.parallel.parameters():
+            parameter.data.mul_(0.5)
+        self.parallel.unshard()
+        if step == 1:
+            with torch.no_grad():
+                for parameter in self.optimizer.param_groups[0]["params"]:
+                    parameter.mul_(0.5)
+
     def trained(self, does: str) -> list[torch.Tensor]:
         """The parameters after three steps."""
         for step in range(3):
@@ -167,11 +178,39 @@ def looped(group: dist.ProcessGroup, name: str, does: str) -> list[torch.Tensor]
     return Loop(group, name).trained(does)
 
 
-@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing"])
+@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing", "writing_data"])
 def test_programs_get_what_they_get_with_the_ring(ranks: RankPool, does: str) -> None:
     """Whatever they do between the passes of a step, which FSDP2 alone would not take part in."""
     expected = ranks.run(looped, "ring", does, num_ranks=3)[0]
     for found in ranks.run(looped, "fsdp", does, num_ranks=3):
+        torch.testing.assert_close(found, expected)
+
+
+def closed(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """The parameters after steps of two backward passes, of which the second one is that of a closure."""
+    loop = Loop(group, name)
+
+    def closure(step: int) -> torch.Tensor:
+        loss = loop.loss(step)
+        loss.backward()
+        return loss
+
+    for step in range(3):
+        loop.optimizer.zero_grad()
+        with loop.parallel.no_sync():
+            closure(step + 20)
+        if step == 1:
+            loop.optimizer.step(closure=partial(closure, step))
+        else:
+            loop.optimizer.step(partial(closure, step))
+    loop.parallel.unshard()
+    return [p.detach().clone() for p in loop.parallel.parameters()]
+
+
+def test_a_closure_may_synchronise_what_was_accumulated(ranks: RankPool) -> None:
+    """The gradients are looked at when it has been called."""
+    expected = ranks.run(closed, "ring", num_ranks=2)[0]
+    for found in ranks.run(closed, "fsdp", num_ranks=2):
         torch.testing.assert_close(found, expected)
 
 

@@ -103,6 +103,26 @@ def test_an_average_after_every_step_of_sgd_is_that_of_gradients(ranks: RankPool
     torch.testing.assert_close(averaged, results[0], rtol=1e-4, atol=1e-5)
 
 
+def moved(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """The parameters after two steps, between which they came to lie elsewhere, and an average."""
+    parallel = DataParallel(small_model(), "local_sgd/2", group)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.1))
+    for number in range(2):
+        step(parallel, optimizer, group.rank(), number)
+        for parameter in parallel.parameters():
+            parameter.data = parameter.data.clone()
+        parallel.double().float()
+    parallel.sync_parameters()
+    parallel.check_identical()
+    return [p.detach().clone() for p in parallel.parameters()]
+
+
+def test_parameters_that_lie_elsewhere_are_averaged(ranks: RankPool) -> None:
+    """As after vector_to_parameters, or model.to(...)."""
+    first, second = ranks.run(moved, num_ranks=2)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
 def with_own_optimizer(group: dist.ProcessGroup) -> str:
     """What is raised by a backward pass if nobody has asked for an optimizer."""
     parallel = DataParallel(small_model(), "local_sgd", group)

@@ -101,6 +101,16 @@ def plain_zero_grad(parallel: DataParallel, optimizer: torch.optim.Optimizer, st
     optimizer.step()
 
 
+def forgotten_by_hand(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """After a backward pass without a step."""
+    backward(parallel, step)
+    if step < 1:
+        optimizer.step()
+        optimizer.zero_grad()
+    for parameter in parallel.parameters():
+        parameter.grad = None
+
+
 def drifting(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
     """Changes parameters by hand, each rank its own way, and never steps."""
     backward(parallel, step)
@@ -139,6 +149,8 @@ def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
         ("zero3", by_hand, "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer"),
         (BUCKETS, never_synchronised, "ShardingError: there are gradients that have not been synchronised"),
         (BUCKETS, drifting, "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "),
+        (BUCKETS, forgotten_by_hand, "ShardingError: somebody else has set the gradients of parameters to None"),
+        ("zero3", forgotten_by_hand, "ShardingError: somebody else has set the gradients of parameters to None"),
         (BUCKETS, plain_zero_grad, "ShardingError: the gradients of the last step are still there"),
     ],
 )

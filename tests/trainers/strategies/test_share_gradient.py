@@ -53,14 +53,15 @@ def norms(group: dist.ProcessGroup) -> list[float]:
     several = torch._foreach_norm([share, torch.tensor([3.0, 4.0])], 1)
     return [
         *(norm.item() for norm in (share.norm(), torch.norm(share, p=1), torch.linalg.norm(share, ord=math.inf))),
+        *(same.norm(2).item() for same in (share.detach(), share.data, share.detach().data.float(), share.double())),
         *(norm.item() for norm in several),
     ]
 
 
 def test_norms_are_those_of_all_shares(ranks: RankPool) -> None:
-    """By all functions that torch has for it."""
+    """By all functions that torch has for it, and of the same values without a graph, or in another dtype."""
     for found in ranks.run(norms, num_ranks=2):
-        assert found == pytest.approx([math.sqrt(30), 10, 4, 10, 7])
+        assert found == pytest.approx([math.sqrt(30), 10, 4, *[math.sqrt(30)] * 4, 10, 7])
 
 
 def refused(group: dist.ProcessGroup) -> str:
