@@ -21,6 +21,7 @@ from collectives.runtime.gloo_threads import (
     set_gloo_thread_policy,
 )
 from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.lazily import lazily
 from collectives.runtime.object_gather import TEXT_BYTES, ObjectAllGather
 from collectives.runtime.place import machine_name, namespace_name
 from collectives.runtime.profiler_spans import span
@@ -68,6 +69,7 @@ __all__ = [
     "have_gloo_threads_batch_policy",
     "home_of",
     "is_plain",
+    "lazily",
     "machine_name",
     "name_first_to_fail",
     "namespace_name",

@@ -53,10 +53,12 @@ def _line_within(cases: Iterable[TimedCase]) -> str:
     for case in cases:
         if len(case.times_s) > 2:  # more than one table, which has a time out of place and one in place
             by_file.setdefault(case.file, []).append(case)
-    found = [own for own in by_file.values() if sum(_range(case) > _APART for case in own) > _DISTURBED * len(own)]
-    if not found:
+    contradictory = [
+        own for own in by_file.values() if sum(_range(case) > _APART for case in own) > _DISTURBED * len(own)
+    ]
+    if not contradictory:
         return ""
-    own = max(found, key=lambda own: max(map(_range, own)))
+    own = max(contradictory, key=lambda own: max(map(_range, own)))
     worst = max(own, key=_range)
     return (
         f"contradictory: {worst.collective} {format_size(worst.size_bytes)} on {plural(worst.num_ranks, 'rank')} of "

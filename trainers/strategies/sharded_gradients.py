@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from collectives.runtime.lazily import lazily
+from collectives.runtime import lazily
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharded_optimizer import ShardedWeights

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
-from ringsim.calibration import MAX_TRANSFERS, choose, fastest_protocol, library_time, why_unknown
+from ringsim.calibration import choose, fastest_protocol, library_time, why_unknown
+from ringsim.calibration.library_choice import MAX_TRANSFERS
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
 

@@ -53,7 +53,7 @@ from trainers.strategy_names import STRATEGY_NAMES
             "--log-every 0 --tensorboard",
             "trainers: --tensorboard: with --log-every 0 there is nothing to write for it",
         ),
-        ("--clip-norm nan", "trainers: --clip-norm nan: must be finite and greater than 0"),
+        ("--clip-norm nan", "trainers train: Invalid value for '--clip-norm': 'nan' is not a number: write it with"),
         ("--on-nan maybe", "trainers: --on-nan maybe: must be one of stop, skip"),
         ("--lr-schedule cos", "trainers: --lr-schedule cos: must be one of constant, cosine"),
         (

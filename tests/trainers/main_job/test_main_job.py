@@ -167,7 +167,7 @@ def test_one_rank(tmp_path: Path, command: list[str]) -> None:
             "--strategies ring,rung",
             f"Invalid value for '--strategies': 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",
         ),
-        ("--timeout nan", "Invalid value for '--timeout': nan: must be greater than 0 and at most 86400"),
+        ("--timeout nan", "Invalid value for '--timeout': 'nan' is not a number: write it with the digits 0 to 9"),
         (
             "--d-model 1000000",
             "--vocabulary 256, --d-model 1000000, --layers 2, --d-ff 512: the model would have some 8.0e+12 "
