@@ -102,7 +102,8 @@ def _judge(reader: Reader, outcome: Outcome) -> None:
     if outcome.exit_code == 0:
         assert not _WRONG.search(outcome.stdout), f"a NaN that nobody refused: {said}"
         return
-    is_refuted = outcome.exit_code == 1 and reader.suffix == ".xml"  # a program that can be read, and is wrong
+    # A program that can be read, and is wrong.
+    is_refuted = outcome.exit_code == 1 and reader.suffix in (".xml", ".py")
     assert outcome.exit_code == 2 or is_refuted, said
     assert outcome.stderr.endswith("\n"), f"no message: {said}"
     lines = outcome.stderr.removesuffix("\n").split("\n")
