@@ -34,7 +34,7 @@ UNSTAMPED = CallStamp()  # of what is run outside of the group's calls
 
 
 class CallHistory:
-    """That of one rank of a group. `position`: which call it is in, or has been in last."""
+    """Keep the last calls of one rank of a group. `position`: the number of the call that it is in, or was in last."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -53,7 +53,7 @@ class CallHistory:
         self._recent.pop()
 
     def stamp(self, number: int, is_rooted: bool) -> CallStamp:
-        """That of the call that has begun last."""
+        """Return the stamp of the call that began last."""
         self._digest = (self._digest * _MIXER + number + 1) % (1 << DIGEST_BITS)
         travels = is_rooted or self._is_after_rooted
         self._is_after_rooted = is_rooted

@@ -153,7 +153,7 @@ class FailureRecords:
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, enough: int) -> dict[int, FailureRecord]:
-        """Those of all ranks that have failed, which get some time to be enough."""
+        """Return the records of all ranks that have failed, after waiting a while until there are enough."""
         deadline = time.monotonic() + grace_s
         while True:
             records = {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
