@@ -18,7 +18,7 @@ from collectives.runtime.work import Work
 from collectives.shared_memory import LateRankError, LocalRanks, OtherCallError
 
 _AWAITED = PostedReceive(torch.empty(0))  # what is not posted anywhere
-_LEFT = Work.over([])  # what is published needs no further waiting
+_PUBLISHED = Work.over([])  # stands for a send that is over already: nobody waits for it
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class SharedScheduleRun(ScheduleRun):
         location = self.local.wait_for(self.part.peers[receive.peer], record)
         message = self.wire_chunks[receive.chunk]
         self.arrived[index] = location
-        self.receives[index] = PostedReceive(self.local.view(location, len(message), message.dtype))
+        self.receives[index] = PostedReceive(self.local.view(location, message.numel(), message.dtype))
 
     def _apply(self, index: int) -> None:
         receive = self.part.program.receives[index]
@@ -87,7 +87,7 @@ class SharedScheduleRun(ScheduleRun):
         chunk, target, arrived = self.chunks[number], self.targets[number], self.receives[index].buffer
         output, location = target, None
         if self.plan.sent_on[index] and self.wire_chunks is self.chunks:
-            location, output = self.local.allocate(len(target), target.dtype)
+            location, output = self.local.allocate(target.numel(), target.dtype)
         reduce_into(self.reduce, output, chunk, arrived)
         self._write(index, number, output, location)
 
@@ -121,12 +121,16 @@ class SharedScheduleRun(ScheduleRun):
         if location is None:
             location = self.locations[send.chunk] = self._place(send.chunk)
         self.local.publish(peer, index, location)
-        self.sends.append(_LEFT)
+        self.sends.append(_PUBLISHED)
+
+    def _wait_send(self, index: int) -> None:
+        if self.sends[index] is not _PUBLISHED:
+            ScheduleRun._wait_send(self, index)
 
     def _place(self, number: int) -> int:
         """Copy a chunk to where others can read it; returns its location."""
         chunk, message = self.chunks[number], self.wire_chunks[number]
-        location, place = self.local.allocate(len(message), message.dtype)
+        location, place = self.local.allocate(message.numel(), message.dtype)
         place.copy_(chunk)  # rounds, if it travels in another dtype
         if self.wire_chunks is not self.chunks:
             chunk.copy_(place)  # in an exchange both sides must add the same two
