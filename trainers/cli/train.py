@@ -183,7 +183,10 @@ def train(
 
 
 def _run(launch: Launch, task: Task, ranks: int | None) -> int:
-    """The exit code; after Ctrl-C Abort is raised with the command that goes on, and after a failure it is said."""
+    """Return the exit code; raise Abort with the command that goes on after Ctrl-C, and say it after a failure.
+
+    Nothing is said after a mistake of the user's, which the same command would meet again.
+    """
     if ranks is None:
         try:
             return run_rank(launch, task)
@@ -197,7 +200,11 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
         raise click.exceptions.Abort(launch.interrupted())
     if code > 128:
         say(f"trainers: {launch.interrupted()}")
-    elif code and launch.resume and (checkpoints := CheckpointFolder(launch.config.output).newest_first()):
+    elif (
+        code not in (0, click.UsageError.exit_code)
+        and launch.resume
+        and (checkpoints := CheckpointFolder(launch.config.output).newest_first())
+    ):
         say(f"trainers: {checkpoints[0].name} is there; resume with: {launch.resume}")
     return code
 

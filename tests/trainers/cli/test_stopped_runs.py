@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.fuzz.launcher import Launcher
@@ -74,6 +75,9 @@ def test_after_a_failure_the_command_that_goes_on_is_said(
     assert said[0] == ""
     assert said[1].endswith("trainers: checkpoint-20.pt is there; resume with: trainers --task mlp --resume\n")
     assert "checkpoint-100.pt is there" in said[2]
+    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_: click.UsageError.exit_code)
+    assert _run(launch, load_task("mlp", 0), 2) == click.UsageError.exit_code
+    assert "resume with" not in capfd.readouterr().err, "the same command would be refused again"
 
 
 def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step: int) -> None:
