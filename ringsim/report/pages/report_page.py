@@ -6,7 +6,6 @@ from html import escape
 from ringsim.report.pages.page import asset, page
 from ringsim.report.pages.report_pictures import pictures
 from ringsim.report.pages.report_tables import tables
-from ringsim.report.pages.tables import table
 from ringsim.verdict import Finding, Verdict
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -21,7 +20,6 @@ def report_page(verdict: Verdict, title: str) -> str:
         f'<section class="verdict">{"".join(map(_finding, verdict.findings))}</section>',
         f'<h2>Pictures</h2><div class="pictures">{drawn}</div>' if drawn else "",
         *tables(verdict),
-        _refused(verdict),
     ]
     return page(title, "\n".join(filter(None, parts)), style=asset("report.css"), script=asset("report.js"))
 
@@ -51,8 +49,3 @@ def _finding(finding: Finding) -> str:
 def _words(sentence: str) -> str:
     """A sentence as HTML, what stands between backticks as code."""
     return _CODE.sub(r"<code>\1</code>", escape(sentence))
-
-
-def _refused(verdict: Verdict) -> str:
-    rows = sorted(verdict.contents.refused.items())
-    return table("refused", "Files that are not, or not wholly, in this report", ("file", "why"), rows)
