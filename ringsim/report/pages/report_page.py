@@ -4,7 +4,6 @@ import re
 from html import escape
 
 from ringsim.report.pages.page import asset, page
-from ringsim.report.pages.report_pictures import pictures
 from ringsim.report.pages.report_tables import tables
 from ringsim.verdict import Finding, Verdict
 
@@ -12,7 +11,9 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def report_page(verdict: Verdict, title: str) -> str:
-    """Returns the HTML of the page."""
+    """Return the HTML of the page."""
+    from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
+
     drawn = "".join(pictures(verdict))
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -21,7 +22,9 @@ def report_page(verdict: Verdict, title: str) -> str:
         f'<h2>Pictures</h2><div class="pictures">{drawn}</div>' if drawn else "",
         *tables(verdict),
     ]
-    return page(title, "\n".join(filter(None, parts)), style=asset("report.css"), script=asset("report.js"))
+    return page(
+        title, "\n".join(filter(None, parts)), style=asset("report.css") + svg_colours(), script=asset("report.js")
+    )
 
 
 def _subtitle(verdict: Verdict) -> str:
