@@ -46,6 +46,11 @@ def is_timeout(error: BaseException) -> bool:
     return "timed out" in text or "timeout" in text
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what it says."""
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
 @contextmanager
 def naming_failures(doing: str) -> Iterator[None]:
     """Turn what torch.distributed raises in the block, a bare RuntimeError, into a CollectiveError.
@@ -55,5 +60,4 @@ def naming_failures(doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        cause = (str(error).strip() or repr(error)).splitlines()[0]
-        raise CollectiveError(f"{doing}: {cause}") from error
+        raise CollectiveError(f"{doing}: {first_line(error)}") from error

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
-from collectives.runtime.errors import CollectiveError, is_timeout
+from collectives.runtime.errors import CollectiveError, first_line, is_timeout
 from collectives.runtime.transport import close_connections
 from collectives.shared_memory import OtherCallError
 
@@ -90,8 +90,7 @@ class FailureRecords:
         """
         _EXPLAINING.set()
         own_fault = not isinstance(error, CollectiveError)
-        text = (str(error).strip() or repr(error)).splitlines()[0]
-        cause = f"{type(error).__name__}: {text}" if own_fault else ""
+        cause = f"{type(error).__name__}: {first_line(error)}" if own_fault else ""
         is_mixed_up = isinstance(error.__cause__, OtherCallError)
         peer = getattr(error, "peer", None)
         record = FailureRecord(peer, calls, position, cause, is_timeout(error), is_mixed_up)

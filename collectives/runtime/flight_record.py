@@ -1,12 +1,10 @@
 """`FlightRecord`: how far each of a rank's transfers had got when a collective failed."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectives.runtime.instructions import Opcode, RankInstruction
-from ringsim.schedule import RankProgram
+from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 
 
 class TransferRecord(NamedTuple):
@@ -66,21 +64,19 @@ _STATES = {
 }
 
 
-def flight_record_of(program: RankProgram, done: Sequence[RankInstruction], peers: Sequence[int]) -> FlightRecord:
-    """Where the transfers of `program` are once those of its instructions are done.
-
-    peers: whom it calls rank 0, 1, ..., in the group.
-    """
-    receives, sends = ["not begun"] * len(program.receives), ["not begun"] * len(program.sends)
-    for opcode, index in done:
+def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
+    """Return where the transfers of `part` are once the instructions before `failed` are done; None is the first."""
+    receives, sends = ["not begun"] * len(part.program.receives), ["not begun"] * len(part.sends)
+    num_done = 0 if failed is None else part.instructions.index(failed)
+    for opcode, index in part.instructions[:num_done]:
         if opcode in _STATES:
             (sends if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else receives)[index] = _STATES[opcode]
     entries = [
-        TransferRecord("receive", receive.step, peers[receive.peer], receive.chunk, state)
-        for receive, state in zip(program.receives, receives, strict=True)
+        TransferRecord("receive", receive.step, part.peers[receive.peer], receive.chunk, state)
+        for receive, state in zip(part.program.receives, receives, strict=True)
     ]
     entries += [
-        TransferRecord("send", send.step, peers[send.peer], send.chunk, state)
-        for send, state in zip(program.sends, sends, strict=True)
+        TransferRecord("send", send.step, part.peers[send.peer], send.chunk, state)
+        for send, state in zip(part.sends, sends, strict=True)
     ]
     return FlightRecord(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))

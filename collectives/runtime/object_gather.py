@@ -5,7 +5,7 @@ import zlib
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.buffers import new_buffer
+from collectives.runtime.chunk_memory import new_buffer
 from collectives.runtime.executor import Executor
 from collectives.runtime.transport import home_of
 from ringsim.registry import build

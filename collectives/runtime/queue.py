@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.buffers import new_buffer
+from collectives.runtime.chunk_memory import new_buffer
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.stream import StreamSync

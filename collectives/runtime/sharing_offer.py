@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.errors import CollectiveError
+from collectives.runtime.errors import CollectiveError, first_line
 from collectives.runtime.failure_records import disagreement
 from collectives.runtime.place import BOOT, NAMESPACE, machine_name, namespace_name
 from collectives.runtime.tags import Tag
@@ -107,7 +107,7 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
         for peer, work in works:  # noqa: B007
             work.wait()
     except RuntimeError as error:
-        cause = str(error).strip().splitlines()[0]
-        message = f"rank {rank}: before step 0: learning about shared memory from rank {peer} failed: {cause}"
+        doing = f"learning about shared memory from rank {peer}"
+        message = f"rank {rank}: before step 0: {doing} failed: {first_line(error)}"
         raise CollectiveError(message, peer=peer) from error
     return [bytes(row).decode().rstrip() for row in texts.tolist()]
