@@ -5,28 +5,35 @@ a transport.
 """
 
 import weakref
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.call_history import UNSTAMPED, CallStamp
-from collectives.runtime.chunk_layout import ChunkLayout, ChunkLayouts, LayoutKey
-from collectives.runtime.chunk_memory import ChunkMemory, Reduce, reused_buffer
+from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, LayoutKey, Reduce
 from collectives.runtime.errors import naming_failures
-from collectives.runtime.group_state import resolve, state_of
+from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
 from collectives.runtime.instructions import RankPart
-from collectives.runtime.lazily import lazily
 from collectives.runtime.preposted import PrepostedReceives
 from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan, shared_plan
 from collectives.runtime.sharing import Sharing, transport_in_use
-from collectives.runtime.tags import Tag
-from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transports
+from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
+from collectives.runtime.transport import (
+    POSTED,
+    STAGED,
+    CommunicatorStart,
+    Transports,
+    home_of,
+    new_buffer,
+    reused_buffer,
+)
 from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
-from ringsim.schedule import Schedule, rank_program
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule, rank_program
 
 
 def execute(
@@ -291,3 +298,32 @@ def _refusal(tensor: torch.Tensor) -> str:
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
     # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
     return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))
+
+
+TEXT_BYTES = 256  # of each rank
+
+
+class ObjectAllGather:
+    """Takes about as long as the smallest all_gather. Everyone asks everyone, so that all can name the silent rank.
+
+    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
+        self._rank = group.rank()
+        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
+        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
+        self._home = home_of(group)
+
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
+        own = _shortened(text.encode()).ljust(TEXT_BYTES)
+        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(gathered)
+        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
+
+
+def _shortened(text: bytes) -> bytes:
+    """`text`, of which a checksum stands for what is too long."""
+    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from collectives.runtime.chunk_memory import ChunkMemory
-from collectives.runtime.errors import CollectiveError, first_line
-from collectives.runtime.flight_record import flight_record_of
+from collectives.runtime.chunks import ChunkMemory
+from collectives.runtime.errors import CollectiveError, first_line, flight_record_of
 from collectives.runtime.hooks import Actions, Hook
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 from collectives.runtime.transports import ChunkTransport

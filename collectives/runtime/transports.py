@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.call_history import CallStamp
-from collectives.runtime.chunk_memory import ChunkMemory, reduce_into
+from collectives.runtime.chunks import ChunkMemory, reduce_into
 from collectives.runtime.hooks import Actions
 from collectives.runtime.instructions import RankInstruction, RankPart
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
 from collectives.runtime.shared_plan import SharedPlan
-from collectives.runtime.tags import STAMPED, digest_tag
+from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
 from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Receive, Send
 
