@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.probes.probe import probe
-from collectives.probes.workload import Blocks
+from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
 from trainers.checkpoints.random_states import seed_alike
 from trainers.identity import fingerprint

@@ -1,4 +1,4 @@
-"""`ProbeWorkload`: what the ranks do in one probe, and how its rounds are timed."""
+"""`time_blocks`: how the rounds of a probe are timed, on ranks that agree on their number."""
 
 import math
 import time
