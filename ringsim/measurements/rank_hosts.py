@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from ringsim.files import as_tuple, require_whole
+from ringsim.files import parsed, refusal, values
 from ringsim.measurements.measurements import Measurements
 
 
@@ -58,11 +58,9 @@ class RankHosts:
 
 def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
     """Returns a number for each rank, counted from 0 as they first come."""
-    numbers = as_tuple(name, value)
-    if len(numbers) != num_ranks:
-        raise ValueError(f"{name}: {len(numbers)} numbers for {num_ranks} ranks: must be one for each")
+    if not isinstance(value, list | tuple) or len(value) != num_ranks:
+        raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0
-    for rank, number in enumerate(numbers):
-        require_whole(f"{name}[{rank}]", number, 0, known)
-        known = max(known, number + 1)
-    return numbers
+    for rank, number in enumerate(value):
+        known = max(known, 1 + parsed(values.whole(0, known), number, f"{name}[{rank}]"))
+    return tuple(value)

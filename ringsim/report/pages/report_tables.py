@@ -180,12 +180,12 @@ def _ranks(verdict: Verdict) -> str:
 def _cells(verdict: Verdict) -> str:
     rows: list[Row] = [
         (
-            network, cell.collective, cell.algorithm, size_cell(cell.size_bytes), count_cell(cell.num_ranks),
+            compared.network, cell.collective, cell.algorithm, size_cell(cell.size_bytes), count_cell(cell.num_ranks),
             time_cell(cell.predicted_s), time_cell(cell.measured_s), share_cell(cell.error, signed=True),
             share_cell(cell.spread), "used" if cell.used_in_calibration else "held out", file,
         )
-        for file, (network, cells) in verdict.contents.cells.items()
-        for cell in cells
+        for file, compared in verdict.contents.cells.items()
+        for cell in compared.cells
     ]  # fmt: skip
     headings = ("network", "collective", "algorithm", "size", "ranks", "predicted", "measured", "error", "spread",
                 "calibration", "file")  # fmt: skip

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from ringsim import Collective, Network, load_network
 from ringsim.analysis import Sweep
-from ringsim.analysis.sweep_plan import SweepPlan
+from ringsim.analysis.sweep_run import SweepPlan
 from ringsim.cli import main
+from ringsim.files import encode
 from ringsim.network import network_text
 from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
@@ -174,9 +175,8 @@ def test_a_sweep_of_an_older_version_goes_on_with_private_links(tmp_path: Path) 
     first, *lines = path.read_text().splitlines()
     header = json.loads(first.removeprefix("# "))
     del header["networks"]["uniform"]["private_links"]
-    header["planned"] = SweepPlan.of(
-        Collective.ALL_REDUCE, ["direct"], [2, 4], [8], {"uniform": Network(0.0, 1.0)}
-    ).as_dict()
+    plan = SweepPlan.of(Collective.ALL_REDUCE, ["direct"], [2, 4], [8], {"uniform": Network(0.0, 1.0)})
+    header["planned"] = encode(plan.saved())
     path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
     done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
     assert done.exit_code == 0, done.output
@@ -195,7 +195,7 @@ def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Pat
     first, *lines = path.read_text().splitlines()
     header = json.loads(first.removeprefix("# "))
     networks = {preset: load_network(preset)}
-    header["planned"] = SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).as_dict()
+    header["planned"] = encode(SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).saved())
     for known in (True, False):
         path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
         done = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "done.csv")])
