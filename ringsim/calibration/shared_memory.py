@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from ringsim.calibration.cold_calls import cold_call_s
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import cold_call_s, shift_s
 from ringsim.files import parsed, values
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
 from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork

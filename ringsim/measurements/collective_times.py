@@ -1,11 +1,13 @@
-"""`CollectiveTimes`: how long one collective took, each time that it was done."""
+"""`CollectiveTimes`: how long one collective took, each time that it was done; and percentiles of such times."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
+
 from ringsim.files import check, values
-from ringsim.measurements.spread import p10_p90
 from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
@@ -80,3 +82,25 @@ class CollectiveTimes:
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
         """What all competitors were asked to do alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
+
+
+def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
+    """Returns the 10th and the 90th percentile, between which lie four runs of five, as np.percentile interpolates.
+
+    Raises ValueError if there is no time at all.
+    """
+    if not len(times_s):
+        raise ValueError("no times: at least one is needed")
+    low, high = np.percentile(times_s, (10, 90)).tolist()
+    return low, high
+
+
+def p95(errors: Sequence[float]) -> float:
+    """Returns the 95th percentile: the smallest of the errors that at least 95 % of them do not exceed.
+
+    It is not interpolated, so of fewer than 20 errors it is the largest: a table that says "95 % below" must not show
+    less. Raises ValueError if there is no error at all.
+    """
+    if not len(errors):
+        raise ValueError("no errors: at least one is needed")
+    return float(np.percentile(errors, 95, method="inverted_cdf"))

@@ -16,10 +16,17 @@ from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.training_step import StepProfile
 from ringsim.verdict.bound import Attribution, attribute
-from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, choose_algorithms, choose_buckets, scatter
+from ringsim.verdict.choices import (
+    AlgorithmChoice,
+    BucketChoice,
+    ScaledTime,
+    choose_algorithms,
+    choose_buckets,
+    scale_ranks,
+    scatter,
+)
 from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.scaling import ScaledTime, scale_ranks
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10

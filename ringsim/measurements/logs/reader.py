@@ -7,11 +7,9 @@ from pathlib import Path
 
 from ringsim.files import parsed, values
 from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import read_lines
+from ringsim.measurements.logs.lines import LogTable, Shape, read_lines
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogTable
 
 
 def read_logs(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ringsim.measurements.logs.lines import LogTable
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.logs.table import LogTable
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row
 
 RANKS = "".join(f"#   Rank  {rank} Pid 7 on      a0{rank // 2} device  {rank} [0x27] V100\n" for rank in range(4))
