@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainers.identity import fingerprint
+from trainers.replica_check import fingerprint
 
 
 def test_fingerprints_see_a_single_bit() -> None:

@@ -1,5 +1,6 @@
-"""ZeRO stage 2: as stage 1, and each rank keeps the mean gradients of its share only."""
+"""ZeRO stages 1 and 2: each rank steps a share of the parameters; in stage 2 it keeps that share of the gradients."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -9,9 +10,50 @@ from torch import nn
 import collectives
 from collectives import Work
 from ringsim.training_step import BucketCaps, fill_buckets
-from trainers.strategies.parameters import described
-from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
-from trainers.strategies.sharded_optimizer import ShardedWeights
+from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.grouping import by_dtype, described
+from trainers.strategies.sharded import Sharded, ShardedGradients, ShardedWeights, take_gradients
+
+
+class Zero1(Sharded):
+    """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
+
+    The model's parameters come to lie in one vector for each dtype. After a synchronisation a parameter's own `grad` is
+    still what this rank has found; whoever steps with it is told.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.1.
+    """
+
+    name = "zero1"
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        weights = self._shard(by_dtype(self.parameters))
+        self._gradients = [FlatVector(w.parameters, multiple_of=group.size()) for w in weights]
+        self._guard = self._guarded(self._gradients)
+
+    def synchronise(self) -> None:
+        self._guard.before_synchronising()
+        for weights, gradients in zip(self._weights, self._gradients, strict=True):
+            _pack(weights.parameters, gradients.views)
+            collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
+            weights.show_gradient()
+        self._guard.synchronised()
+
+    def before_stepping(self) -> None:
+        self._guard.before_stepping()
+
+
+@torch.no_grad()
+def _pack(parameters: Iterable[nn.Parameter], views: Iterable[torch.Tensor]) -> None:
+    """Bring every gradient into its view, and let it stay there."""
+    for parameter, view in zip(parameters, views, strict=True):
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad is not view:
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
 
 MAX_UNDER_WAY = 2  # buckets that travel at once: each has a vector of its own until it has arrived
 
@@ -52,14 +94,14 @@ class Zero2(ShardedGradients):
         self._bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket}
         self._members = [set(bucket) for bucket in buckets]
         self._guard = self._guarded([])
-        self.begin()
+        self.on_forward()
 
-    def begin(self) -> None:
+    def on_forward(self) -> None:
         self._missing = [set(members) for members in self._members]
         self._num_sent = 0
         self._under_way: list[_Reduction] = []
 
-    def ready(self, index: int) -> None:
+    def on_grad(self, index: int) -> None:
         self._missing[self._bucket_of[index]].discard(index)
         # All ranks send the buckets in this order, and the last one when the backward pass ends, as `bucketed` does.
         while self._num_sent < len(self._weights) - 1 and not self._missing[self._num_sent]:
@@ -76,12 +118,12 @@ class Zero2(ShardedGradients):
         work = collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group, async_op)
         self._under_way.append(_Reduction(weights, part, work))
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         while self._num_sent < len(self._weights):
             self._send(async_op=False)  # after those that are under way
         for reduction in self._under_way:
             reduction.finish()
-        self.begin()
+        self.on_forward()
         self._guard.before_synchronising()  # as all has arrived: it is collective
         self._guard.synchronised()
 

@@ -1,9 +1,33 @@
-"""`layers_of`: which parameters of a model are gathered together, layer by layer."""
+"""Which parameters of a model travel together: those of a dtype, of a bucket, or of a layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import nn
+
+from ringsim.training_step import Parameter
+
+
+def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters of each dtype, in the order in which they appear."""
+    groups: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.dtype, []).append(parameter)
+    return list(groups.values())
+
+
+def described(parameters: Iterable[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
+    """Each by its number, size, dtype and device. ready_s: when its gradient is ready; 0 if it does not matter."""
+    return [
+        Parameter(str(index), p.numel(), ready_s[index] if ready_s else 0.0, _dtype(p), str(p.device))
+        for index, p in enumerate(parameters)
+    ]
+
+
+def _dtype(parameter: nn.Parameter) -> str:
+    return str(parameter.dtype).removeprefix("torch.")
+
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # which have no forward pass of their own
 REPEATED = (*CONTAINERS, nn.Sequential)

@@ -43,23 +43,23 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model)]).encode()).hexdigest()
 
 
-def difference(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
+def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
     """None if all ranks hold the same model; else the first tensor that differs, the ranks and the largest difference.
 
     buffers: whether those must be the same, too.
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
-    return _difference(fingerprints(model, buffers), model, group)
+    return _first_mismatch(fingerprints(model, buffers), model, group)
 
 
-def difference_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
+def first_mismatch_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
     """The same of the names, shapes and dtypes alone, whatever the values; collective."""
     kinds = [TensorFingerprint(name, _kind(tensor), "") for name, tensor in named_tensors(model)]
-    return _difference(kinds, model, group)
+    return _first_mismatch(kinds, model, group)
 
 
-def _difference(own: list[TensorFingerprint], model: nn.Module, group: dist.ProcessGroup) -> str | None:
+def _first_mismatch(own: list[TensorFingerprint], model: nn.Module, group: dist.ProcessGroup) -> str | None:
     models: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
         if _all_alike(own, group):

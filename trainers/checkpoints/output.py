@@ -1,13 +1,19 @@
-"""`OutputLock`: an output directory that one run at a time writes to. Importing this loads no torch."""
+"""The output directory of a run: its files, its checkpoints, and the lock by which one run at a time writes there.
+
+Importing this loads no torch.
+"""
 
 import errno
 import os
+import re
 import socket
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ringsim.files import atomic_file
 
 try:
     import fcntl
@@ -16,11 +22,67 @@ except ImportError:  # Windows
 else:
     HAS_FLOCK = True
 
-NAME = ".lock"
+NAME = re.compile(r"checkpoint-(0|[1-9][0-9]*)\.pt")
+OPTIONS_FILE = "run.toml"
+NAMES = ("checkpoint-*.pt", "log.jsonl", "result.json", OPTIONS_FILE)
+UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # by `atomic_file`, when killed
+LOCK = ".lock"
 WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
 WRITING_S = 60.0  # for one that writes its results, where that is all that the lock is for
 POLL_S = 0.2
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def save_options(output: Path, text: str) -> None:
+    """Write the options of a run. Raises OSError if they cannot be written."""
+    with atomic_file(output / OPTIONS_FILE) as file:
+        file.write(text.encode(errors="replace"))  # a path may hold bytes that are no text
+
+
+class CheckpointFolder:
+    """The checkpoints of one run, named by their steps; the newest few are kept.
+
+    The directory need not be there before something is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def step_of(path: Path) -> int:
+        """Return after how many steps a checkpoint was written, by its name."""
+        match = NAME.fullmatch(path.name)
+        assert match is not None
+        return int(match[1])
+
+    def path(self, step: int) -> Path:
+        """Return the path of the checkpoint after `step` steps, whether it is there or not."""
+        return self.folder / f"checkpoint-{step}.pt"
+
+    def newest_first(self) -> list[Path]:
+        """Return all files with the name of a checkpoint, good or not."""
+        steps = [int(match[1]) for path in self._listed() if (match := NAME.fullmatch(path.name))]
+        return [self.path(step) for step in sorted(set(steps), reverse=True)]
+
+    def prune(self, step: int, keep: int) -> None:
+        """Delete all but the newest `keep` checkpoints of those up to `step`.
+
+        Later ones are left alone: if they were any good, the run would not have begun before them.
+        """
+        for path in [path for path in self.newest_first() if self.step_of(path) <= step][keep:]:
+            path.unlink(missing_ok=True)
+
+    def clear_unfinished(self) -> None:
+        """Delete what a run that was killed while it wrote a file has left.
+
+        A later one may have the number of its process, as in a container, and would take the name for its own.
+        """
+        with suppress(OSError):
+            for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
+                path.unlink(missing_ok=True)
+
+    def _listed(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
 
 
 class OutputLock:
@@ -32,11 +94,11 @@ class OutputLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.missing = ""
-        self._path = folder / NAME
+        self._path = folder / LOCK
         self._descriptor: int | None = None
 
     def try_take(self) -> bool:
-        """Whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
+        """Return whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
         if not HAS_FLOCK:
             self.missing = "this system has no flock"
             return True
@@ -57,7 +119,7 @@ class OutputLock:
         return True
 
     def _keep(self, descriptor: int) -> None:
-        """Unless whoever held it has removed the file meanwhile: then others would lock a new one."""
+        """Keep it, unless whoever held it has removed the file meanwhile: then others would lock a new one."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                 self._descriptor = descriptor
@@ -73,14 +135,14 @@ class OutputLock:
                 os.pwrite(self._descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
 
     def holder(self) -> str:
-        """What the one that holds it has said of itself."""
+        """Return what the process that holds it has said of itself."""
         with suppress(OSError, UnicodeDecodeError):
             if said := self._path.read_text().strip():
                 return said.splitlines()[0]
         return "a process that has not said which"
 
     def refusal(self) -> str:
-        """Why the directory cannot be used, and what to do."""
+        """Say why the directory cannot be used, and what to do."""
         return (
             f"--output {self.folder}: {self.holder()} is using it: "
             f"wait until that run has ended, or give another --output"
@@ -105,7 +167,7 @@ _held: "weakref.WeakSet[OutputLock]" = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    """A child that outlives its parent, such as a worker that loads data, must not keep the directory locked."""
+    """Keep nothing locked in a child that may outlive its parent, such as a worker that loads data."""
     for lock in list(_held):
         lock.forget()
 
@@ -132,5 +194,5 @@ def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> 
 
 
 def without_lock(lock: OutputLock) -> str:
-    """What a user should know where there are no locks."""
+    """Say what a user should know where there are no locks."""
     return f"--output {lock.folder}: cannot be locked ({lock.missing}): see to it that no other run writes there"
