@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from ringsim.analysis.sweep_cell import SweepCell, read_cells
 from ringsim.analysis.sweep_plan import require_plan
-from ringsim.display import Displayed
 from ringsim.files import atomic_file, naming_place, parse_json, quoted, read_text
 from ringsim.schedule import Collective
 from ringsim.units import format_size, plural
@@ -36,7 +35,7 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep(Displayed):
+class Sweep:
     """Cells for all combinations, and where they come from.
 
     networks: by the name that the cells give them, as their `as_dict` has them.

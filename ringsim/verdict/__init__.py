@@ -3,7 +3,7 @@
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
 from ringsim.verdict.predicted_findings import MEASURE
-from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep, SimulatedCollective
+from ringsim.verdict.predictions import PredictedDdpStep, SimulatedCollective
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
 from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import Verdict, judge
@@ -13,7 +13,6 @@ __all__ = [
     "MEASURE",
     "Attribution",
     "Bound",
-    "DdpPrediction",
     "Finding",
     "JobReport",
     "PredictedDdpStep",

@@ -11,8 +11,7 @@ from collectives.runtime import schedule_run
 from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
-from ringsim.simulation import simulate
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation import has_contention, simulate
 from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
@@ -66,7 +65,7 @@ def simulated(collective: Collective, algorithm: str, size_bytes: int, element_b
     schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
     timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
     num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
-    if shares(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
+    if has_contention(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
         num_bytes = schedule.chunk_bytes(size_bytes, element_bytes)[timeline.chunk].tolist()
     columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)
     rows = list(zip(*(column.tolist() for column in columns), num_bytes, strict=True))

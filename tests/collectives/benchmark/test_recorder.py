@@ -25,12 +25,12 @@ PLAN = BenchmarkPlan(
 
 def measured_by(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
     """All that a benchmark of `plan` finds."""
-    return run_plan(plan, group, timeout_s=10.0)
+    return run_plan(plan, group)
 
 
 def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
     """What a benchmark of `plan` records."""
-    return run_plan(plan, group, timeout_s=10.0).runs
+    return run_plan(plan, group).runs
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])

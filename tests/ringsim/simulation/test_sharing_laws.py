@@ -16,7 +16,6 @@ from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.schedule.flow import NO_ROW
 from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.engines.by_step import run_steps
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import TableTopology, one_nic_hosts, ranks_with, resources, shared_topologies
@@ -48,7 +47,7 @@ def with_nothing_shared(topology: TableTopology) -> TableTopology:
 def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Every transfer's every time."""
     shared = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
-    alone = times(run_steps(schedule, with_nothing_shared(topology), chunk_bytes(schedule, size)))
+    alone = times(run_events(schedule, with_nothing_shared(topology), chunk_bytes(schedule, size)))
     assert (shared >= alone * (1 - 1e-9)).all()
 
 
