@@ -1,4 +1,4 @@
-"""What a beginner writes first, to be compared with."""
+"""The algorithms that a beginner writes first, for comparison."""
 
 from ringsim.algorithms.chain import chain
 from ringsim.algorithms.direct import direct_broadcast, direct_reduce
