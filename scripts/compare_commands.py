@@ -1,4 +1,4 @@
-"""What some 400 commands answer before a change and after it: exit codes, numbers and files, to the bit.
+"""Compare the answers of some 400 commands before and after a change: exit codes, numbers and files, to the bit.
 
     python scripts/compare_commands.py record before      # in the old tree
     python scripts/compare_commands.py record after       # in the new tree, perhaps with the same --files
@@ -150,7 +150,7 @@ def _mistakes() -> Iterator[list[str]]:
 
 
 def commands_on(folder: Path) -> Iterator[list[str]]:
-    """What needs the results of a machine: `folder` has files of `ringsim measure`, and outputs of `trainers`."""
+    """Yield the commands on measured results: `folder` has files of `ringsim measure`, and outputs of `trainers`."""
     yield ["report", str(folder), "--json", "-o", "report.html"]
     for file in sorted(folder.glob("*measurements*.json")):
         yield ["calibrate", str(file), "-o", "fitted.toml"]

@@ -1,4 +1,4 @@
-"""What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
+"""Measure on what an all_reduce of ours spends its time: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
 A rank's instructions (collectives/runtime/instructions.py) are timed one by one, so what is left is Python before and
 after.
@@ -45,7 +45,7 @@ def _timed(action: Callable[[Any, int], None], opcode: str, spent: Seconds) -> C
 
 
 def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
-    """Of each call: seconds in all, of a core in all threads, and what was noted meanwhile."""
+    """Return for each call the seconds in all, of a core in all threads, and what was noted meanwhile."""
     calls = []
     for _ in range(iterations):
         dist.barrier()

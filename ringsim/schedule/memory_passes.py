@@ -34,7 +34,7 @@ class MemoryPasses:
 
 
 def memory_passes(schedule: Schedule) -> MemoryPasses:
-    """Return those of all transfers of `schedule`, whose ranks all share memory."""
+    """Return the copies of all transfers of `schedule`, whose ranks all share memory."""
     rows = flow(schedule)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
     keeps_input: Bools = np.logical_not(wanted.all(axis=1))
