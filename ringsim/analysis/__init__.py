@@ -13,12 +13,9 @@ from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
-from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
+from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_cell import SweepCell
-from ringsim.analysis.sweep_cell import read_cell as read_sweep_cell
-from ringsim.analysis.sweep_plan import MAX_TRANSFERS, SweepPlan
-from ringsim.analysis.sweep_run import SweepRun, run_sweep
+from ringsim.analysis.sweep_run import MAX_TRANSFERS, SweepPlan, SweepRun, run_sweep
 from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
@@ -43,9 +40,7 @@ __all__ = [
     "RunView",
     "SchedulePhase",
     "Stall",
-    "StalledRank",
     "Sweep",
-    "SweepCell",
     "SweepPlan",
     "SweepRun",
     "Taken",
@@ -74,7 +69,6 @@ __all__ = [
     "lay_out_graph",
     "lay_out_trees",
     "num_alternatives",
-    "read_sweep_cell",
     "run_sweep",
     "slow_pairs",
     "templates",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringsim.calibration.one_host import processor_of
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Nics, SlowLink, Spec
 
@@ -57,7 +57,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
-    """Of each host the rate of its fastest ping, in bytes per second; all alike if none differs much."""
+    """Return the rate of each host's fastest ping, in bytes per second; all alike if none differs much."""
     rates = [0.0] * rank_hosts.num_hosts
     for rank, host in enumerate(rank_hosts.hosts):
         other = rank_hosts.hosts[rank_hosts.right_of(rank)]

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +46,16 @@ def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRu
     that is not trusted.
     """
     with naming_place(source):
-        for algorithm in (sweep.planned or {})["algorithms"]:
+        assert sweep.planned
+        for algorithm in sweep.planned.algorithms:
             require_trusted("the sweep names", algorithm, trusted)
         networks = {name: _network(name, facts) for name, facts in sweep.networks.items()}
-        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
+        return SweepRun(SweepPlan.resumed(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
 
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
     """The network of that name, which must be as it was when the sweep began."""
-    if facts.keys() | {"private_links"} == {field.name for field in fields(Network)}:
+    if "spec" not in facts:
         return Network.from_dict(facts)
     cluster = load_network(name)
     if json.loads(json.dumps(cluster.as_dict())) != facts:

@@ -89,7 +89,7 @@ class Schedule:
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
     ) -> Schedule:
-        """A schedule written out: one iterable of transfers a step.
+        """Make a schedule from lists: one iterable of transfers a step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
@@ -99,7 +99,7 @@ class Schedule:
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> Schedule:
-        """The same from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+        """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
 
         The channel may be left out; it is 0 then.
 
@@ -116,7 +116,7 @@ class Schedule:
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers all steps have together."""
+        """Number of transfers of all steps together."""
         return self.steps.num_transfers
 
     def bounds(self, num_elements: int) -> Ints:

@@ -58,7 +58,7 @@ def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
 
 
 def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
-    """What the smallest and the largest cap of a sweep cost more than the best, in one line."""
+    """Say in one line what the smallest and the largest cap of a sweep cost more than the best."""
     by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
     parts = []
     if by_cap[0].config.caps != best.config.caps:

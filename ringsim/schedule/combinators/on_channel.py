@@ -9,7 +9,7 @@ from ringsim.schedule.user_steps import require_count
 
 
 def on_channel(schedule: Schedule, channel: int) -> Schedule:
-    """`schedule` with what was on channel c on channel `c + channel`, independent of schedules on the lower ones.
+    """Move what is on channel c to channel `c + channel`, independent of schedules on lower channels.
 
     Raises ValueError for a negative number.
 

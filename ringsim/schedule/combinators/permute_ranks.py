@@ -16,7 +16,7 @@ from ringsim.schedule.user_steps import whole_numbers
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
-    """What rank i does in `schedule`, rank `order[i]` does; so a ring goes order[0], order[1], ...
+    """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
 
     In reduce_scatter and all_gather the chunks of rank i become those of rank `order[i]`, so that the
     contract still holds. In the others chunks keep their numbers.
