@@ -14,7 +14,7 @@ from ringsim.formats.goal import goal_lines
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import PrivateLinks
 

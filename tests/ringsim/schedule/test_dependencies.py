@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ringsim import Collective, Network, Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, NO_ROW, Dependencies, dependencies
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import built_in_schedules, networks, schedules
 
 
