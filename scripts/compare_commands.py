@@ -142,11 +142,11 @@ def _mistakes() -> Iterator[list[str]]:
     yield ["simulate", "--algorithm", "halving_doubling", "--ranks", "0"]
     yield ["simulate", "--network", "docs/models/transformer.toml"]
     yield ["simulate", "--size", "-1"]
-    yield ["calibrate", "README.md"]
+    yield ["calibrate", "docs/index.md"]
     yield ["compare", "examples/logs/all_reduce-1node.log", "--network", "nowhere.toml"]
-    yield ["import", "README.md"]
+    yield ["import", "docs/index.md"]
     yield ["ddp", "--layers", "docs/networks/star.toml"]
-    yield ["report", "docs"]
+    yield ["report", "docs/models"]
 
 
 def commands_on(folder: Path) -> Iterator[list[str]]:
@@ -182,7 +182,7 @@ def record(output: Path, files: Path | None, jobs: int) -> None:
 
 def _answer(arguments: list[str]) -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    inputs = [str(ROOT / text) if "/" in text or "." in text else text for text in arguments]
+    inputs = [str(ROOT / text) if "/" in text else text for text in arguments]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         result = CliRunner().invoke(ringsim, inputs, prog_name="ringsim")

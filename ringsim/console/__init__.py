@@ -29,7 +29,7 @@ from ringsim.console.parameters import (
     Quantity,
 )
 from ringsim.console.progress import Progress, clear_line, progress_bar, say
-from ringsim.console.signals import ENDINGS, ended_once
+from ringsim.console.signals import ENDINGS, ended_once, handling
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "ended_once",
     "examples",
     "general_help",
+    "handling",
     "in_one_line",
     "json_option",
     "message_of",

@@ -37,7 +37,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.display import Displayed
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.listed_steps import ListedSteps
@@ -50,7 +49,7 @@ Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule(Displayed):
+class Schedule:
     """One algorithm for one number of ranks: a collective, its chunks and its steps.
 
     cut: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.

@@ -22,7 +22,8 @@ from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, pred
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
-from ringsim.schedule.dependencies import NO_ROW, dependencies
+from ringsim.schedule.dependencies import dependencies
+from ringsim.schedule.flow import NO_ROW
 from ringsim.simulation import has_contention, simulate
 from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules, uniform_networks
 from tests.ringsim.topologies import PrivateLinks

@@ -13,7 +13,8 @@ from ringsim import Collective, Schedule, Timeline, permute_ranks
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Jitter, Resources
 from ringsim.registry import build
-from ringsim.schedule.dependencies import NO_ROW, dependencies
+from ringsim.schedule.dependencies import dependencies
+from ringsim.schedule.flow import NO_ROW
 from ringsim.simulation.engines.event_engine import run_events
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
 from tests.ringsim.strategies import schedules
