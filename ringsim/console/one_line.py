@@ -1,4 +1,4 @@
-"""Commands whose user's mistakes end in one line on stderr and exit code 2, and what all their help texts have in common."""
+"""Commands in which a user's mistake ends in one line on stderr and exit code 2; what all help texts share."""
 
 import inspect
 import os

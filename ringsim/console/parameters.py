@@ -1,7 +1,8 @@
 """Types of command-line options that the three packages share: names, numbers, quantities with units, and files.
 
 A range of numbers is its first number times all powers of the factor below its last number, and that last number,
-whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40."""
+whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
