@@ -73,7 +73,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Between the ranks of a host."""
+    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of(f"ping/{rank}")
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -82,7 +82,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Bytes per second between the smallest and the largest of them."""
+    """Return the bytes per second between the smallest and the largest of them."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -90,7 +90,7 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
-    """`cluster` with the latency that makes the smallest shift come out."""
+    """Return `cluster` with the latency that makes the smallest shift come out."""
     missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
     host = cluster.spec.host
     if cluster.spec.ranks_per_host is None:

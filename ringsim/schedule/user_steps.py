@@ -48,7 +48,7 @@ def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
 
 
 def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
-    """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
+    """Return the transfers of a step, (num_transfers, 5). Raises ScheduleError for what is no transfer."""
     names = Transfer._fields
     for row in rows:
         if not len(names) - 1 <= len(row) <= len(names):
@@ -130,5 +130,5 @@ def _each(steps: Any) -> Iterator[Any]:
 
 
 def _is_list(value: object) -> bool:
-    """Whether it can be gone through in an order that means something."""
+    """Return whether it can be gone through in an order that means something."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict | set)
