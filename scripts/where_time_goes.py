@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls import AUTO
-from collectives.runtime import ScheduleRun
+from collectives.runtime import GlooTransport, SharedMemoryTransport
 from ringsim.console import IntRange, torchrun
 from ringsim.units import format_size
 
@@ -29,16 +29,16 @@ Seconds = dict[str, float]
 
 def time_instructions(spent: Seconds) -> None:
     """Add to `spent`, from now on, what each instruction takes, by its opcode."""
-    for opcode in OPCODES:
-        setattr(ScheduleRun, f"_{opcode}", _timed(getattr(ScheduleRun, f"_{opcode}"), opcode, spent))
+    for transport in (GlooTransport, SharedMemoryTransport):
+        for opcode in OPCODES:
+            if hasattr(transport, opcode):
+                setattr(transport, opcode, _timed(getattr(transport, opcode), opcode, spent))
 
 
-def _timed(
-    action: Callable[[ScheduleRun, int], None], opcode: str, spent: Seconds
-) -> Callable[[ScheduleRun, int], None]:
-    def timed(run: ScheduleRun, index: int) -> None:
+def _timed(action: Callable[[Any, int], None], opcode: str, spent: Seconds) -> Callable[[Any, int], None]:
+    def timed(transport: Any, index: int) -> None:
         begin = time.perf_counter()
-        action(run, index)
+        action(transport, index)
         spent[opcode] += time.perf_counter() - begin
 
     return timed

@@ -16,10 +16,7 @@ from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_cell import SweepCell
-from ringsim.analysis.sweep_cell import read_cell as read_sweep_cell
-from ringsim.analysis.sweep_plan import MAX_TRANSFERS, SweepPlan
-from ringsim.analysis.sweep_run import SweepRun, run_sweep
+from ringsim.analysis.sweep_run import MAX_TRANSFERS, SweepPlan, SweepRun, run_sweep
 from ringsim.analysis.troubles import format_troubles
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
@@ -46,7 +43,6 @@ __all__ = [
     "Stall",
     "StalledRank",
     "Sweep",
-    "SweepCell",
     "SweepPlan",
     "SweepRun",
     "Taken",
@@ -73,7 +69,6 @@ __all__ = [
     "make_animation",
     "make_overview",
     "num_alternatives",
-    "read_sweep_cell",
     "run_sweep",
     "templates",
     "waiting_times",

@@ -12,10 +12,10 @@ from enum import Enum
 import numpy as np
 
 from ringsim.calibration.one_host import calibrate_host
+from ringsim.calibration.probe_times import shift_s
 from ringsim.calibration.several_hosts import calibrate_hosts
-from ringsim.calibration.shift import shift_s
 from ringsim.calibration.uniform import calibrate_uniform
-from ringsim.files import MAX_COUNT, require_text, require_whole
+from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, SharedMemory, Spec
 
@@ -154,13 +154,13 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
     """Returns the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
-    require_text("provenance.machine", machine)
+    parsed(values.text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
     if model is not ProbeModel.NETWORK:
         cores = measurements.provenance.get("cores")
         if cores is None:
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
-        require_whole("provenance.cores", cores, 1, MAX_COUNT)
+        parsed(values.count, cores, "provenance.cores")
         if model is ProbeModel.HOST:
             return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec

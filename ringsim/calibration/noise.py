@@ -7,7 +7,7 @@ import numpy as np
 
 from ringsim.calibration.cases import MISFIT
 from ringsim.calibration.from_probes import ProbeFit
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements import Measurements, Probe, p10_p90
 from ringsim.network import Cluster
 from ringsim.units import format_size, format_time

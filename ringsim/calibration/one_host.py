@@ -3,9 +3,8 @@
 import math
 from dataclasses import replace
 
-from ringsim.calibration.cold_calls import cold_call_s
+from ringsim.calibration.probe_times import cold_call_s, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
-from ringsim.calibration.shift import shift_s
 from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import Cluster, Host, Link, Processor, Spec

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from ringsim.calibration.cold_calls import cold_call_s
-from ringsim.calibration.shift import shift_s
-from ringsim.files import MAX_BYTES, require_whole
+from ringsim.calibration.probe_times import cold_call_s, shift_s
+from ringsim.files import parsed, values
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
 from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork
 
@@ -25,7 +24,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     if not (copies and shifts):
         return None
     for name in (SLOT_BYTES, TOUCHED_BYTES):
-        require_whole(f"provenance.{name}", measurements.provenance.get(name), 1, MAX_BYTES)
+        parsed(values.size, measurements.provenance.get(name), f"provenance.{name}")
     cores = cluster.spec.host.cores or measurements.num_ranks
     waiting = max(1.0, measurements.num_ranks / cores)
     overhead_s = copies[0].median_s / waiting

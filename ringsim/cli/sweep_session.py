@@ -46,10 +46,11 @@ def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRu
     that is not trusted.
     """
     with naming_place(source):
-        for algorithm in (sweep.planned or {})["algorithms"]:
+        assert sweep.planned
+        for algorithm in sweep.planned.algorithms:
             require_trusted("the sweep names", algorithm, trusted)
         networks = {name: _network(name, facts) for name, facts in sweep.networks.items()}
-        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
+        return SweepRun(SweepPlan.resumed(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
 
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:

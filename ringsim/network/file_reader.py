@@ -66,7 +66,7 @@ def _all_alike(fields: Fields) -> Fields:
     template = fields["host"]
     count = template.get("num_hosts")
     if count is not None and "ranks_per_host" not in template:
-        raise refusal("host.count", count, ": give host.ranks too, the ranks of each host")
+        raise refusal("host.count", count, "give host.ranks too, the ranks of each host")
     placing = {key: template[key] for key in ("ranks_per_host", "num_hosts") if key in template}
     return {"host": _host(template), **placing}
 
@@ -97,7 +97,7 @@ def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:
     for key, field in (("ranks", "ranks_per_host"), ("count", "num_hosts")):
         if field in template:
-            raise refusal(f"host.{key}", template[field], ": must be left out, since [[hosts]] says it")
+            raise refusal(f"host.{key}", template[field], "must be left out, since [[hosts]] says it")
     hosts = tuple(spec.PlacedHost(host["name"], host["ranks"], _host(template, host)) for host in placed)
     _check_names(hosts)
     _check_ranks(hosts)
@@ -108,7 +108,7 @@ def _check_names(hosts: Sequence[spec.PlacedHost]) -> None:
     first: dict[str, int] = {}
     for place, host in enumerate(hosts):
         if first.setdefault(host.name, place) != place:
-            raise refusal(f"hosts[{place}].name", host.name, f": hosts[{first[host.name]}] has that name already")
+            raise refusal(f"hosts[{place}].name", host.name, f"hosts[{first[host.name]}] has that name already")
 
 
 def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
@@ -116,7 +116,7 @@ def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
     for place, host in enumerate(hosts):
         for rank in host.ranks:
             if rank in host_of:
-                raise refusal(f"hosts[{place}].ranks", list(host.ranks), f": rank {rank} is on {host_of[rank]} already")
+                raise refusal(f"hosts[{place}].ranks", list(host.ranks), f"rank {rank} is on {host_of[rank]} already")
             host_of[rank] = host.name
     missing = next((rank for rank in range(len(host_of)) if rank not in host_of), None)
     if missing is not None:
@@ -132,7 +132,7 @@ def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cabl
     ends: set[frozenset[str]] = set()
     for place, cable in enumerate(cables):
         if frozenset(cable.between) in ends:
-            raise refusal(f"links[{place}].between", list(cable.between), ": there is a link between them already")
+            raise refusal(f"links[{place}].between", list(cable.between), "there is a link between them already")
         ends.add(frozenset(cable.between))
     if cables:
         _check_reach(cables, hosts)
@@ -165,7 +165,7 @@ def _switch(fields: Fields, sections: Fields) -> spec.Switch:
 def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:
     for place, slow in enumerate(slow_links):
         if len(slow) == 1:
-            raise refusal(f"slow_link[{place}].link", slow["link"], ": give its bandwidth, slowdown or latency")
+            raise refusal(f"slow_link[{place}].link", slow["link"], "give its bandwidth, slowdown or latency")
     return tuple(spec.SlowLink(**slow) for slow in slow_links)
 
 

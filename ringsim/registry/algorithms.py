@@ -2,54 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from ringsim.algorithms import (
-    bidirectional_ring_all_gather,
-    bidirectional_ring_all_reduce,
-    bidirectional_ring_reduce_scatter,
-    binomial_tree_all_reduce,
-    binomial_tree_broadcast,
-    binomial_tree_reduce,
-    direct_all_gather,
-    direct_all_reduce,
-    direct_broadcast,
-    direct_reduce,
-    direct_reduce_scatter,
-    double_binary_tree_all_reduce,
-    double_binary_tree_broadcast,
-    double_binary_tree_reduce,
-    gloo_ring_all_gather,
-    gloo_ring_all_reduce,
-    gloo_segments_per_rank,
-    halving_doubling_all_gather,
-    halving_doubling_all_reduce,
-    halving_doubling_reduce_scatter,
-    hierarchical_all_reduce,
-    multi_ring_all_gather,
-    multi_ring_all_reduce,
-    multi_ring_reduce_scatter,
-    naive_ring_all_reduce,
-    nccl_ring_all_gather,
-    nccl_ring_all_reduce,
-    nccl_ring_reduce_scatter,
-    nccl_tree_all_reduce,
-    nccl_tree_segments,
-    nvls_all_reduce,
-    nvls_segments,
-    parameter_server_all_reduce,
-    recursive_doubling_all_gather,
-    recursive_doubling_all_reduce,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_broadcast,
-    ring_reduce,
-    ring_reduce_scatter,
-    torus_all_reduce,
-    two_shot_all_reduce,
-)
+from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
 from ringsim.formats import SUFFIX, build_from_msccl
 from ringsim.registry.algorithm_name import AlgorithmName, base_name
@@ -59,57 +16,6 @@ from ringsim.suggestions import suggestion
 
 _COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
-Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
-
-ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
-    (Collective.ALL_REDUCE, "ring"): ring_all_reduce,
-    (Collective.ALL_REDUCE, "gloo_ring"): gloo_ring_all_reduce,
-    (Collective.ALL_REDUCE, "bidirectional_ring"): bidirectional_ring_all_reduce,
-    (Collective.ALL_REDUCE, "multi_ring"): multi_ring_all_reduce,
-    (Collective.ALL_REDUCE, "recursive_doubling"): recursive_doubling_all_reduce,
-    (Collective.ALL_REDUCE, "halving_doubling"): halving_doubling_all_reduce,
-    (Collective.ALL_REDUCE, "binomial_tree"): binomial_tree_all_reduce,
-    (Collective.ALL_REDUCE, "double_binary_tree"): double_binary_tree_all_reduce,
-    (Collective.ALL_REDUCE, "direct"): direct_all_reduce,
-    (Collective.ALL_REDUCE, "two_shot"): two_shot_all_reduce,
-    (Collective.ALL_REDUCE, "torus"): torus_all_reduce,
-    (Collective.ALL_REDUCE, "hierarchical"): hierarchical_all_reduce,
-    (Collective.ALL_REDUCE, "nccl_ring"): nccl_ring_all_reduce,
-    (Collective.ALL_REDUCE, "nccl_tree"): nccl_tree_all_reduce,
-    (Collective.ALL_REDUCE, "nvls"): nvls_all_reduce,
-    (Collective.ALL_REDUCE, "parameter_server"): parameter_server_all_reduce,
-    (Collective.ALL_REDUCE, "naive_ring"): naive_ring_all_reduce,
-    (Collective.REDUCE_SCATTER, "ring"): ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "bidirectional_ring"): bidirectional_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "multi_ring"): multi_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "nccl_ring"): nccl_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "halving_doubling"): halving_doubling_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "direct"): direct_reduce_scatter,
-    (Collective.ALL_GATHER, "ring"): ring_all_gather,
-    (Collective.ALL_GATHER, "gloo_ring"): gloo_ring_all_gather,
-    (Collective.ALL_GATHER, "bidirectional_ring"): bidirectional_ring_all_gather,
-    (Collective.ALL_GATHER, "multi_ring"): multi_ring_all_gather,
-    (Collective.ALL_GATHER, "nccl_ring"): nccl_ring_all_gather,
-    (Collective.ALL_GATHER, "recursive_doubling"): recursive_doubling_all_gather,
-    (Collective.ALL_GATHER, "halving_doubling"): halving_doubling_all_gather,
-    (Collective.ALL_GATHER, "direct"): direct_all_gather,
-    (Collective.BROADCAST, "ring"): ring_broadcast,
-    (Collective.BROADCAST, "binomial_tree"): binomial_tree_broadcast,
-    (Collective.BROADCAST, "double_binary_tree"): double_binary_tree_broadcast,
-    (Collective.BROADCAST, "direct"): direct_broadcast,
-    (Collective.REDUCE, "ring"): ring_reduce,
-    (Collective.REDUCE, "binomial_tree"): binomial_tree_reduce,
-    (Collective.REDUCE, "double_binary_tree"): double_binary_tree_reduce,
-    (Collective.REDUCE, "direct"): direct_reduce,
-}
-NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
-TWO_LEVEL = ("hierarchical", *NCCL_ALGORITHMS)  # those that divide the ranks into hosts
-# Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
-_BY_SIZE: dict[tuple[Collective, str], tuple[Callable[..., int], Algorithm]] = {
-    (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),
-    (Collective.ALL_REDUCE, "nccl_tree"): (nccl_tree_segments, nccl_tree_all_reduce),
-    (Collective.ALL_REDUCE, "nvls"): (nvls_segments, nvls_all_reduce),
-}
 
 
 def algorithm(
@@ -175,8 +81,8 @@ def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_b
     assert collective is not None
     name = _parsed(collective, algorithm)
     hosts = _hosts_keyword(name)
-    if size_bytes is not None and (collective, name.base) in _BY_SIZE:
-        num_segments, make = _BY_SIZE[collective, name.base]
+    if size_bytes is not None and (collective, name.base) in BY_SIZE:
+        num_segments, make = BY_SIZE[collective, name.base]
         schedule = make(num_ranks, num_segments(num_ranks, size_bytes, **hosts), **hosts)
     else:
         schedule = ALGORITHMS[collective, name.base](num_ranks, **hosts)
@@ -280,6 +186,6 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
     say. The schedules of other algorithms do not depend on the size: 0.
     """
     key = collective, base_name(algorithm)
-    if key not in _BY_SIZE:
+    if key not in BY_SIZE:
         return 0
-    return _BY_SIZE[key][0](num_ranks, size_bytes, **_hosts_keyword(AlgorithmName.parse(algorithm)))
+    return BY_SIZE[key][0](num_ranks, size_bytes, **_hosts_keyword(AlgorithmName.parse(algorithm)))

@@ -7,9 +7,9 @@ from ringsim.units import format_size
 from ringsim.verdict.bound import Attribution, Bound, without_stragglers
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly
 from ringsim.verdict.predicted_findings import HALF
+from ringsim.verdict.records import StrategyResult
 from ringsim.verdict.strategies import SlowestRank, StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
-from ringsim.verdict.training_files import StrategyResult
 
 _SIMULATED = (
     "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "

@@ -5,9 +5,8 @@ from ringsim.calibration import PredictedTime
 from ringsim.measurements import TORCH, CollectiveTimes
 from ringsim.schedule import Collective
 from ringsim.units import format_size
-from ringsim.verdict.choices import AlgorithmChoice, BucketChoice
+from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, ScaledTime
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly, times, with_ends
-from ringsim.verdict.scaling import ScaledTime
 from ringsim.verdict.strategies import StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
 

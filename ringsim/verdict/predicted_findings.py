@@ -3,7 +3,7 @@
 from ringsim.analysis import Sweep
 from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
-from ringsim.verdict.predictions import UNIFORM, DdpPrediction
+from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"

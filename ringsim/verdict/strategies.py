@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.measurements import p10_p90
-from ringsim.verdict.training_files import JobReport, StrategyResult
+from ringsim.verdict.records import JobReport, StrategyResult
 
 _RESAMPLED = 1000
 _SEED = 0
@@ -70,7 +69,7 @@ def slowest_rank(results: Sequence[StrategyResult]) -> SlowestRank | None:
         rank = result.rank_sync_s.index(own_s)
         others = [time_s for other, time_s in enumerate(result.rank_sync_s) if other != rank]
         wait_s = statistics.median(others) - own_s
-        low_s, high_s = p10_p90(result.sync_s)
+        low_s, high_s = result.sync_p10_p90_s
         if wait_s > high_s - low_s:
             waits.setdefault(rank, {})[result.strategy] = wait_s
     rank, wait_of = max(waits.items(), key=lambda item: len(item[1]), default=(0, {}))

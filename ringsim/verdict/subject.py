@@ -16,10 +16,17 @@ from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.training_step import StepProfile
 from ringsim.verdict.bound import Attribution, attribute
-from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, choose_algorithms, choose_buckets, scatter
+from ringsim.verdict.choices import (
+    AlgorithmChoice,
+    BucketChoice,
+    ScaledTime,
+    choose_algorithms,
+    choose_buckets,
+    scale_ranks,
+    scatter,
+)
+from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.scaling import ScaledTime, scale_ranks
-from ringsim.verdict.training_files import JobReport
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10
@@ -94,7 +101,7 @@ def _ratios(subject: Subject) -> list[float]:
     cases = subject.comparison.cases if subject.comparison else ()
     ratios = [1 + case.error for case in cases if case.error is not None]
     for result in subject.job.synchronising if subject.job else ():
-        if result.measured_sync_s > 0 and result.predicted_sync_s > 0:
+        if result.error is not None:
             ratios.append(result.predicted_sync_s / result.measured_sync_s)
     return ratios or [1 + residual for _, residual in subject.fit.residuals]
 

@@ -5,9 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ringsim.workers.dask_cluster import DaskCluster
-from ringsim.workers.error import require_same_version, versions
-from ringsim.workers.local_pool import LocalPool
+from ringsim.workers.pools import DaskCluster, LocalPool, require_same_version, versions
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

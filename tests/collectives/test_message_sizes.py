@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import schedule_run
+from collectives.runtime.transports import GlooTransport
 from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
@@ -23,16 +23,17 @@ Sent = list[tuple[int, int, int, int]]
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
     """What this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
     messages: Sent = []
-    message_of = schedule_run.ScheduleRun._message
+    send_of = GlooTransport.send
 
-    def noted(self: schedule_run.ScheduleRun, send: schedule_run.Send) -> torch.Tensor:
-        message = message_of(self, send)
-        messages.append((send.step, self.part.peers[send.peer], send.chunk, message.nbytes))
-        return message
+    def noted(transport: GlooTransport, index: int) -> None:
+        send = transport.part.sends[index]
+        message = transport.memory.message(send.chunk)
+        messages.append((send.step, transport.part.peers[send.peer], send.chunk, message.nbytes))
+        send_of(transport, index)
 
     whole = torch.zeros(length, dtype=dtype)
     share = torch.zeros(length // group.size(), dtype=dtype)
-    with mock.patch.object(schedule_run.ScheduleRun, "_message", noted):
+    with mock.patch.object(GlooTransport, "send", noted):
         if collective is Collective.ALL_REDUCE:
             collectives.all_reduce(whole, group=group, algorithm=algorithm)
         elif collective is Collective.REDUCE_SCATTER:

@@ -22,8 +22,8 @@ from ringsim.console import (
     say,
 )
 from ringsim.units import plural
-from trainers.checkpoints.folder import CheckpointFolder
-from trainers.checkpoints.tensorboard_log import require_tensorboard
+from trainers.checkpoints.output import CheckpointFolder
+from trainers.checkpoints.step_log import require_tensorboard
 from trainers.cli.config_file import as_toml, config_option, is_of_file, task_options_of_file
 from trainers.cli.options import (
     MAX_RANKS,

@@ -3,9 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from ringsim.measurements.logs.lines import whole
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
 HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import MAX_TRANSFERS, BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
-from collectives.probes.clock import Clock, ask_time, read_clock
+from collectives.probes.hosts import Clock, ask_time, read_clock
 from ringsim.calibration.compared_run import compare_run
 from ringsim.measurements.measurements import Measurements
 from ringsim.measurements.recorded_run import RecordedRun
