@@ -35,7 +35,7 @@ PASSING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+Z]*|(?<=in )[\d.]+ m?s\b|/tmp/\S
 
 
 def commands() -> Iterator[list[str]]:
-    """Each command with its arguments; files that it writes are in the current folder."""
+    """Yield each command with its arguments; files that it writes are in the current folder."""
     algorithms = _algorithms_of_each_collective()
     yield from _algorithms(algorithms)
     yield from _simulations(algorithms)

@@ -14,7 +14,7 @@ EXPLAINED = 0.98  # of a time; what is missing of it is noise
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
-    """Returns the host on which the probes would take the times, elapsed and of cores, that they took.
+    """Return the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
@@ -32,7 +32,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
 
 def processor_of(measurements: Measurements) -> Processor:
-    """Returns the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+    """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
 
     Raises ValueError if probes are missing.
     """
@@ -82,7 +82,7 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
-    """Returns the hosts on which the probes would take the times that they took.
+    """Return the hosts on which the probes would take the times that they took.
 
     links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
 
@@ -142,7 +142,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Between the ranks of a host."""
+    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of(f"ping/{rank}")
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -151,7 +151,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Bytes per second between the smallest and the largest of them."""
+    """Return the bytes per second between the smallest and the largest of them."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -159,7 +159,7 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
-    """`cluster` with the latency that makes the smallest shift come out."""
+    """Return `cluster` with the latency that makes the smallest shift come out."""
     missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
     host = cluster.spec.host
     if cluster.spec.ranks_per_host is None:
