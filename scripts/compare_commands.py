@@ -234,7 +234,15 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    return NUMBER.findall(PASSING.sub("", text))
+    return NUMBER.findall(PASSING.sub("", "\n".join(map(_in_one_order, text.splitlines()))))
+
+
+def _in_one_order(line: str) -> str:
+    """The line, with the keys in alphabetical order if it is a JSON object, perhaps after a # as in the CSV files."""
+    try:
+        return json.dumps(json.loads(line.removeprefix("# ")), sort_keys=True)
+    except ValueError:
+        return line
 
 
 def _diff(old: str, new: str) -> str:
