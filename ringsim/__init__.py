@@ -26,12 +26,11 @@ from ringsim.analysis import (
     run_sweep,
 )
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
-from ringsim.display import Display, set_display
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, Network, SharedMemoryNetwork, load_network
 from ringsim.registry import ALGORITHMS, algorithm
-from ringsim.report import animation_page, html_of, write_trace
+from ringsim.report import animation_page, register, write_trace
 from ringsim.schedule import (
     NEVER,
     Collective,
@@ -117,14 +116,7 @@ __all__ = [
 ]
 
 
-def _figure(result: Any, style: str | None) -> Any:
-    """The picture of a result, for its own `plot`; imports matplotlib."""
-    from ringsim.report.plots.plot import plot  # noqa: PLC0415  takes most of a second to import
-
-    return plot(result, style=style)
-
-
-set_display(Display(_figure, html_of))
+register()
 
 
 def __getattr__(name: str) -> Any:

@@ -56,7 +56,7 @@ def report(hosts: Hosts, arguments: list[str], output: Path) -> dict[str, Any]:
 
 
 def ratios(found: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """Of each strategy's steps over those of DDP: the median, the 10th and the 90th percentile."""
+    """Return the ratios of each strategy's steps to DDP's: the median, the 10th and the 90th percentile."""
     steps_s = {result["strategy"]: result["steps_s"] for result in found["strategies"]}
     theirs = steps_s.pop("ddp")
     return {name: _spread([a / b for a, b in zip(ours, theirs, strict=True)]) for name, ours in steps_s.items()}

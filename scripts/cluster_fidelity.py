@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
     @property
     def target(self) -> float:
-        """What the median should be at most."""
+        """Upper limit of the median."""
         return RING if self.pair.is_ring else CHOSEN
 
 

@@ -47,7 +47,7 @@ def imports(package: str) -> Edges:
 
 
 def without_short_cuts(edges: Edges) -> Edges:
-    """The same without each arrow that leads where a longer way leads too."""
+    """Return the arrows without each one that leads where a longer way leads too."""
     reach: Edges = {}
 
     def reached(name: str) -> set[str]:

@@ -56,7 +56,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of its files."""
         slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
         return f"{self.hosts}x{self.ranks_per_host}{slow}{'' if self.transport == 'gloo' else f'-{self.transport}'}"
 
@@ -132,7 +132,7 @@ TRAININGS = (
 
 
 def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], again: bool) -> Measurements:
-    """What the benchmark finds there; what an earlier run has left in the folder, unless it is to be done again."""
+    """Return what the benchmark measures there, or what an earlier run has left in the folder, unless `again`."""
     file = folder / f"{place.name}-{what}.json"
     if again or not file.exists():
         place.run([*BENCHMARK, *arguments, "-o", str(file)])
@@ -163,7 +163,7 @@ def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Comp
 
 
 def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float) -> str:
-    """Of the table."""
+    """Return a row of the table."""
     median = statistics.median(errors)
     return (
         f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95(errors):.1%} | {statistics.median(spreads):.0%} | "

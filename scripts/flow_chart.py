@@ -76,7 +76,7 @@ def with_points(layers: list[list[str]], edges: Edges) -> tuple[list[list[str]],
 
 
 def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
-    """The same layers, each in the order that leaves the fewest crossings of those looked at."""
+    """Return the layers, each in the order that leaves the fewest crossings of those looked at."""
     best = layers
     for sweep in range(SWEEPS):
         place = {name: (index + 0.5) / len(layer) for layer in layers for index, name in enumerate(layer)}
@@ -91,7 +91,7 @@ def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
 
 
 def _mean_place(name: str, segments: Edges, downwards: bool, place: dict[str, float]) -> float:
-    """Of the nodes that it is connected with: those above on the way down, those below on the way up."""
+    """Return the mean place of the nodes connected with it: those above on the way down, below on the way up."""
     others = [a if downwards else b for a, b in segments if name == (b if downwards else a)]
     return sum(place[other] for other in others) / len(others) if others else place[name]
 

@@ -1,4 +1,4 @@
-"""What one TCP connection gets between two hosts: `testbed.py --hosts 2 --rate 1gbit -- scripts/link_rate.py`."""
+"""Measure one TCP connection between two hosts: `testbed.py --hosts 2 --rate 1gbit -- scripts/link_rate.py`."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ def connect(rank: int) -> socket.socket:
 
 
 def send(connection: socket.socket, size_bytes: int) -> None:
-    """As many zeros."""
+    """Send `size_bytes` zeros."""
     for begin in range(0, size_bytes, len(PIECE)):
         connection.sendall(PIECE[: size_bytes - begin])
 

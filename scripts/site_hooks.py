@@ -1,4 +1,4 @@
-"""What MkDocs does with pages of docs/ and with docstrings beside what its extensions do; mkdocs.yml names this file.
+"""Hooks of MkDocs for the pages of docs/ and for docstrings; mkdocs.yml names this file.
 
 The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
 outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
@@ -55,13 +55,13 @@ def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str
 
 
 def options_directive(comment: re.Match[str]) -> str:
-    """What mkdocs-click replaces by the options of a command and of its subcommands."""
+    """Return the directive that mkdocs-click replaces by the options of a command and of its subcommands."""
     options = {"module": comment[1], "command": comment[2], "prog_name": comment[3], "depth": 1, "style": "plain"}
     return "\n".join(["::: mkdocs-click", *(f"    :{name}: {value}" for name, value in options.items())])
 
 
 def docstring_directive(item: re.Match[str]) -> str:
-    """What mkdocstrings replaces by the signature and docstring of a name, found in the file that the item links."""
+    """Return the directive that mkdocstrings replaces by the docstring of a name, found in the file of the link."""
     module = item[2].removesuffix("/__init__").replace("/", ".")
     return f"::: {module}.{item[1]}\n\n"
 

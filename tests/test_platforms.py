@@ -51,7 +51,7 @@ for line in ("sweep --ranks 2 --sizes 8 --csv a.csv -o a.png", "simulate --trace
 from ringsim.console import ended_once, local_ranks
 local_ranks.TORCHRUN = (sys.executable, "-c", "print('ranks')")
 local_ranks.run_local_ranks(2, ["script.py"], quiet=True)
-from trainers.checkpoints.output_lock import locked
+from trainers.checkpoints.output import locked
 told = []
 with locked(Path(), told.append):
     pass
@@ -63,7 +63,7 @@ assert CliRunner().invoke(trainers, ["train", "--help"]).exit_code == 0
 TRAINING = """
 from collectives.calls.algorithm_choice import num_cores
 from collectives.runtime import have_gloo_threads_batch_policy, set_gloo_thread_policy
-from trainers.launch.termination import delay_termination
+from trainers.launch.signals import delay_termination
 if __name__ == "__main__":
     assert num_cores() >= 1
     assert (set_gloo_thread_policy(), have_gloo_threads_batch_policy()) == (0, False)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainers.data_parallel import DataParallel
-    from trainers.launch.environment import distributed_environment, init_process_group
+    from trainers.launch.environment import distributed_environment
+    from trainers.launch.rendezvous import init_process_group
     from trainers.launch.spawn import spawn
     from trainers.loop.config import TrainConfig
     from trainers.loop.trainer import Trainer
@@ -34,7 +35,7 @@ _MODULES = {
     "TrainConfig": "trainers.loop.config",
     "Trainer": "trainers.loop.trainer",
     "distributed_environment": "trainers.launch.environment",
-    "init_process_group": "trainers.launch.environment",
+    "init_process_group": "trainers.launch.rendezvous",
     "load_task": "trainers.tasks",
     "spawn": "trainers.launch.spawn",
 }

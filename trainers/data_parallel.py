@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.runtime import naming_failures, resolve
-from trainers.identity import difference, difference_of_kinds, named_tensors
+from trainers.replica_check import first_mismatch, first_mismatch_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
@@ -64,7 +64,7 @@ class DataParallel(nn.Module):
         if broadcast:
             _check_tensors(model, self.group)
             broadcast_state(model, self.group)
-        elif differs := difference(model, self.group):
+        elif differs := first_mismatch(model, self.group):
             raise ValueError(
                 f"{differs}; seed all ranks alike before making the model, or give broadcast=True for that of rank 0"
             )
@@ -80,7 +80,7 @@ class DataParallel(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """What the model makes of the arguments."""
         self._in_backward = False
-        self.strategy.begin()
+        self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
             with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
                 for name in self._buffers_to_send:
@@ -95,11 +95,11 @@ class DataParallel(nn.Module):
             self._in_backward = True
             # Called when the whole backward pass is over; how torch's DDP and FSDP learn of it, too.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
-        self.strategy.ready(index)
+        self.strategy.on_grad(index)
 
     def _backward_ends(self) -> None:
         self._in_backward = False
-        self.strategy.finish()
+        self.strategy.on_backward_end()
 
     @property
     def module(self) -> nn.Module:
@@ -121,7 +121,7 @@ class DataParallel(nn.Module):
 
     def _enable(self, enabled: bool) -> None:
         self._enabled = enabled
-        self.strategy.hold(not enabled)
+        self.strategy.set_sync(enabled)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -179,7 +179,7 @@ class DataParallel(nn.Module):
         a strategy that lets ranks take steps of their own, the parameters differ until the next average.
         """
         self.unshard()
-        if differs := difference(self.model, self.group, buffers=False):
+        if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
 
     def compile(self, *arguments: Any, **keywords: Any) -> None:
@@ -230,7 +230,7 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
 
 def _check_tensors(model: nn.Module, group: dist.ProcessGroup) -> None:
     """Refuse models of other tensors than rank 0's, which cannot be given its own; on every rank."""
-    if differs := difference_of_kinds(model, group):
+    if differs := first_mismatch_of_kinds(model, group):
         raise ValueError(f"{differs}: broadcast=True gives values, not layers; make the same model on every rank")
 
 

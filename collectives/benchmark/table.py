@@ -108,7 +108,6 @@ def _origin(measurements: Measurements) -> Iterator[str]:
     parts = [where.get("machine"), f"{where.get('cores')} cores", f"torch {where.get('torch')}"]
     parts += [f"OMP_NUM_THREADS={where.get('OMP_NUM_THREADS')}", where.get("date")]
     parts += [f"transport {where['transport']}"] if "transport" in where else []
-    parts += [f"Open MPI {where['openmpi']}"] if "openmpi" in where else []
     yield ", ".join(map(str, parts))
 
 

@@ -10,7 +10,7 @@ from ringsim.analysis.candidates import candidates
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
-from ringsim.simulation import predict_time, shares
+from ringsim.simulation import has_contention, predict_time
 
 MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or so
 MAX_TRANSFERS_UNSHARED = 2**21
@@ -140,7 +140,7 @@ def _timed(
         schedule = make()
     except (ValueError, ScheduleError) as error:
         return None, " ".join(str(error).split())
-    is_shared = shares(schedule, network.topology(schedule.num_ranks))
+    is_shared = has_contention(schedule, network.topology(schedule.num_ranks))
     if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
         return None, f"{schedule.num_transfers:,} transfers"
     return time_on(schedule, network, size_bytes), ""

@@ -12,7 +12,6 @@ from ringsim.analysis.holdings import walk_holdings
 from ringsim.analysis.phases import SchedulePhase, find_phases
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import waiting_times
-from ringsim.display import Displayed
 from ringsim.network import AnyNetwork, Network
 from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
@@ -24,7 +23,7 @@ _SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Overview(Displayed):
+class Overview:
     """One schedule on one network: when its transfers run, what the ranks hold, and how size matters.
 
     waiting_s: per rank, the (begin, end) of every time in which it neither sends nor reduces, up to its last

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 from ringsim.analysis.candidates import PLAIN
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
-from ringsim.display import Displayed
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.schedule import Collective
 from ringsim.units import decimal_number, format_size, plural, whole_number
@@ -76,7 +75,7 @@ class PlannedCells:
     algorithms: tuple[values.Name, ...]
     ranks: tuple[_NumRanks, ...]
     sizes_bytes: tuple[values.Positive, ...]
-    max_transfers: Annotated[float, values.number(1)] | None
+    max_transfers: Annotated[float, values.number(1, unit="null for no limit, or a number")] | None
     file_hashes: dict[str, str] = field(default_factory=dict)
     timing: str = PLAIN.name
 
@@ -95,7 +94,7 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep(Displayed):
+class Sweep:
     """Cells for all combinations, and where they come from.
 
     networks: by the name that the cells give them, as their `as_dict` has them.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ringsim.calibration.comparison import executed_on
-from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
 from ringsim.native import network_of_calls
 from ringsim.network import AnyNetwork, Cluster
@@ -17,7 +16,7 @@ from ringsim.simulation import Seconds, Timeline, simulate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ComparedRun(Displayed):
+class ComparedRun:
     """A run as predicted and as measured: row i, in the order of the record, is one transfer in both timelines.
 
     A record knows only when a transfer was issued and applied, so in both a transfer starts when it is issued, and in

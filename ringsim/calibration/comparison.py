@@ -9,7 +9,6 @@ from typing import Any
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
-from ringsim.display import Displayed
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
 from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
@@ -63,7 +62,7 @@ class ComparedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Displayed):
+class Comparison:
     """All cases of one file or several, compared on one network."""
 
     network: str

@@ -126,7 +126,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
-    """Of each host the rate of its fastest ping, in bytes per second; all alike if none differs much."""
+    """Return the rate of each host's fastest ping, in bytes per second; all alike if none differs much."""
     rates = [0.0] * rank_hosts.num_hosts
     for rank, host in enumerate(rank_hosts.hosts):
         other = rank_hosts.hosts[rank_hosts.right_of(rank)]

@@ -51,7 +51,7 @@ class LibraryChoice:
 def choose(
     cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice | None:
-    """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
+    """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
     None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
     """
@@ -115,7 +115,7 @@ def _over_protocols(schedule: Schedule, cluster: Cluster) -> list[LibraryChoice]
 def library_takes(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> Taken:
-    """What the library takes, timed. Raises ValueError where that is not known."""
+    """Return what the library chooses, with its time. Raises ValueError where that is not known."""
     choice = required_choice(network, collective, num_ranks, size_bytes, max_transfers)
     return Taken(choice.schedule, f"{choice.schedule.algorithm} {choice.protocol}", choice.time_s(size_bytes))
 
@@ -123,7 +123,7 @@ def library_takes(
 def required_choice(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice:
-    """The same as `choose`. Raises ValueError, which says why, where it is not known what the library takes."""
+    """Return what `choose` does. Raises ValueError, which says why, where the choice is not known."""
     if not isinstance(network, Cluster):
         raise ValueError("what NCCL would take is not known: give --network with a file that describes NCCL")
     choice = choose(network, collective, num_ranks, size_bytes, max_transfers)

@@ -171,7 +171,7 @@ def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Of a host, in each direction: a rank uses one NIC, as in `ClusterTopology`."""
+    """Return the bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
     return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s
 
 
@@ -195,7 +195,7 @@ def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -
 
 
 def _hops(questions: QuestionColumns) -> Floats:
-    """Of a ring, one after another."""
+    """Return the number of hops of a ring, which follow one another."""
     return np.where(questions.is_message, 1, np.where(questions.is_all_reduce, 2, 1) * (questions.ranks - 1))
 
 

@@ -239,7 +239,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         "names",
         type=NETWORK,
         multiple=True,
-        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next four options.",
+        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
     )
     @click.option("--latency", type=TIME, default="10us", help="A message takes so long beside its bytes.")
     @click.option(
@@ -249,11 +249,6 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         help="A rank sends and receives at this rate; 10Gbit/s is the same.",
     )
     @click.option("--reduce-bandwidth", type=RATE, help="A rank adds at this rate; without it reducing takes no time.")
-    @click.option(
-        "--private-links",
-        is_flag=True,
-        help="Each pair of ranks has a link of its own at --bandwidth, instead of each rank one port.",
-    )
     @wraps(command)
     def with_networks(
         *,
@@ -261,18 +256,17 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         latency: float,
         bandwidth: float,
         reduce_bandwidth: float | None,
-        private_links: bool,
         **rest: Any,
     ) -> None:
         if names:
-            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth", "private_links")
+            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
                 _say_guessed_nics(network)
             networks: dict[str, AnyNetwork] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf
-            networks = {"uniform": Network(latency, *rates, private_links=private_links)}
+            networks = {"uniform": Network(latency, *rates)}
         command(networks=networks, **rest)
 
     return with_networks

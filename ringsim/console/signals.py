@@ -1,7 +1,8 @@
 """Signals that end a program: each as Ctrl-C does, and only once."""
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 ENDINGS = tuple(  # Windows has no SIGHUP
@@ -10,28 +11,39 @@ ENDINGS = tuple(  # Windows has no SIGHUP
 
 
 @contextmanager
-def ended_once() -> Iterator[None]:
-    """The first Ctrl-C, SIGTERM or SIGHUP raises KeyboardInterrupt in the block; those after it do nothing.
+def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Call `handler` with the number and the frame when one of these signals comes within the block.
 
-    So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one. What is ignored
-    (nohup) stays so. For the main thread: Python lets no other handle signals.
+    Signals that were ignored before (nohup) stay ignored. Outside of the main thread, the only one that Python lets
+    handle signals, this does nothing.
     """
-    handlers = {number: signal.getsignal(number) for number in ENDINGS}
-    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-
-    def end(*_: object) -> None:
-        for number in before:
-            signal.signal(number, _do_nothing)  # not SIG_IGN, which processes started from now on would inherit
-        raise KeyboardInterrupt
-
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: known for number, known in handlers.items() if known not in (signal.SIG_IGN, None)}
     try:
         for number in before:
-            signal.signal(number, end)
+            signal.signal(number, handler)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, known in before.items():
+            signal.signal(number, known)
 
 
-def _do_nothing(*_: object) -> None:
-    pass
+@contextmanager
+def ended_once() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block at the first Ctrl-C, SIGTERM or SIGHUP, and ignore those after it.
+
+    So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one.
+    """
+    is_ending = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ending
+        if not is_ending:
+            is_ending = True
+            raise KeyboardInterrupt
+
+    with handling(ENDINGS, end):
+        yield

@@ -5,7 +5,7 @@ from typing import Any
 
 from ringsim.analysis import CriticalPath, Explanation, LinkUsage, RankUsage, among_most
 from ringsim.network import Floats
-from ringsim.text_table import align_columns
+from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.units import format_time
 
 _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applying", "waiting_s": "waiting",
@@ -91,10 +91,11 @@ def _which(rank: int, values: Floats) -> str:
 def ranks_table(explanation: Explanation) -> str:
     """Returns a table with a row for each rank."""
     ranks = explanation.ranks
-    rows = [("rank", *_RANK_COLUMNS.values())]
-    for rank in range(explanation.timeline.num_ranks):
-        rows.append((str(rank), *(format_time(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS)))
-    return "\n".join(align_columns(rows, "r"))
+    rows = [
+        (TableCell(str(rank), rank), *(time_cell(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS))
+        for rank in range(explanation.timeline.num_ranks)
+    ]
+    return DataTable(("rank", *_RANK_COLUMNS.values()), rows).text()
 
 
 def _percent(share: float) -> str:

@@ -12,8 +12,6 @@ from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_time, plural
 
 ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
-OWN_LINKS = "each pair of ranks has a link of its own"  # on one with private links
-ROUNDING = 1e-9  # by which a rate may exceed that of a link without using two
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
@@ -133,7 +131,7 @@ def describe_network(network: Mapping[str, Any]) -> list[str]:
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
     """Returns what `describe_network` does, and of a uniform network what that means; for the titles of pictures."""
-    return [*describe_network(network), *([_shape(network)] if _is_uniform(network) else [])]
+    return [*describe_network(network), *([ONE_PORT] if _is_uniform(network) else [])]
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:
@@ -143,30 +141,8 @@ def named_network(network: Mapping[str, Any]) -> list[str]:
 
 def uniform_note(network: Mapping[str, Any]) -> str:
     """Returns what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
-    if not _is_uniform(network):
-        return ""
-    flatters = ", which flatters sending to many at once" if _has_own_links(network) else ""
-    return f"{_shape(network)}{flatters}"
-
-
-def above_a_link(network: Mapping[str, Any], busbw_bytes_per_s: float | None) -> str:
-    """Returns why a busbw exceeds the rate of every private link of a network; "" where it does not."""
-    rate = network.get("bandwidth_bytes_per_s")
-    if not _has_own_links(network) or not isinstance(rate, int | float) or busbw_bytes_per_s is None:
-        return ""
-    if busbw_bytes_per_s <= rate * (1 + ROUNDING):
-        return ""
-    return f"above the {format_rate(rate)} of a link, as a rank uses several of its private links at once"
+    return ONE_PORT if _is_uniform(network) else ""
 
 
 def _is_uniform(network: Mapping[str, Any]) -> bool:
     return "latency_s" in network and "spec" not in network
-
-
-def _has_own_links(network: Mapping[str, Any]) -> bool:
-    # Files of older versions do not say so, since there was nothing else.
-    return _is_uniform(network) and network.get("private_links", True)
-
-
-def _shape(network: Mapping[str, Any]) -> str:
-    return OWN_LINKS if _has_own_links(network) else ONE_PORT

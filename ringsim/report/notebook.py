@@ -1,15 +1,19 @@
-"""`html_of`: results as a notebook shows them: tables, and the lanes of a timeline as SVG; without matplotlib."""
+"""`html_of`: results as a notebook shows them: tables, and the lanes of a timeline as SVG."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.calibration import Comparison
+from ringsim.report.comparison_table import comparison_table
 from ringsim.report.send_rows import pack_sends
 from ringsim.report.sweep_table import format_gain
+from ringsim.report.table import DataTable
 from ringsim.schedule import Bools, Schedule, Step
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time
@@ -21,14 +25,24 @@ _ADDED, _COPIED, _REDUCES = "#0072B2", "#8ACBF2", "#E69F00"
 
 
 @singledispatch
-def html_of(result: object) -> str | None:  # noqa: ARG001  what has no form of its own has none
-    """Returns HTML for a result, None if it has no such form: a notebook then shows its `repr`."""
+def html_of(result: Any) -> str | None:  # noqa: ARG001  what has no form of its own has none
+    """Return HTML for a result, None if it has no such form: a notebook then shows its `repr`."""
     return None
+
+
+def register() -> None:
+    """Make a notebook show results as HTML; without IPython nothing happens."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["text/html"]
+        for kind in html_of.registry.keys() - {object}:
+            formatter.for_type(kind, html_of)
 
 
 @html_of.register
 def _schedule(schedule: Schedule) -> str:
-    """The step x rank grid: what each rank receives in each step."""
+    """Return the step x rank grid: what each rank receives in each step."""
     ranks = range(min(schedule.num_ranks, MAX_COLUMNS))
     head = ["step", *(f"rank {rank}" for rank in ranks), *_more(schedule.num_ranks - len(ranks), "rank")]
     rows = []
@@ -37,7 +51,7 @@ def _schedule(schedule: Schedule) -> str:
         rows.append([str(index), *(received.get(rank, "") for rank in ranks), *[""] * (len(head) - len(ranks) - 1)])
     legend = "c3 + r1: chunk 3 arrives from rank 1 and is added; c3 = r1: it overwrites"
     notes = [legend, *_more(schedule.num_steps - len(rows), "step")]
-    return _page(repr(schedule), _table(head, rows), notes)
+    return _page(repr(schedule), DataTable(head, rows).html(), notes)
 
 
 def _received(step: Step, num_ranks: int) -> dict[int, str]:
@@ -50,29 +64,22 @@ def _received(step: Step, num_ranks: int) -> dict[int, str]:
 
 @html_of.register
 def _comparison(comparison: Comparison) -> str:
-    head = ["collective", "algorithm", "size", "ranks", "predicted", "measured", "error", "spread"]
-    rows = []
-    for compared in comparison.cases[:MAX_ROWS]:
-        case, error = compared.case, compared.error
-        predicted = "-" if compared.predicted_s is None else format_time(compared.predicted_s)
-        rows.append([case.collective, case.algorithm, format_size(case.size_bytes), str(case.num_ranks), predicted,
-                     format_time(case.measured_s), "-" if error is None else f"{error:+.1%}",
-                     f"{compared.spread:.1%}"])  # fmt: skip
-    return _page(repr(comparison), _table(head, rows), _more(len(comparison.cases) - len(rows), "case"))
+    table = comparison_table(comparison, MAX_ROWS)
+    return _page(repr(comparison), table.html(), _more(len(comparison.cases) - MAX_ROWS, "case"))
 
 
 @html_of.register
 def _sweep(sweep: Sweep) -> str:
-    """The fastest algorithm of each cell, its time, and how many times as fast as the ring it is."""
+    """Return the fastest algorithm of each cell, its time, and how many times as fast as the ring it is."""
     winners, ranks, sizes = sweep.winners(), sweep.ranks[:MAX_COLUMNS], sweep.sizes_bytes[:MAX_ROWS]
     tables = []
     for network in sweep.networks:
-        rows = []
-        for size in sizes:
-            row = [format_size(size)]
-            row += [_fastest(winners.get((network, num_ranks, size)), sweep) for num_ranks in ranks]
-            rows.append(row)
-        tables.append(f"<p>{escape(network)}</p>{_table(['', *(f'{count} ranks' for count in ranks)], rows)}")
+        rows = [
+            [format_size(size), *(_fastest(winners.get((network, num_ranks, size)), sweep) for num_ranks in ranks)]
+            for size in sizes
+        ]
+        table = DataTable(["", *(f"{count} ranks" for count in ranks)], rows)
+        tables.append(f"<p>{escape(network)}</p>{table.html()}")
     notes = [*_more(len(sweep.sizes_bytes) - len(sizes), "size"), *_more(len(sweep.ranks) - len(ranks), "column")]
     return _page(repr(sweep), "".join(tables), [*notes, *sweep.skipped()[:MAX_ROWS]])
 
@@ -139,12 +146,6 @@ def _bars(timeline: Timeline, rows: Bools, begin: np.ndarray, end: np.ndarray, t
 
 def _more(count: int, noun: str) -> list[str]:
     return [f"and {count} more {noun}{'s' * (count > 1)}"] if count > 0 else []
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _page(title: str, body: str, notes: Iterable[str]) -> str:

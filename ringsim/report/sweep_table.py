@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
-from ringsim.report.network_table import above_a_link, describe_network, uniform_note
+from ringsim.report.network_table import describe_network, uniform_note
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
@@ -50,22 +50,10 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
-    notes = [
-        line for note in _notes(sweep, network) for line in wrap_text(note, max(width, _NARROWEST), "  ").splitlines()
-    ]
     head = [wrap_text(line, width, "  ") for line in heading]
-    return "\n\n".join(["\n".join([*head, *notes]), *blocks])
-
-
-def _notes(sweep: Sweep, network: str) -> list[str]:
-    """What a uniform network is, and which algorithms exceed a link's rate where links are private."""
-    facts = sweep.networks[network]
-    reasons: dict[str, str] = {}
-    for cell in sweep.cells:
-        if cell.network == network and (why := above_a_link(facts, cell.busbw_bytes_per_s)):
-            reasons[cell.algorithm] = why
-    busbw = [f"busbw of {', '.join(reasons)}: {next(iter(reasons.values()))}"] if reasons else []
-    return [note for note in (uniform_note(facts), *busbw) if note]
+    if note := uniform_note(sweep.networks[network]):
+        head.append(wrap_text(note, max(width, _NARROWEST), "  "))
+    return "\n\n".join(["\n".join(head), *blocks])
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:

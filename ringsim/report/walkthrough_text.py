@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
-from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
@@ -19,7 +18,6 @@ _NEAREST = 3  # of what gains nothing
 
 def format_walkthrough(
     schedule: Schedule,
-    network: AnyNetwork,
     size_bytes: int,
     told: Walkthrough,
     explanation: Explanation | None,
@@ -34,12 +32,7 @@ def format_walkthrough(
     blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
     blocks.append(_block("How much that is", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice)))
-    blocks.append(
-        _block(
-            "What would help most, by simulation",
-            _advice(advice, wide, has_private_links=isinstance(network, Network) and network.private_links),
-        )
-    )
+    blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
     return "\n\n".join(blocks)
 
 
@@ -87,16 +80,6 @@ def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
         first, *others = format_stall(explanation.stall)
         rows += [("stalled", first), *(("", line) for line in others)]
     yield from align_columns(rows)
-
-
-def _advice(advice: Advice, wide: bool, *, has_private_links: bool) -> Iterator[str]:
-    if has_private_links:
-        yield (
-            "Each pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
-            "once uses several links, where a ring uses one. Where a rank has one port, without --private-links, that "
-            "gain is gone."
-        )
-    yield from _alternatives(advice, wide)
 
 
 def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:

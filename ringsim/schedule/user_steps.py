@@ -1,4 +1,4 @@
-"""What a user hands over as steps and numbers: read, or refused in one line that says what it must be.
+"""Steps and numbers of a user: read, or refused in one line that says what they must be.
 
 NumPy and Python would refuse much of it too, but in words that name neither the step nor what is wrong with it; and
 they would take 0.5 for chunk 0.
@@ -113,7 +113,7 @@ def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np
 
 
 def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
-    """As an array; None if not all are whole numbers of at most 64 bits."""
+    """Return the values as an array; None if not all are whole numbers of at most 64 bits."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):  # such as lists of different lengths

@@ -2,7 +2,7 @@
 
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
 from ringsim.simulation.costs import bytes_s, costs_of
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.engines.step_engine import has_contention
 from ringsim.simulation.in_switch import serving
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
@@ -18,11 +18,11 @@ __all__ = [
     "closed_form_of",
     "closed_form_s",
     "costs_of",
+    "has_contention",
     "has_steady_times",
     "ignore_progress",
     "predict_time",
     "serving",
-    "shares",
     "simulate",
     "time_queue",
 ]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.display import Displayed
 from ringsim.units import format_time
 
 Seconds = npt.NDArray[np.float64]
@@ -21,7 +20,7 @@ def ignore_progress(_: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline(Displayed):
+class Timeline:
     """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
 
     Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from

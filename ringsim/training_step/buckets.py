@@ -32,7 +32,7 @@ class BucketCaps:
 
     @classmethod
     def from_mb(cls, bucket_cap_mb: float | None) -> "BucketCaps":
-        """What DDP makes of its `bucket_cap_mb`, in MiB: once it is given, the first bucket is like all others."""
+        """Return the caps that DDP makes of its `bucket_cap_mb`, in MiB; if given, all buckets have the same."""
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:

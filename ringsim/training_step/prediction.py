@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.display import Displayed
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.step import PredictedStep
 from ringsim.units import format_size, format_time
@@ -14,7 +13,7 @@ _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction(Displayed):
+class Prediction:
     """The step itself, one for each cap of a sweep, and one for each number of ranks.
 
     step: with the cap that is asked for, or recommended. default: with torch's own caps.
@@ -59,7 +58,7 @@ def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
 
 
 def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
-    """What the smallest and the largest cap of a sweep cost more than the best, in one line."""
+    """Say in one line what the smallest and the largest cap of a sweep cost more than the best."""
     by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
     parts = []
     if by_cap[0].config.caps != best.config.caps:

@@ -103,7 +103,7 @@ class PredictedStep:
 
     @property
     def efficiency(self) -> float:
-        """Of one process alone, the part of its speed that each rank keeps; 1 where no time passes."""
+        """The part of the speed of one process alone that each rank keeps; 1 where no time passes."""
         return self.single_s / self.step_s if self.step_s > 0 else 1.0
 
     @property
@@ -205,7 +205,7 @@ def sweep_caps(
 
 
 def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
-    """Of the slowest rank."""
+    """Return the rate at which the slowest rank copies, in bytes per second."""
     if config.copy_bytes_per_s is not None:
         return config.copy_bytes_per_s
     return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())

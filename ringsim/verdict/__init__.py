@@ -4,7 +4,6 @@ from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
 from ringsim.verdict.predicted_findings import MEASURE
 from ringsim.verdict.records import (
-    DdpPrediction,
     JobReport,
     PredictedDdpStep,
     SimulatedCollective,
@@ -20,7 +19,6 @@ __all__ = [
     "MEASURE",
     "Attribution",
     "Bound",
-    "DdpPrediction",
     "Finding",
     "JobReport",
     "PredictedDdpStep",

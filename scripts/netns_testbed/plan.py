@@ -114,7 +114,7 @@ def plan(
 
 
 def address(host: int) -> str:
-    """The same in every testbed: nothing outside sees it."""
+    """Return the address of a host, which is the same in every testbed: nothing outside sees it."""
     return f"10.0.0.{host + 1}"
 
 

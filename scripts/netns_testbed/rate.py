@@ -34,5 +34,5 @@ def burst_bytes(bit_per_s: int) -> int:
 
 
 def queue_bytes(bit_per_s: int) -> int:
-    """What may wait for tokens, 50 ms at full rate and never below 1 MiB: several senders to one host lose nothing."""
+    """Return how much may wait for tokens: 50 ms at full rate, and 1 MiB or more so that many senders lose nothing."""
     return max(1024 * 1024, bit_per_s // 8 // 20)

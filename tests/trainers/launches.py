@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from trainers.launch.environment import distributed_environment, init_process_group
+from trainers.launch.environment import distributed_environment
+from trainers.launch.rendezvous import init_process_group
 
 PATIENCE_S = 60.0
 

@@ -15,12 +15,12 @@ MT_WORDS = 624  # of the state of the Mersenne Twister, which NumPy and Python h
 
 
 def seed_alike(seed: int) -> None:
-    """All generators from `seed`, on every rank the same: for drawing the initial weights."""
+    """Seed all generators from `seed`, on every rank the same: for drawing the initial weights."""
     _seed(np.random.SeedSequence(seed))
 
 
 def seed_apart(seed: int, step: int, rank: int) -> None:
-    """All generators so that no two ranks, and no two steps, have the same numbers: for training from `step` on."""
+    """Seed all generators so that no two ranks and no two steps draw the same numbers: for training from `step` on."""
     _seed(np.random.SeedSequence(seed, spawn_key=(step, rank)))
 
 
@@ -32,40 +32,27 @@ def _seed(sequence: np.random.SeedSequence) -> None:
 
 
 def random_state(device: str) -> RandomState:
-    """What all generators of this process, and of its GPU if it has one, will give next."""
+    """Return the states of all generators of this process, and of its GPU if it has one."""
     version, words, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
+    words_of_numpy = numpy_state["state"]["key"].astype(np.int64)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device != "cpu" else None,
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
-        "numpy": {**numpy_state, "state": _numbers(numpy_state["state"])},
+        "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": torch.from_numpy(words_of_numpy)}},
     }
 
 
-def _numbers(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "key": torch.from_numpy(state["key"].astype(np.int64))}
-
-
 def set_random_state(state: RandomState, device: str) -> None:
-    """Go on from what `random_state` gave."""
+    """Go on from what `random_state` gave. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
+    position = state["numpy"]["state"]["pos"]
+    if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
+        raise ValueError(f"random state of NumPy: the position {position} is not in 0 to {MT_WORDS}")
     if device != "cpu" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
-    for name in ("torch", "python", "numpy"):
-        set_random_state_of(name, state, random, np.random, torch.default_generator)
-
-
-def set_random_state_of(name: str, state: RandomState, python: Any, numpy: Any, generator: torch.Generator) -> None:
-    """Of one of the generators "torch", "python" and "numpy", into the one given. Raises what that raises."""
-    own = state[name]
-    match name:
-        case "torch":
-            generator.set_state(own)
-        case "python":
-            python.setstate((own["version"], tuple(own["words"].tolist()), own["gauss"]))
-        case "numpy":
-            position = own["state"]["pos"]
-            if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
-                raise ValueError(f"the position {position} is not in 0 to {MT_WORDS}")
-            key = own["state"]["key"].numpy().astype(np.uint32)
-            numpy.set_state({**own, "state": {**own["state"], "key": key}})
+    torch.set_rng_state(state["torch"])
+    python, numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    key = numpy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})

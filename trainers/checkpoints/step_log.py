@@ -1,16 +1,19 @@
-"""`StepLog`: a line of JSON for every few steps, in a file that can be read while it grows."""
+"""`StepLog`: a line of JSON for every few steps, in a file to be read while it grows; `TensorBoardLog`: as curves."""
 
+import importlib.util
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ringsim.files import atomic_file, parse_json
 
 LOG = "log.jsonl"  # in the output directory
+FOLDER = "tensorboard"  # in the output directory
+ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensorboard]'"
 
 
 class Mark(TypedDict):
@@ -119,3 +122,47 @@ def _keep_beside(path: Path, content: bytes) -> Path:
             continue
         return beside
     raise AssertionError
+
+
+def require_tensorboard() -> None:
+    """Raises ValueError, which says how to install it, if it is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(f"--tensorboard: {ADVICE}")
+
+
+class TensorBoardLog:
+    """Each number of a line is a scalar of the same name at the line's "step", one of a dict "evaluation/loss".
+
+    Written by one rank.
+
+    begin: at which step the run begins. TensorBoard leaves out what an earlier run has written of later steps into the
+    same directory, as `StepLog` drops such lines.
+
+    Raises ValueError if TensorBoard is not installed, OSError if the directory cannot be written.
+    """
+
+    def __init__(self, folder: Path, begin: int) -> None:
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an extra, and loads seconds of modules
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add the figures of a line; they are in the file when this returns."""
+        for name, value in _named(line):
+            if name != "step" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, line["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """No line is to come any more."""
+        self._writer.close()
+
+
+def _named(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}/{inner}", number) for inner, number in value.items())
+        else:
+            yield name, value

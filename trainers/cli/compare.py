@@ -29,17 +29,16 @@ from ringsim.files import read_json
 from ringsim.measurements import provenance, save_json
 from ringsim.text_table import wrap_text
 from ringsim.units import plural
-from trainers.checkpoints.output_lock import WRITING_S, locked
+from trainers.checkpoints.output import WRITING_S, locked
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, strategy_names, task_option
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
-from trainers.strategy_names import SHARDED, STRATEGY_NAMES, plain_name
+from trainers.strategy_names import STRATEGY_NAMES, strategy_info
 from trainers.tasks import load_task
 
 ALONE = "one process"
-UNCHECKED = ("none", *SHARDED, "local_sgd", "diloco")  # whose gradients are not to be the mean
 
 
 @click.command(
@@ -120,7 +119,7 @@ class ComparisonLauncher:
 
     def gradient_differences(self, strategies: Sequence[str]) -> dict[str, float]:
         """How far the gradients of each strategy are off."""
-        checked = [name for name in strategies if plain_name(name) not in UNCHECKED]
+        checked = [name for name in strategies if strategy_info(name).leaves_mean]
         if not checked:
             return {}
         file = self.folder / "gradients.json"

@@ -16,7 +16,7 @@ from trainers.cli.main_job import main as main_job
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 from trainers.launch import slurm
-from trainers.launch.termination import is_under_torchrun
+from trainers.launch.signals import is_under_torchrun
 
 DEFAULT = "train"
 RULE = """A directory that holds the

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ringsim.console import FloatRange, IntRange, Name, examples, in_one_line, json_option, print_result
-from trainers.checkpoints.folder import OPTIONS_FILE, CheckpointFolder
+from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
 from trainers.cli.config_file import require_task, task_of_run
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.tasks import TASK_NAMES, load_task

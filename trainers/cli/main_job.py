@@ -32,9 +32,8 @@ from ringsim.console import (
     wide_option,
 )
 from ringsim.units import plural
-from trainers.checkpoints.folder import OPTIONS_FILE
-from trainers.checkpoints.step_log import LOG
-from trainers.checkpoints.tensorboard_log import FOLDER, require_tensorboard
+from trainers.checkpoints.output import OPTIONS_FILE
+from trainers.checkpoints.step_log import FOLDER, LOG, require_tensorboard
 from trainers.cli.config_file import as_toml, config_option
 from trainers.cli.options import (
     amp_option,

@@ -22,8 +22,8 @@ from ringsim.console import (
     say,
 )
 from ringsim.units import plural
-from trainers.checkpoints.folder import CheckpointFolder
-from trainers.checkpoints.tensorboard_log import require_tensorboard
+from trainers.checkpoints.output import CheckpointFolder
+from trainers.checkpoints.step_log import require_tensorboard
 from trainers.cli.config_file import as_toml, config_option, is_of_file, task_options_of_file
 from trainers.cli.options import (
     MAX_RANKS,
@@ -42,9 +42,8 @@ from trainers.cli.options import (
 from trainers.cli.task_options import all_options, own_flags, read_settings, read_unknown
 from trainers.launch import slurm
 from trainers.launch.environment import read_environment
+from trainers.launch.signals import StopRequest, is_under_torchrun
 from trainers.launch.spawn import spawn
-from trainers.launch.stop_request import StopRequest
-from trainers.launch.termination import is_under_torchrun
 from trainers.loop.compiler import require_compiler
 from trainers.loop.config import ON_NAN, TrainConfig
 from trainers.loop.rank import Launch, run_rank

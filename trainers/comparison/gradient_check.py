@@ -15,7 +15,8 @@ from ringsim.console import INT, TorchrunCommand
 from ringsim.files import parse_json
 from ringsim.measurements import save_json
 from trainers.data_parallel import DataParallel
-from trainers.launch.environment import distributed_environment, init_process_group
+from trainers.launch.environment import distributed_environment
+from trainers.launch.rendezvous import init_process_group
 from trainers.loop.batches import Batches, Share
 from trainers.loop.rank import leave
 from trainers.loop.train_step import on_device

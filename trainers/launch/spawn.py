@@ -1,6 +1,8 @@
 """`spawn`: several ranks on this host without torchrun, in the environment that torchrun would give them.
 
-Everything after it is the same code as under torchrun. Importing this loads no torch.
+Everything after it is the same code as under torchrun. Torch's agent does not serve here, as it ends with a page of
+traceback and exit code 1 whatever has happened: with `spawn` the error of a rank is one line, and the exit code that of
+the rank, or 128 plus the number of a signal, on which batch scripts rely. Importing this loads no torch.
 """
 
 import json
@@ -13,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,11 @@ import click
 from ringsim.console import MISTAKES, message_of
 from ringsim.schedule import ScheduleError
 from trainers.launch import slurm
-from trainers.launch.interruption import Interrupted, Interruption
-from trainers.launch.loopback import HOST, loopback_store
-from trainers.launch.stop_request import NOTICE, StopRequest
+from trainers.launch.rendezvous import HOST, loopback_store
+from trainers.launch.signals import NOTICE, Interrupted, Interruption, StopRequest, blocking
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store, TCPStore
+    from torch._C._distributed_c10d import Store
 
 GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
 FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
@@ -43,7 +43,7 @@ def spawn(
     arguments: Sequence[Any] = (),
     stop: StopRequest | None = None,
 ) -> int:
-    """Run `target(*arguments)` on each rank, in a process of its own; when it returns, all of them have ended.
+    """Run `target(*arguments)` on each rank, in a process of its own; when this returns, all of them have ended.
 
     target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
     stop: what SIGTERM and SIGUSR1 then do is up to the ranks, which get them from here. A rank begins with SIGUSR1
@@ -66,7 +66,7 @@ def spawn(
     before = multiprocessing.active_children()
     with Interruption() as interruption:  # torch is loaded in it: a Ctrl-C in the midst of that may be swallowed there
         try:
-            store = _store()
+            store = loopback_store(0)  # on a port that the system chooses, and nobody else can take
             processes = _start(num_ranks, (num_ranks, store.port, target, tuple(arguments)), stop is not None)
             interruption.allow()
             with stop.passing_on(processes) if stop else nullcontext():
@@ -82,11 +82,6 @@ def spawn(
     if stop is not None and stop.is_cause_of(list(failures.values())):
         return 128 + stop.number
     return _verdict(failures, store)
-
-
-def _store() -> "TCPStore":
-    """Where the ranks meet: on this host's loopback, at a port that the system chooses and nobody else can take."""
-    return loopback_store(0)
 
 
 def _start(num_ranks: int, arguments: tuple[Any, ...], without_notice: bool) -> Sequence[BaseProcess]:
@@ -109,45 +104,28 @@ def _check(num_ranks: int, environment: Mapping[str, str]) -> None:
 
 @contextmanager
 def _environment(num_ranks: int, blocked: set[signal.Signals]) -> Iterator[None]:
-    """What must be so when a rank begins, before its first line of ours. blocked: signals."""
+    """Set what must be so when a rank begins, before its first line of ours. blocked: signals."""
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is None and num_ranks > 1:
         os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun: the ranks share the cores. OpenMP reads it when torch loads
     try:
-        with _without(blocked):
+        with blocking(blocked):
             yield
     finally:
         if threads is None:
             os.environ.pop("OMP_NUM_THREADS", None)
 
 
-@contextmanager
-def _without(blocked: set[signal.Signals]) -> Iterator[None]:
-    """Processes that begin in the block do not get these signals, such as Ctrl-C, which goes to all of a terminal.
-
-    A rank leaves that to us, or it would end in a traceback, or not at all. Windows has no such mask.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
 def _variables(local_rank: int, num_ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets on a single host."""
+    """Return the variables that torchrun sets on a single host."""
     numbers = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
     texts = {name: str(value) for name, value in {**numbers, "MASTER_PORT": port}.items()}
-    # The last one: that the store is there already, and rank 0 need not make one.
+    # The last one says that the store is there already, and rank 0 need not make one.
     return {**texts, "GROUP_RANK": "0", "MASTER_ADDR": HOST, "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
 def _run_rank(local_rank: int, num_ranks: int, port: int, target: Callable[..., int | None], arguments: Any) -> None:
-    """What a rank's process does."""
+    """Run a rank in its process, and tell the parent why it failed."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ.update(_variables(local_rank, num_ranks, port))
     try:
@@ -169,7 +147,7 @@ def _run_rank(local_rank: int, num_ranks: int, port: int, target: Callable[..., 
 
 
 def _exit_code(status: int | str | None) -> int:
-    """Of what sys.exit takes; a text is said."""
+    """Return the exit code of what sys.exit takes; say a text."""
     if isinstance(status, str):
         click.echo(status, err=True)
         return 1
@@ -177,7 +155,7 @@ def _exit_code(status: int | str | None) -> int:
 
 
 def _leave_with_parent() -> None:
-    """If the parent is killed, nobody else ends the ranks."""
+    """End this rank when the parent has gone: if it was killed, nobody else ends its ranks."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -185,7 +163,7 @@ def _leave_with_parent() -> None:
 
 
 def _tell(port: int, failure: str) -> None:
-    """The first to tell is heard: others fail in turn because that one has gone."""
+    """Tell the parent of a failure, unless another rank was first: others fail because that one has gone."""
     import torch.distributed as dist  # noqa: PLC0415
 
     store = dist.TCPStore(HOST, port, is_master=False)  # type: ignore[attr-defined]
@@ -193,7 +171,7 @@ def _tell(port: int, failure: str) -> None:
 
 
 def _describe(error: Exception) -> tuple[int, str]:
-    """The exit code, and what to say."""
+    """Return the exit code, and the words for the user."""
     if isinstance(error, MISTAKES):
         return MISTAKE, message_of(error)
     if type(error).__module__.partition(".")[0] in OURS:  # it says in a line what happened
@@ -202,7 +180,7 @@ def _describe(error: Exception) -> tuple[int, str]:
 
 
 def _first_failures(processes: Sequence[BaseProcess]) -> dict[int, int]:
-    """Sleep till all have ended, or till some failed: their exit codes by rank, -n if by signal n."""
+    """Wait until all have ended or some failed; return the exit codes of these by rank, -n if by signal n."""
     running = {process.sentinel: rank for rank, process in enumerate(processes)}
     while running:
         failures: dict[int, int] = {}
@@ -229,7 +207,7 @@ def _end(processes: Sequence[BaseProcess], at_once: bool) -> None:
 
 
 def _verdict(failures: Mapping[int, int], store: "Store") -> int:
-    """Say what went wrong; the exit code."""
+    """Say the first cause of the failures; return the exit code."""
     if not failures:
         return 0
     for rank, code in failures.items():

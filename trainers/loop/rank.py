@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringsim.console import Progress, clear_line, print_result, say, say_wrote
 from ringsim.units import plural
-from trainers.launch.environment import (
-    DistributedEnvironment,
-    distributed_environment,
-    init_process_group,
-    read_environment,
-)
-from trainers.launch.stop_request import StopRequest
-from trainers.launch.termination import delay_termination, is_under_torchrun
+from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
+from trainers.launch.rendezvous import init_process_group
+from trainers.launch.signals import StopRequest, delay_termination, is_under_torchrun
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 from trainers.tasks.base import Task

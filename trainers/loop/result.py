@@ -8,13 +8,12 @@ import torch
 from ringsim.measurements import provenance, save_json
 from ringsim.units import format_size, plural
 from ringsim.verdict import TrainingSession
-from trainers.checkpoints.folder import OPTIONS_FILE
 from trainers.checkpoints.manager import RESULT
-from trainers.checkpoints.step_log import LOG
-from trainers.checkpoints.tensorboard_log import FOLDER
-from trainers.identity import fingerprint
+from trainers.checkpoints.output import OPTIONS_FILE
+from trainers.checkpoints.step_log import FOLDER, LOG
 from trainers.loop.log_line import format_figures
 from trainers.loop.trainer import Trainer
+from trainers.replica_check import fingerprint
 from trainers.tasks.evaluating import evaluate, evaluating
 
 

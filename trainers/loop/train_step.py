@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
+from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.checkpoints.random_states import seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
@@ -126,11 +127,11 @@ class TrainStep:
         backward_end_s = time.perf_counter()
         self._update()
         end_s = time.perf_counter()
-        last_s, gather_s = self.clock.last_s(backward_end_s), self.model.strategy.gather_s
+        last_s, param_sync_s = self.clock.last_s(backward_end_s), self.model.strategy.param_sync_s
         return result._replace(
             backward_s=last_s - synced_s,
-            sync_s=backward_end_s - last_s + gather_s,
-            optimizer_s=end_s - backward_end_s - gather_s,
+            sync_s=backward_end_s - last_s + param_sync_s,
+            optimizer_s=end_s - backward_end_s - param_sync_s,
         )
 
     def gradient_norm(self) -> float:
@@ -171,21 +172,17 @@ class TrainStep:
             self._backward(last)
             self.optimizer.zero_grad()
 
-    def optimizer_form(self) -> dict[str, Any]:
-        """What the optimizer's state looks like after a step, without its numbers.
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from the states of model, optimizer and strategy; collective. Raises what torch does if they differ.
 
-        Of an optimizer that cannot take a step without numbers only the groups are told.
+        Raises ValueError for the state of another optimizer, which torch would load and miss an option of in a step.
         """
-        like = [nn.Parameter(torch.empty_like(p, device="meta")) for p in self.model.strategy.saved_like()]
-        groups = torch.optim.Optimizer.state_dict(self.optimizer)["param_groups"]  # a sharded one's own is collective
-        try:
-            optimizer = self.task.optimizer(like)
-            for parameter in like:
-                parameter.grad = torch.empty_like(parameter)
-            optimizer.step()
-        except Exception:  # whatever it is that it misses
-            return {"param_groups": groups, "state": {}}
-        return {"param_groups": groups, "state": optimizer.state_dict()["state"]}
+        for now, saved in zip(self.optimizer.param_groups, checkpoint.optimizer_state["param_groups"], strict=False):
+            if differing := sorted(now.keys() ^ saved.keys()):
+                raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
+        self.model.load_state_dict(checkpoint.model_state)
+        self.optimizer.load_state_dict(checkpoint.optimizer_state)
+        self.model.strategy.load_state_dict(checkpoint.strategy_states)
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """All of a step before gradients are averaged: this rank's loss, and that part of it that is yet to go back."""

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collectives.runtime import naming_failures, span
+from collectives.runtime import CollectiveError, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.checkpoints.manager import CheckpointManager
 from trainers.checkpoints.random_states import random_state, seed_apart, set_random_state
 from trainers.checkpoints.resumption import newest_good
-from trainers.checkpoints.saved_forms import SavedForms
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
@@ -94,15 +93,9 @@ class Trainer:
         mark = self._resume() if self.config.resume else None
         self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
-    def _forms(self) -> SavedForms:
-        optimizer = self.train_step.optimizer_form()
-        strategy = self.train_step.model.strategy.state_forms(optimizer)
-        model = self.train_step.model.module.state_dict()  # the plain one's, as rank 0 alone asks for it
-        return SavedForms(model, optimizer, self.identity["training"], strategy)
-
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
-        newest = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
+        newest = newest_good(self.manager.folder, self.identity, self.group, self._say)
         if newest is None:
             self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
             return None
@@ -111,18 +104,18 @@ class Trainer:
             done, asked = checkpoint.step, self.num_steps
             raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
         notes = checkpoint.notes
-        if checkpoint.step > notes["skipped"]:
+        if checkpoint.step > notes.get("skipped", 0):
             self.train_step.settle()
-        try:
-            self.train_step.model.load_state_dict(checkpoint.model_state)
-            self.train_step.optimizer.load_state_dict(checkpoint.optimizer_state)
-            self.train_step.model.strategy.load_state_dict(checkpoint.strategy_states)
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise ValueError(f"checkpoint {path}: does not fit the task: {str(error).splitlines()[0]}") from error
         self.first_step = self.num_done = checkpoint.step
-        self.meter.set_notes(notes)
-        self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
-        self._resume_random_states(checkpoint)
+        try:
+            self.train_step.load(checkpoint)
+            self.meter.set_notes(notes)
+            self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
+            self._resume_random_states(checkpoint)
+        except CollectiveError:
+            raise
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"checkpoint {path}: does not fit the task: {' '.join(str(error).split())}") from error
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
             self._say(f"it is of the strategy {before}, now {self.config.strategy}: losses will agree to rounding")
@@ -263,17 +256,15 @@ class Trainer:
 
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):
-            optimizer_state = self.train_step.optimizer.state_dict()
-            strategy = self.train_step.model.strategy
-            notes = {"states": len(optimizer_state["state"]), "log": self.manager.log_mark}
+            state = self.train_step.model.strategy.state_dict()
             checkpoint = Checkpoint(
                 self.train_step.model.state_dict(),
-                optimizer_state,
+                self.train_step.optimizer.state_dict(),
                 self.identity,
                 done,
                 self._of_every_rank(random_state(self._device)),
-                self.meter.notes() | notes,
-                self._of_every_rank(strategy.state_dict()) if strategy.keeps_state else [],
+                self.meter.notes() | {"log": self.manager.log_mark},
+                self._of_every_rank(state) if state else [],
             )
             self.manager.save(checkpoint, self.config.keep)
 

@@ -23,7 +23,6 @@ from ringsim.measurements import Measurements, RankHosts, json_text
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
-from trainers.identity import fingerprint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
@@ -33,7 +32,8 @@ from trainers.main_job.report import RankNotes, Report, add_memory, make_report,
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.prediction import can_overlap, predict_strategy
-from trainers.strategies.layers import layers_of
+from trainers.replica_check import fingerprint
+from trainers.strategies.grouping import layers_of
 
 BLOCKS = Blocks(turns=3, number=3)
 NUM_PROFILED = WARM_UP_STEPS + STEPS

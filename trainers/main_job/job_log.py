@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainers.checkpoints.folder import save_options
-from trainers.checkpoints.step_log import LOG, StepLog
-from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
+from trainers.checkpoints.output import save_options
+from trainers.checkpoints.step_log import FOLDER, LOG, StepLog, TensorBoardLog
 from trainers.loop.log_line import describe_line, describe_process, format_milliseconds, format_norm, peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import LogConfig

@@ -11,7 +11,7 @@ from torch import nn
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
 from trainers.loop.train_step import TrainStep
-from trainers.strategies.parameters import described
+from trainers.strategies.grouping import described
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
 STEPS = 15

@@ -14,11 +14,11 @@ from ringsim.report import report_page
 from ringsim.training_step import StepProfile
 from ringsim.verdict import JobReport, RunDirectory, StrategyResult, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from trainers.checkpoints.output_lock import WRITING_S, locked
+from trainers.checkpoints.output import WRITING_S, locked
 from trainers.main_job.config import RESULTS, JobConfig
 from trainers.predictions.memory import Memory
 from trainers.predictions.prediction import StepPrediction
-from trainers.strategy_names import INEXACT, parse_strategy, steps_between_averages
+from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -52,7 +52,7 @@ def make_report(
     """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
-    curves = [result["losses"] for result in results if parse_strategy(result["strategy"])[0] not in INEXACT]
+    curves = [result["losses"] for result in results if strategy_info(result["strategy"]).is_exact]
     differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
     return JobReport.FORMAT.write(
         {

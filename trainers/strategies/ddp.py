@@ -27,7 +27,7 @@ class Ddp(Strategy):
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._vectors = flat_gradients(self.parameters)
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         """DDP has done it already."""
 
     def synchronise(self) -> None:
@@ -40,11 +40,8 @@ class Ddp(Strategy):
         # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.
         self.module.module = compile_module(self.module.module)
 
-    def vectors(self) -> list[torch.Tensor]:
-        return [gradients.vector for gradients in self._vectors]
-
-    def hold(self, held: bool) -> None:
-        self.module.require_backward_grad_sync = not held  # what DDP's own no_sync does
+    def set_sync(self, is_synced: bool) -> None:
+        self.module.require_backward_grad_sync = is_synced  # what DDP's own no_sync does
 
 
 class DdpRing(Ddp):

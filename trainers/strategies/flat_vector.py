@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from trainers.strategies.grouping import by_dtype
+
 
 class FlatVector:
     """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
@@ -72,11 +74,3 @@ class FlatGradients(FlatVector):
 def flat_gradients(parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> list[FlatGradients]:
     """One for each dtype, in the order in which they appear."""
     return [FlatGradients(some, multiple_of) for some in by_dtype(parameters)]
-
-
-def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters of each dtype, in the order in which they appear."""
-    groups: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(parameter.dtype, []).append(parameter)
-    return list(groups.values())

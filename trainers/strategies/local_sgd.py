@@ -10,7 +10,8 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import MakeOptimizer, Strategy
-from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.grouping import by_dtype
 from trainers.strategies.sharding_guard import ForeignOptimizers
 from trainers.strategy_names import EVERY
 
@@ -55,10 +56,6 @@ class Average:
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             parameter.copy_(view)
 
-    def vectors(self) -> list[torch.Tensor]:
-        """All that it keeps."""
-        return [self._flat.vector, *(kept for kept in (self.start, self.velocity) if kept is not None)]
-
     def _packed(self) -> torch.Tensor:
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             view.copy_(parameter)
@@ -85,8 +82,6 @@ class LocalSgd(Strategy):
     Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1; Douillard et al. 2023,
     "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
     """
-
-    keeps_state = True
 
     def __init__(
         self, model: nn.Module, group: dist.ProcessGroup, every: int = EVERY.example, outer: OuterMomentum | None = None
@@ -145,7 +140,7 @@ class LocalSgd(Strategy):
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
-        self.gather_s = time.perf_counter() - begin_s
+        self.param_sync_s = time.perf_counter() - begin_s
 
     @torch.no_grad()
     def sync_parameters(self) -> None:
@@ -153,9 +148,6 @@ class LocalSgd(Strategy):
             for average in self._averages:
                 average.take(self.group)
             self._taken = 0
-
-    def vectors(self) -> list[torch.Tensor]:
-        return [vector for average in self._averages for vector in average.vectors()]
 
     def state_dict(self) -> dict[str, Any]:
         """The outer momentum is the same on all ranks, so only rank 0 gives it."""
@@ -184,10 +176,6 @@ class LocalSgd(Strategy):
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
             outer["start"].copy_(saved["start"])
             outer["velocity"].copy_(saved["velocity"])
-
-    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:
-        form = {"model": self.module.state_dict(), "optimizer": optimizer, "taken": 0}
-        return [{**form, "outer": [] if rank else self._outer_state()} for rank in range(self.group.size())]
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.grouping import by_dtype
 from trainers.strategy_names import RANK
 
 SEED = 0  # of the first right factors: they must be the same on all ranks, and any will do
@@ -121,8 +122,6 @@ class PowerSgd(Strategy):
     algorithms 1 and 2.
     """
 
-    keeps_state = True
-
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, rank: int = RANK.example) -> None:
         super().__init__(model, group)
         self._gradients = [LowRankGradients(some, rank) for some in by_dtype(self.parameters)]
@@ -134,9 +133,6 @@ class PowerSgd(Strategy):
             if (rights := gradients.pack_rights()) is not None:
                 collectives.all_reduce(rights, dist.ReduceOp.AVG, self.group)
             gradients.unpack()
-
-    def vectors(self) -> list[torch.Tensor]:
-        return [*(gradients.lefts.vector for gradients in self._gradients), *self._rights(), *self._errors()]
 
     def state_dict(self) -> dict[str, Any]:
         """The right factors are the same on all ranks, so only rank 0 gives them."""
@@ -154,7 +150,3 @@ class PowerSgd(Strategy):
             tensor.copy_(saved)
         for tensor, saved in zip(self._rights(), states[0]["rights"], strict=True):
             tensor.copy_(saved)
-
-    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002
-        rights = self._rights()
-        return [{"errors": self._errors(), "rights": [] if rank else rights} for rank in range(self.group.size())]

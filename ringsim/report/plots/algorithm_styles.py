@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ringsim.report.plots.palette import ink_on, mixed, palette
+from ringsim.report.plots.palette import ink_on, mixed, page_colours, palette
 
 
 class Texture(Enum):
@@ -93,3 +93,8 @@ def series_style(number: int) -> tuple[Style, str]:
 
 def _style(look: _Look) -> Style:
     return Style(look.on_dark if palette().is_dark else look.on_light, look.texture)
+
+
+def dark_colours() -> dict[str, str]:
+    """Return for each colour on a light page its counterpart on a dark one, as #rrggbb."""
+    return {look.on_light.lower(): look.on_dark.lower() for look in _SERIES} | page_colours()

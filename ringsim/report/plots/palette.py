@@ -75,3 +75,9 @@ def lightness(colour: str) -> float:
 def ink_on(colour: str) -> str:
     """Returns black or white, whichever can be read on the colour."""
     return _BLACK if lightness(colour) > _MIDDLE else _WHITE
+
+
+def page_colours() -> dict[str, str]:
+    """Return for each colour of the palette on a light page its counterpart on a dark one, as #rrggbb."""
+    light, dark = (_palette(paper, ink) for paper, ink in (("#FFFFFF", "#1B1B1B"), ("#14171A", "#E8E8E8")))
+    return {one.lower(): other.lower() for one, other in zip(light, dark, strict=True)}

@@ -5,6 +5,7 @@ What the user has set stays: fonts, colours and resolution are matplotlib's sett
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ _LIGHT = {"paper": "#FFFFFF", "ink": "#000000"}
 _DARK = {"paper": "#14181D", "ink": "#E8EAED"}
 # Matplotlib's types know every name, and take no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
-OWN_STYLES = {"light": _LIGHT, "dark": _DARK}
+OWN_STYLES = {"light": _LIGHT, "dark": _DARK, "page": {"paper": "#FFFFFF", "ink": "#1B1B1B"}}
 
 
 @contextmanager
@@ -102,3 +103,20 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
         draw().savefig(file, format=path.suffix[1:] or "png")
+
+
+def inline_svg(figure: Figure) -> str:
+    """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
+
+    Its colours are variables, which `svg_colours` defines for light and dark pages.
+    """
+    file = io.StringIO()
+    with rc_context({"svg.hashsalt": "ringsim"}):
+        figure.savefig(
+            file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    used = set(re.findall(r"#([\w-]+)[\")]", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
+    return re.sub(r"(?<=: )#([0-9a-f]{6})\b", r"var(--x\1, #\1)", svg)

@@ -17,7 +17,7 @@ def require_schedules(combinator: str, *operands: object) -> None:
 
 
 class DerivedSteps(Steps):
-    """The same as `steps` in all that is not overridden."""
+    """Steps that answer as `steps` does whatever a subclass does not override."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps

@@ -14,7 +14,7 @@ from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps, const
 def then(
     first: Schedule, second: Schedule, collective: Collective, algorithm: str, *, lookback: int | None = None
 ) -> Schedule:
-    """`first`, and after it `second`, on the same ranks and chunks.
+    """Run `first`, and after it `second`, on the same ranks and chunks.
 
     No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
     for the sends that `first.steps.last_send` names. (A ring's reduce-scatter names none: after it only what

@@ -7,7 +7,7 @@ import numpy as np
 
 from ringsim.network import NONE, Floats, Paths, Resources, Topology, connection_ends, connection_keys
 from ringsim.schedule import NO_ROW, Dependencies, Rows
-from ringsim.simulation.engines.activities import Activities
+from ringsim.simulation.engines.rates import Activities
 from ringsim.simulation.engines.waiting import Bools, Ints
 
 UNLIMITED = 1e30  # bytes a second; rates are finite

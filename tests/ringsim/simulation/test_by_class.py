@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from ringsim import Network, load_network
 from ringsim.algorithms import nccl_ring_all_reduce, nccl_tree_all_reduce
 from ringsim.network.topology import Topology
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.schedule import Schedule, dependencies
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import predict_time, simulate

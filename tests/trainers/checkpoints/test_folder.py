@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.output import CheckpointFolder
 
 
 def filled(path: Path, *names: str) -> CheckpointFolder:

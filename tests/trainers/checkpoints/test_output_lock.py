@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from trainers.checkpoints.output_lock import NAME, OutputLock, locked
+from trainers.checkpoints.output import LOCK, OutputLock, locked
 
 ROOT = Path(__file__).parents[3]
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from trainers.checkpoints.output_lock import OutputLock
+from trainers.checkpoints.output import OutputLock
 lock = OutputLock(Path(sys.argv[1]))
 assert lock.try_take()
 lock.sign()
@@ -103,5 +103,5 @@ def test_without_locks_it_is_said_once_and_done_all_the_same(tmp_path: Path, mon
 
 def test_a_lock_that_says_nothing(tmp_path: Path) -> None:
     """Its holder found no room on the disk, say."""
-    (tmp_path / NAME).write_bytes(b"\xff")
+    (tmp_path / LOCK).write_bytes(b"\xff")
     assert OutputLock(tmp_path).holder() == "a process that has not said which"

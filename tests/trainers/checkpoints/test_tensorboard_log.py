@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.ranks import RankPool
 from tests.trainers.points import config, run
-from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
+from trainers.checkpoints.step_log import FOLDER, TensorBoardLog
 from trainers.cli.group import main
 
 ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensorboard]'"

@@ -8,9 +8,9 @@ from trainers.launch.environment import (
     DistributedEnvironment,
     device,
     distributed_environment,
-    init_process_group,
     read_environment,
 )
+from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
 TORCHRUN = {

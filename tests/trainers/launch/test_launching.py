@@ -13,7 +13,8 @@ import pytest
 
 from netns_testbed.testbed import Testbed, why_not
 from tests.processes import kill_all
-from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment, init_process_group
+from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment
+from trainers.launch.rendezvous import init_process_group
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "where.py"

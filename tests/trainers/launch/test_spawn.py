@@ -17,7 +17,6 @@ import pytest
 from tests.processes import kill_all
 from tests.trainers.launches import add_up, all_fail, living, processes_of, wait_for_it
 from trainers.launch.environment import DistributedEnvironment
-from trainers.launch.interruption import Interrupted, Interruption
 from trainers.launch.spawn import FAILURE, _verdict, spawn
 
 ROOT = Path(__file__).parents[3]
@@ -204,28 +203,3 @@ def test_what_cannot_be_spawned_is_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         spawn(num_ranks, all_fail, ("bug",))
-
-
-def test_signals_wait_until_they_may_interrupt() -> None:
-    """The first of them then does, and later ones change nothing; handlers are as before in the end."""
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with Interruption() as interruption:
-        assert signal.getsignal(signal.SIGTERM) != handlers[1]
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Interrupted) as caught:
-            interruption.allow()
-        signal.raise_signal(signal.SIGINT)
-    assert caught.value.number == signal.SIGTERM
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
-
-
-def test_signals_interrupt_once_allowed() -> None:
-    """And no more after that."""
-    with Interruption() as interruption:
-        interruption.allow()
-        with pytest.raises(Interrupted) as caught:
-            signal.raise_signal(signal.SIGHUP)
-        interruption.hold()
-        signal.raise_signal(signal.SIGINT)
-    assert caught.value.number == signal.SIGHUP

@@ -12,13 +12,17 @@ from trainers.loop.train_step import TrainStep
 from trainers.main_job.job import parts_of
 from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
 from trainers.predictions.memory import Memory, predict_memory
-from trainers.strategies import STRATEGIES
-from trainers.strategies.parameters import described
-from trainers.strategy_names import ON_RING
+from trainers.strategies.grouping import described
+from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = (*(name for name in STRATEGIES if name not in ON_RING), "bucketed/0.004", "zero2/0.004", "powersgd/1")
+NAMES = (
+    *(name for name, info in STRATEGY_INFOS.items() if not info.on_ring),
+    "bucketed/0.004",
+    "zero2/0.004",
+    "powersgd/1",
+)
 Pairs = dict[str, tuple[Memory, Memory]]
 
 

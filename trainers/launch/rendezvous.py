@@ -1,0 +1,209 @@
+"""`init_process_group`: the group of all ranks, and where they meet; the same for torchrun, srun and one process.
+
+Ranks that are all on one host listen on loopback, where other hosts cannot connect. Importing this loads no torch.
+"""
+
+import errno
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ringsim.machine import gloo_address, is_loopback
+from trainers.launch import slurm
+from trainers.launch.environment import MEETING_VARIABLES, DistributedEnvironment
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store, TCPStore
+
+HOST = "127.0.0.1"
+INTERFACES = ("lo", "lo0")  # on Linux; on macOS and the BSDs
+DEFAULT_TIMEOUT = timedelta(seconds=300)  # torch's
+POLL_S = 0.01
+
+
+def init_process_group(environment: DistributedEnvironment, timeout_s: float) -> "dist.ProcessGroup":
+    """Make the process group of all ranks, on Gloo, and for tensors on a GPU on NCCL.
+
+    timeout_s: how long to wait for the other ranks, now and later on.
+
+    Under srun it sets MASTER_ADDR and MASTER_PORT, unless they are set. Raises ValueError if the environment does not
+    say where to meet, and ConnectionError if the ranks do not come together.
+    """
+    if not timeout_s > 0:
+        raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
+    alone = environment.num_ranks == 1 and "RANK" not in os.environ
+    if not alone:
+        _set_meeting_point(environment)
+    on_one_host = environment.num_ranks == environment.ranks_per_node and stay_on_loopback(os.environ)
+    if on_one_host:
+        keep_gloo_on_loopback()
+    elif not alone and environment.num_ranks > environment.ranks_per_node:
+        check_reachable(os.environ)
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from collectives.runtime import set_gloo_thread_policy  # noqa: PLC0415  it needs torch
+
+    if environment.device != "cpu":
+        torch.cuda.set_device(environment.device)  # NCCL and barriers use it, if they are not told another
+    backend = "gloo" if environment.device == "cpu" else "cpu:gloo,cuda:nccl"
+    timeout = timedelta(seconds=timeout_s)
+    try:
+        store = _store(environment, timeout, alone, on_one_host)
+        dist.init_process_group(
+            backend, rank=environment.rank, world_size=environment.num_ranks, store=store, timeout=timeout
+        )
+    except (RuntimeError, OSError) as error:
+        raise ConnectionError(_not_joined(environment, timeout_s, error)) from error
+    assert dist.group.WORLD is not None
+    set_gloo_thread_policy()
+    return dist.group.WORLD
+
+
+def _set_meeting_point(environment: DistributedEnvironment) -> None:
+    if "RANK" in os.environ:
+        return
+    if environment.rank == 0 and environment.node != 0 and not os.environ.get("MASTER_ADDR"):
+        name = os.environ.get("SLURMD_NODENAME", "its node")
+        raise ValueError(
+            f"rank 0 is on node {environment.node}, not on the first, where the others look for it: "
+            f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
+        )
+    address, port = slurm.meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+
+
+def _store(environment: DistributedEnvironment, timeout: timedelta, alone: bool, on_one_host: bool) -> "Store | None":
+    """Return the store in which the ranks meet; None for one that torch makes at MASTER_ADDR and MASTER_PORT."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if alone:  # one process has no need of a port
+        return dist.HashStore()  # type: ignore[attr-defined]  # torch's stubs lack it
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        whole = dist.TCPStore(address, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+        return attempt_store(whole, environment.rank, environment.num_ranks, timeout.total_seconds())
+    if not (on_one_host and is_loopback(address)):
+        return None
+    if environment.rank == 0:
+        return loopback_store(port, timeout)
+    return dist.TCPStore(HOST, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+
+
+def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Exception) -> str:
+    address, port = (os.environ.get(name) for name in MEETING_VARIABLES)
+    cause = (str(error).strip() or repr(error)).splitlines()[0]
+    if "EADDRINUSE" in cause or getattr(error, "errno", None) == errno.EADDRINUSE:
+        return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
+    who = f"rank {environment.rank} of {environment.num_ranks} on node {environment.node}"
+    return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/launching.md): {cause}"
+
+
+def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
+    """Return a part of torchrun's store that only the ranks of this attempt know; collective.
+
+    With --max-restarts torchrun keeps one store for all attempts, and Gloo its addresses there under the same names: a
+    rank that is started again, and is quicker than another, would find where that one was before it died. The number of
+    restarts, which torchrun tells, tells attempts apart on one node only: other nodes may have had fewer.
+
+    No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it starts new ones.
+
+    Raises RuntimeError, as torch does, if others do not come in time.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
+
+    own = uuid.uuid4().hex
+    store.set(f"attempt/life of {rank}", own)
+    name = own
+    if rank == 0:
+        _answer_all(store, own, num_ranks, timeout_s)
+    else:
+        store.wait([f"attempt/for {own}"], timedelta(seconds=timeout_s))
+        name = store.get(f"attempt/for {own}").decode()
+        store.set(f"attempt/{name} has {rank}", "")
+    return PrefixStore(f"attempt/{name}", store)
+
+
+def _answer_all(store: "Store", name: str, num_ranks: int, timeout_s: float) -> None:
+    """Tell every rank the name of this attempt, until it has heard it; a life that is over hears nothing."""
+    missing, answered, deadline = set(range(1, num_ranks)), set(), time.monotonic() + timeout_s
+    while missing:
+        for rank in sorted(missing):
+            if store.check([f"attempt/life of {rank}"]):
+                life = store.get(f"attempt/life of {rank}").decode()
+                if life not in answered:
+                    store.set(f"attempt/for {life}", name)
+                    answered.add(life)
+            if store.check([f"attempt/{name} has {rank}"]):
+                missing.discard(rank)
+        if missing and time.monotonic() > deadline:
+            raise RuntimeError(f"no word of rank {', '.join(map(str, sorted(missing)))} in {timeout_s:g} s")
+        if missing:
+            time.sleep(POLL_S)
+
+
+def loopback_store(port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> "TCPStore":
+    """Make a store that listens on loopback. port: 0 for one that the system chooses. Raises OSError if it is in use.
+
+    Torch alone would listen on all interfaces, whatever address it is given: whoever reaches the host could read and
+    write there.
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    with socket.create_server((HOST, port), backlog=socket.SOMAXCONN) as server:
+        port, descriptor = server.getsockname()[1], server.detach()  # which the store closes in the end
+    store: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+        HOST, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=descriptor
+    )
+    return store
+
+
+def stay_on_loopback(environment: Mapping[str, str]) -> bool:
+    """Return whether ranks of one node can do with loopback, as whoever started them has put them on one host.
+
+    (Ranks that were started by hand may be in containers, or network namespaces, of their own: then MASTER_ADDR is an
+    address by which they reach each other.)
+    """
+    by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
+    return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
+
+
+def loopback_interface() -> str | None:
+    """Return the name of loopback; None where there is none, or none that has the address."""
+    try:
+        with socket.socket() as tried:
+            tried.bind((HOST, 0))
+        names = [name for _, name in socket.if_nameindex()]
+    except OSError:
+        return None
+    return next((name for name in INTERFACES if name in names), None)
+
+
+def keep_gloo_on_loopback() -> None:
+    """Have Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME says otherwise."""
+    name = loopback_interface()
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def check_reachable(environment: Mapping[str, str]) -> None:
+    """Raise ValueError if Gloo would wait for ranks of other nodes where only this host can come.
+
+    Unless an interface is named, Gloo takes the address that the host's name leads to. Many systems, Debian among them,
+    have that name as 127.0.1.1 in /etc/hosts: then ranks of other nodes are told to connect to themselves.
+    """
+    if environment.get("GLOO_SOCKET_IFNAME") or is_loopback(environment["MASTER_ADDR"]):
+        return  # all "nodes" on one host, which has been asked for
+    name = socket.gethostname()
+    address = gloo_address(name)
+    if address is None or is_loopback(address):
+        leads = "leads to no address of it" if address is None else f"leads to {address}, which is the host itself"
+        raise ValueError(
+            f"the name of this host, {name}, {leads}: no other node can reach it there; "
+            f"set GLOO_SOCKET_IFNAME to the interface that leads to the others, such as eth0 (ip -br address)"
+        )
