@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringsim.analysis.graph_layout import pairs_of
 from ringsim.analysis.uneven_rates import SLOW, SlowPart, even_out, find_slow_parts
 from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
 from ringsim.schedule import Ints, Schedule
@@ -95,12 +96,6 @@ def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
     )
 
 
-def pairs_of(schedule: Schedule) -> Ints:
-    """Returns who sends to whom at all, (num_pairs, 2), each pair once."""
-    rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
-    return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
-
-
 def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Floats:
     paths = topology.paths(src, dst)
     seconds: Floats = paths.latency_s + num_bytes / paths.alone_bytes_per_s(topology.resources)
@@ -127,6 +122,11 @@ def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...
         for rank in sorted(slowdowns.keys() | fails.keys())
         if rank < num_ranks
     )
+
+
+def slow_pairs(troubles: Troubles) -> set[tuple[int, int]]:
+    """Return sender and receiver of each pair whose messages take noticeably longer than they should."""
+    return {(pair.src, pair.dst) for pair in troubles.pairs if pair.slowdown > SLOW}
 
 
 def format_troubles(troubles: Troubles) -> str:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.analysis.animation import hosts_of_network
 from ringsim.analysis.cost import cost_of
 from ringsim.analysis.holdings import HeldStep, walk_holdings
 from ringsim.analysis.phases import find_phases
+from ringsim.analysis.run_view import hosts_of_network
 from ringsim.analysis.sentences import chunks_by_sender, goal_sentence, near, step_sentence
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule, verify

@@ -147,7 +147,7 @@ class _Layout:
             protocols.append(Protocol(
                 name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
             ))  # fmt: skip
-        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start)
+        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start=message_start)
         return Rates(
             link if self.within else math.inf,
             nic if self.across or self.nics else math.inf,

@@ -11,9 +11,8 @@ from enum import Enum
 
 import numpy as np
 
-from ringsim.calibration.one_host import calibrate_host
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
 from ringsim.calibration.probe_times import shift_s
-from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts

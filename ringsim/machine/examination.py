@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from ringsim.machine.address import is_loopback
-from ringsim.machine.readings import Readings
+from ringsim.machine.reading import Readings, is_loopback
 from ringsim.units import format_size, format_time
 
 # Blocks of probes last 20 ms and their median counts, so that a core may be away for a tenth of them; a hypervisor that

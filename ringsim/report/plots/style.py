@@ -105,15 +105,15 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
         draw().savefig(file, format=path.suffix[1:] or "png")
 
 
-def inline_svg(figure: Figure) -> str:
+def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
     """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
 
-    Its colours are variables, which `svg_colours` defines for light and dark pages.
+    Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
     """
     file = io.StringIO()
     with rc_context({"svg.hashsalt": "ringsim"}):
         figure.savefig(
-            file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            file, format="svg", transparent=transparent, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
         )
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)

@@ -12,8 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.plots.algorithm_styles import Style
-from ringsim.report.plots.boxes import Floats, boxes, draw_boxes
-from ringsim.report.plots.labels import Label, draw_labels
+from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
 from ringsim.report.sweep_table import format_gain
