@@ -13,7 +13,7 @@ from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
-from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
+from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
 from ringsim.analysis.sweep_run import MAX_TRANSFERS, SweepPlan, SweepRun, run_sweep
 from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
@@ -40,7 +40,6 @@ __all__ = [
     "RunView",
     "SchedulePhase",
     "Stall",
-    "StalledRank",
     "Sweep",
     "SweepPlan",
     "SweepRun",

@@ -27,7 +27,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 
 def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
-    """Returns them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
+    """Return them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
     array = _as_whole(values)
     if array is None:
         raise ValueError(f"{name} {quoted(values)}: must be whole numbers, in a list or an array")
@@ -35,7 +35,7 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 
 def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Returns the transfers of each step as columns.
+    """Return the transfers of each step as columns.
 
     Raises ValueError for what is no list of transfers, and ScheduleError for what is no transfer.
     """
@@ -79,7 +79,7 @@ def _transfer(step: int, row: Any) -> tuple[Any, ...]:
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Returns the columns of each step, the last of which may be left out, as arrays that go together.
+    """Return the columns of each step, the last of which may be left out, as arrays that go together.
 
     Raises ScheduleError for another number of columns, and ValueError for anything else.
     """

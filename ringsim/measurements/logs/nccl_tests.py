@@ -93,7 +93,7 @@ class NcclTests:
                      tuple(self.shape.devices), dict(self._environment))  # fmt: skip
 
     def _check_ranks(self, num_ranks: int) -> None:
-        """Raises ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
+        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
         last, factor = self._rows[-1], _factor("all_reduce", num_ranks)
         for _, algbw, busbw in last.sides:
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
