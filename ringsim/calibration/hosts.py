@@ -61,7 +61,7 @@ def processor_of(measurements: Measurements) -> Processor:
 
 
 def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
-    """`cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    """Return `cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
     smallest, largest = elapsed[0], elapsed[-1]
     missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
     host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
