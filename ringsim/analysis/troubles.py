@@ -55,14 +55,14 @@ class Troubles:
 
 
 def sound_network(network: AnyNetwork) -> AnyNetwork:
-    """Returns the same network without slow links, slow ranks and failures."""
+    """Return the same network without slow links, slow ranks and failures."""
     if not isinstance(network, Cluster):
         return network
     return replace(network, spec=replace(network.spec, slow_links=(), slow_ranks=(), failures=()))
 
 
 def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
-    """Returns what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
+    """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
     if not isinstance(network, Cluster):
         return Troubles()
     parts = find_slow_parts(network)
@@ -130,7 +130,7 @@ def slow_pairs(troubles: Troubles) -> set[tuple[int, int]]:
 
 
 def format_troubles(troubles: Troubles) -> str:
-    """Returns what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
+    """Return what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
     slow = [pair for pair in troubles.pairs if pair.slowdown > SLOW]
     slowest = max((pair.slowdown for pair in slow), default=1.0)
     parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []

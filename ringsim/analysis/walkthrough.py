@@ -61,7 +61,7 @@ class Walkthrough:
 
 
 def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Walkthrough:
-    """Returns the schedule in words, of a very large one the first steps. Raises ScheduleError if it is not correct."""
+    """Return the schedule in words, of a very large one the first steps. Raises ScheduleError if it is not correct."""
     if schedule.num_ranks**2 * schedule.num_chunks > MAX_COUNTS:
         phases, skipped = _first_steps(schedule)
         return Walkthrough(goal_sentence(schedule), phases, _costs(schedule, size_bytes, phases), skipped)

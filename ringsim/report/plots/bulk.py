@@ -60,7 +60,7 @@ class Labels(Artist):
 def boxes(
     place: npt.NDArray[np.integer] | Floats, begin: Reals, end: Reals, row: tuple[float | Floats, float | Floats]
 ) -> Floats:
-    """Returns a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
+    """Return a rectangle for each (begin, end) along x, shape (num_boxes, 4, 2).
 
     place: y of each, such as its rank. row: where it reaches from and to along y, relative to that.
     """
@@ -76,7 +76,7 @@ def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
 
 
 def points_per_unit(axes: Axes) -> tuple[float, float]:
-    """Returns the points (1/72 inch) that one unit along x and one along y take on the page."""
+    """Return the points (1/72 inch) that one unit along x and one along y take on the page."""
     box = axes.get_position()
     width, height = axes.figure.bbox.width * box.width, axes.figure.bbox.height * box.height
     points = 72 / axes.figure.dpi
@@ -85,11 +85,11 @@ def points_per_unit(axes: Axes) -> tuple[float, float]:
 
 
 def strided(count: int, needed: float, room: float) -> range:
-    """Returns every which of `count` things has its name, if each has `room` points and a name needs so many."""
+    """Return every which of `count` things has its name, if each has `room` points and a name needs so many."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
 
 
 def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) -> Transform:
-    """Returns a transform to places that lie so many points to the right, and above."""
+    """Return a transform to places that lie so many points to the right, and above."""
     return transform + ScaledTranslation(x / 72, y / 72, axes.figure.dpi_scale_trans)

@@ -25,12 +25,12 @@ _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
 def save_times(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draws time against size into a file, see `draw_times`."""
+    """Draw time against size into a file, see `draw_times`."""
     save_figure(lambda: draw_times(comparison), path, style)
 
 
 def draw_times(comparison: Comparison) -> Figure:
-    """Draws time against size: lines are predictions, points the measured medians with their spread."""
+    """Draw time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     draw_time_curves(axes, comparison)
     set_axis(axes.yaxis, "time", format_time, log_base=10)
@@ -53,12 +53,12 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 
 
 def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draws the error of each case into a file, see `draw_errors`."""
+    """Draw the error of each case into a file, see `draw_errors`."""
     save_figure(lambda: draw_errors(comparison), path, style)
 
 
 def draw_errors(comparison: Comparison) -> Figure:
-    """Draws the error of each case; bars show how far the measured times themselves lie apart.
+    """Draw the error of each case; bars show how far the measured times themselves lie apart.
 
     In percent where all are small, else as factors on a logarithmic axis, on which half and twice are as far off.
     """
@@ -97,12 +97,12 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Returns how far off a prediction is in percent: +20%."""
+    """Return how far off a prediction is in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Returns how far off a prediction is in words: 2 times too long, 3 times too short."""
+    """Return how far off a prediction is in words: 2 times too long, 3 times too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"

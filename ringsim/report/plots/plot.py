@@ -36,7 +36,7 @@ def plot(result: object, *, style: str | None = None) -> Figure:
 
 @singledispatch
 def draw(result: object) -> Figure:
-    """Returns the page for a result, under matplotlib's settings as they are."""
+    """Return the page for a result, under matplotlib's settings as they are."""
     raise TypeError(f"{type(result).__name__}: there is no picture of it; RunView and run_sweep make results")
 
 

@@ -27,7 +27,7 @@ OWN_STYLES = {"light": _LIGHT, "dark": _DARK, "page": {"paper": "#FFFFFF", "ink"
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Sets matplotlib up for a picture, and back when the block ends.
+    """Set matplotlib up for a picture, and back when the block ends.
 
     style: light, dark, or the name or file of a style of matplotlib; None: the settings as they are.
     Raises ValueError for a style that there is not.
@@ -41,7 +41,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raises ValueError, in one line, for a style that there is not."""
+    """Raise ValueError, in one line, for a style that there is not."""
     with rc_context():
         _use(style)
 
@@ -64,18 +64,18 @@ def _use(style: str) -> None:
 
 
 def setting(name: str, ours: Any) -> Any:
-    """Returns matplotlib's setting of this name if the user has changed it, else ours."""
+    """Return matplotlib's setting of this name if the user has changed it, else ours."""
     theirs = _SETTINGS[name]
     return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:
-    """Returns how many times as large as matplotlib's own the user's font is."""
+    """Return how many times as large as matplotlib's own the user's font is."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Returns the size of a text in points, where `size` is what it has with matplotlib's own font size."""
+    """Return the size of a text in points, where `size` is what it has with matplotlib's own font size."""
     return size * font_scale()
 
 
@@ -89,13 +89,13 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Returns an empty page of so many inches, larger or smaller as the user's font is."""
+    """Return an empty page of so many inches, larger or smaller as the user's font is."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
 
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draws a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draw a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     style: as for `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
     ValueError for a suffix that is no picture's and a style that there is not.

@@ -1,4 +1,4 @@
-"""`permute_ranks`: the same schedule with the ranks in other places."""
+"""Combinators that rename: the same schedule with its ranks in other places, or on other channels."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, require_schedules
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, renumbered, require_schedules
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Ints, ScheduleError, Step, Steps
-from ringsim.schedule.user_steps import whole_numbers
+from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
@@ -68,3 +68,34 @@ class PermutedSteps(DerivedSteps):
     def _permuted(self, step: Step) -> Step:
         src, dst = self._relabelled(step.src), self._relabelled(step.dst)
         return replace(step, src=src, dst=dst, chunk=self._new_chunk[step.chunk])
+
+
+def on_channel(schedule: Schedule, channel: int) -> Schedule:
+    """Move what is on channel c to channel `c + channel`, independent of schedules on lower channels.
+
+    Raises ValueError for a negative number.
+
+        >>> from ringsim import on_channel, ring_all_reduce
+        >>> on_channel(ring_all_reduce(3), 1).steps[0].channel.tolist()
+        [1, 1, 1]
+    """
+    require_schedules("on_channel", schedule)
+    require_count("channel", channel, least=0)
+    return replace(schedule, steps=ChannelSteps(schedule.steps, channel)) if channel else schedule
+
+
+class ChannelSteps(DerivedSteps):
+    """Steps with higher numbers of channels."""
+
+    def __init__(self, steps: Steps, channel: int) -> None:
+        super().__init__(steps)
+        self._channel = channel
+        self._renumbered = renumbered(1, channel)
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels + self._channel
+
+    def step(self, index: int) -> Step:
+        step = self._steps.step(index)
+        return replace(step, channel=self._renumbered(step.channel))

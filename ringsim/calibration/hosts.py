@@ -1,19 +1,88 @@
-"""`calibrate_hosts`: from probes to a `Cluster` of several hosts, which their links hold up, not their memory."""
+"""From probes to the hosts of a network: to one whose cores and memory all ranks share, and to several."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.one_host import processor_of
-from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.probe_times import cold_call_s, shift_s
+from ringsim.calibration.shared_memory import shared_memory_of
+from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Cluster, Host, Link, Nics, SlowLink, Spec
+from ringsim.network import Cluster, Host, Link, Nics, Processor, SlowLink, Spec
+
+EXPLAINED = 0.98  # of a time; what is missing of it is noise
+
+
+def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+    """Return the host on which the probes would take the times, elapsed and of cores, that they took.
+
+    A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
+    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
+    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
+    a message takes longer by a call of its own is the call's. What goes through shared memory is `shared_memory_of`'s.
+
+    Raises ValueError when probes are missing.
+    """
+    if measurements.num_ranks == 1:
+        return _cluster(Host(cores=num_cores), Processor())
+    cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
+    cluster = _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
+    host = replace(cluster.spec.host, shared_memory=shared_memory_of(measurements, cluster))
+    return _cluster(host, cluster.spec.processor)
+
+
+def processor_of(measurements: Measurements) -> Processor:
+    """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+
+    Raises ValueError if probes are missing.
+    """
+    messages, elapsed = (measurements.probes_of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.probes_of("reduce_cpu")
+    if len(messages) < 2 or not additions or not elapsed:
+        raise ValueError(
+            "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
+            "--probes, as ringsim measure does"
+        )
+    per_message_s, per_byte_s = fit_line(messages)
+    _, reduce_s_per_byte = fit_line(additions)
+    fresh = measurements.probes_of("fresh_cpu")
+    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
+    return Processor(
+        send_overhead_s=per_message_s / 2,
+        receive_overhead_s=per_message_s / 2,
+        reduce_bytes_per_s=rate(reduce_s_per_byte),
+        copy_bytes_per_s=rate(per_byte_s / 2),
+        first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
+        call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
+        torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
+        cold_call_s=cold_call_s(measurements, "call"),
+        cold_torch_call_s=cold_call_s(measurements, "call/dist"),
+    )
+
+
+def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+    """Return `cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    smallest, largest = elapsed[0], elapsed[-1]
+    missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
+    host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
+    cluster = _cluster(host, cluster.spec.processor)
+    if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
+        return cluster
+    moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
+    memory = moved / (largest.median_s - smallest.median_s)
+    return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
+
+
+def _cluster(host: Host, processor: Processor) -> Cluster:
+    return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
+
 
 ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
-    """Returns the hosts on which the probes would take the times that they took.
+    """Return the hosts on which the probes would take the times that they took.
 
     links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
 
@@ -73,7 +142,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Between the ranks of a host."""
+    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of(f"ping/{rank}")
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -82,7 +151,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Bytes per second between the smallest and the largest of them."""
+    """Return the bytes per second between the smallest and the largest of them."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -90,7 +159,7 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
-    """`cluster` with the latency that makes the smallest shift come out."""
+    """Return `cluster` with the latency that makes the smallest shift come out."""
     missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
     host = cluster.spec.host
     if cluster.spec.ranks_per_host is None:
