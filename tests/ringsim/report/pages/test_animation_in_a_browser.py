@@ -124,7 +124,7 @@ def test_keys_step_and_jump(show: Show) -> None:
 def test_it_plays(show: Show) -> None:
     """The time goes on by itself, and the button says how to stop it."""
     # A browser without a window draws no frame at all if the machine is busy: ten frames are called by hand.
-    frames = "const due = []; window.requestRunViewFrame = (frame) => due.push(frame);"
+    frames = "const due = []; window.requestAnimationFrame = (frame) => due.push(frame);"
     frames += "player.toggle(); for (let n = 0; n < 10; n++) due.shift()(16 * n);"
     title = "document.title = `${player.tick > 0} ${document.getElementById('play').textContent.trim()}`;"
     assert "<title>true Pause</title>" in show([made("ring", 4)], "", frames + title)
