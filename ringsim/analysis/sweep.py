@@ -75,7 +75,7 @@ class PlannedCells:
     algorithms: tuple[values.Name, ...]
     ranks: tuple[_NumRanks, ...]
     sizes_bytes: tuple[values.Positive, ...]
-    max_transfers: Annotated[float, values.number(1)] | None
+    max_transfers: Annotated[float, values.number(1, unit="null for no limit, or a number")] | None
     file_hashes: dict[str, str] = field(default_factory=dict)
     timing: str = PLAIN.name
 

@@ -14,10 +14,12 @@ from ringsim.files.text_file import (
     read_text,
     shortened,
 )
+from ringsim.files.values import Parser
 
 __all__ = [
     "FileFormat",
     "Key",
+    "Parser",
     "Table",
     "atomic_file",
     "check",

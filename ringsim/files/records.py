@@ -36,16 +36,16 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table: it holds a value, a table, or (`many`) a list of tables, and becomes a field."""
+    """A key of a table: it holds a value, a table, a record or (`many`) a list of tables, and becomes a field."""
 
     field: str
-    holds: Union[Parser, "Table", Reader]
+    holds: Union[Parser, "Table", Reader, type[Any]]
     required: bool = False
     many: bool = False
 
     def read(self, value: Any, place: str) -> Any:
         """Return the value of the field. Raises ValueError with place, value and rule."""
-        holds = self.holds if isinstance(self.holds, Table | Reader) else _one(self.holds)
+        holds = self.holds if isinstance(self.holds, Table | Reader) else _reader_of(self.holds)
         if self.many and not isinstance(value, list):
             raise refusal(place, value, f"must be a list of tables, [[{place}]]")
         return (_many(holds) if self.many else holds).read(value, place)
@@ -214,6 +214,12 @@ def _plain(kind: type, name: str) -> Parser:
         is_time = name.endswith("_s") and not name.endswith("_per_s")
         return values.seconds(0) if is_time else values.number()
     return {str: values.text, bool: values.truth}[kind]
+
+
+def _reader_of(holds: Any) -> Reader:
+    if isinstance(holds, type) and is_dataclass(holds):
+        return Reader(lambda value, place: _record(holds, value, place, False))
+    return _one(holds)
 
 
 def _one(parse: Parser) -> Reader:

@@ -1,8 +1,12 @@
 """The tables and keys of a network file; docs/networks.md describes each. Their fields are those of `spec`."""
 
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from ringsim.files import Key, Table, values
+from ringsim.files import Key, Parser, Table, values
+from ringsim.network import spec
+from ringsim.network.calibration_record import Calibration
+from ringsim.network.topology import Jitter
 
 
 def _half_duplex(value: Any) -> bool:
@@ -34,157 +38,73 @@ def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(values.is_whole(item) and item > 0 for item in value):
-        raise ValueError("must be a list of sizes in bytes, such as [1024, 4096]")
-    return tuple(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError('must be a list of texts, such as ["a", "b"]')
-    return tuple(value)
-
-
-def _quantities(**fields: str) -> dict[str, Key]:
-    """Keys of times and of rates, by the unit in the name of the field."""
-    return {key: Key(field, values.rate if field.endswith("_per_s") else values.time) for key, field in fields.items()}
-
-
-_LINK = {
-    **_quantities(latency="latency_s", bandwidth="bandwidth_bytes_per_s"),
-    "duplex": Key("half_duplex", _half_duplex),
+# The kinds of fields that have no unit in their names.
+_PARSERS: dict[str, Parser] = {
+    "half_duplex": _half_duplex,
+    "name": _name,
+    "link": values.any_text,
+    "rank": values.whole(),
+    "seed": values.whole(),
+    "slowdown": values.slowdown,
+    "latency": values.fraction,
+    "compute": values.fraction,
+    **dict.fromkeys(("cores", "count", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
+    **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share"), values.ratio),
+    "message_start": values.ratio,
 }
-_MEMORY_RATE = Table(
-    {
-        "published": Key("published_bytes", values.size, True),
-        **_quantities(
-            copy_bandwidth="copy_bytes_per_s",
-            reduce_bandwidth="reduce_bytes_per_s",
-            reduce_into_bandwidth="reduce_into_bytes_per_s",
-            cached_copy_bandwidth="cached_copy_bytes_per_s",
-            cached_reduce_bandwidth="cached_reduce_bytes_per_s",
-            cached_reduce_into_bandwidth="cached_reduce_into_bytes_per_s",
-        ),
+# Keys that are not the names of their fields without units.
+_NAMES = {"half_duplex": "duplex", "hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
+_RATES = ("bandwidth", "uplink")  # others are called what they are the bandwidth of, such as copy_bandwidth
+
+
+def _key(field: str) -> str:
+    if field.endswith("_bytes_per_s"):
+        stem = field.removesuffix("_bytes_per_s")
+        return stem if stem in _RATES else f"{stem}_bandwidth"
+    return _NAMES.get(field, field.removesuffix("_bytes").removesuffix("_s"))
+
+
+def _parser(field: str) -> Parser | None:
+    """The parser for a field, by the unit in its name; None for one that is a table."""
+    units = {"_per_s": values.rate, "_s": values.time, "_bytes": values.size}
+    return _PARSERS.get(field) or next((parse for unit, parse in units.items() if field.endswith(unit)), None)
+
+
+def _keys(kind: type[Any]) -> dict[str, Key]:
+    """The keys of the quantities of a dataclass of `spec`, required where a field has no default."""
+    return {
+        _key(field.name): Key(field.name, parse, field.default is MISSING)
+        for field in fields(kind)
+        if (parse := _parser(field.name)) and not is_dataclass(field.default)
     }
-)
-_OVERHEADS = _quantities(send_overhead="send_overhead_s", receive_overhead="receive_overhead_s")
-_CALLS = _quantities(call="call_s", cold_call="cold_call_s")
-_SHARED_MEMORY = Table(
-    {
-        "slot": Key("slot_bytes", values.size, True),
-        "touched": Key("touched_bytes", values.size, True),
-        **_OVERHEADS,
-        **_quantities(latency="latency_s"),
-        **_CALLS,
-        "rate": Key("rates", _MEMORY_RATE, many=True),
-    }
-)
+
+
+_SHARED_MEMORY = Table({**_keys(spec.SharedMemory), "rate": Key("rates", Table(_keys(spec.MemoryRate)), many=True)})
 _HARDWARE = {
-    "cores": Key("cores", values.count),
-    **_quantities(memory_bandwidth="memory_bytes_per_s"),
-    "copies": Key("copies", values.ratio),
-    "link": Key("link", Table(_LINK)),
+    **_keys(spec.Host),
+    "link": Key("link", Table(_keys(spec.Link))),
     "shared_memory": Key("shared_memory", _SHARED_MEMORY),
-    "nic": Key("nics", Table({"count": Key("count", values.count), **_LINK})),
+    "nic": Key("nics", Table({"count": Key("count", values.count), **_keys(spec.Link)})),
 }
-_HOST = Table({"ranks": Key("ranks_per_host", values.count), "count": Key("num_hosts", values.count), **_HARDWARE})
+_PLACING = {_key(field): Key(field, values.count) for field in ("ranks_per_host", "num_hosts")}
 _PLACED_HOST = Table({"name": Key("name", _name, True), "ranks": Key("ranks", _ranks, True), **_HARDWARE})
-_CABLE = Table({"between": Key("between", _two_names, True), **_LINK})
-_SWITCH = Table(
-    {
-        **_quantities(latency="latency_s"),
-        "hosts": Key("hosts_per_leaf", values.count),
-        **_quantities(uplink="uplink_bytes_per_s"),
-        "oversubscription": Key("oversubscription", values.ratio),
-        **_quantities(uplink_latency="uplink_latency_s"),
-    }
-)
-_PROCESSOR = Table(
-    {
-        **_OVERHEADS,
-        **_quantities(
-            reduce_bandwidth="reduce_bytes_per_s",
-            copy_bandwidth="copy_bytes_per_s",
-            first_touch_bandwidth="first_touch_bytes_per_s",
-            call="call_s",
-            torch_call="torch_call_s",
-            cold_call="cold_call_s",
-            cold_torch_call="cold_torch_call_s",
-        ),
-    }
-)
-_SLOW_RANK = Table({"rank": Key("rank", values.whole(), True), "slowdown": Key("slowdown", values.slowdown, True)})
-_SLOW_LINK = Table(
-    {
-        "link": Key("link", values.any_text, True),
-        **_quantities(bandwidth="bandwidth_bytes_per_s"),
-        "slowdown": Key("slowdown", values.slowdown),
-        **_quantities(latency="latency_s"),
-    }
-)
-_FAILURE = Table({"link": Key("link", values.any_text), "rank": Key("rank", values.whole()), **_quantities(at="at_s")})
-_JITTER = Table(
-    {
-        "seed": Key("seed", values.whole()),
-        "latency": Key("latency", values.fraction),
-        "compute": Key("compute", values.fraction),
-    }
-)
-_PROTOCOL = Table(
-    {
-        "name": Key("name", _name, True),
-        **_quantities(
-            start="start_s",
-            link_latency="link_latency_s",
-            hop_latency="hop_latency_s",
-            tree_link_latency="tree_link_latency_s",
-            tree_hop_latency="tree_hop_latency_s",
-        ),
-        "share": Key("share", values.ratio),
-    }
-)
-_LIBRARY = Table(
-    {
-        "tree_share": Key("tree_share", values.ratio),
-        "switch_share": Key("switch_share", values.ratio),
-        **_quantities(switch_latency="switch_latency_s", switch_hop_latency="switch_hop_latency_s"),
-        "message_start": Key("message_start", values.ratio),
-    }
-)
-_CALIBRATED = Table(
-    {
-        "collective": Key("collective", _name, True),
-        "algorithm": Key("algorithm", values.any_text, True),
-        "ranks": Key("num_ranks", values.count, True),
-        "hosts": Key("num_hosts", values.count, True),
-        "sizes": Key("sizes_bytes", _sizes, True),
-        "rows": Key("rows", _texts),
-    }
-)
-_CALIBRATION = Table(
-    {
-        "from": Key("files", _texts),
-        "senders_per_host": Key("senders_per_host", values.count),
-        "cells": Key("cells", _CALIBRATED, many=True),
-    }
-)
+_CABLE = Table({"between": Key("between", _two_names, True), **_keys(spec.Link)})
 NETWORK = Table(
     {
         "name": Key("name", values.any_text),
         "description": Key("description", values.any_text),
         "source": Key("source", values.any_text),
-        "host": Key("host", _HOST),
+        "host": Key("host", Table({**_PLACING, **_HARDWARE})),
         "hosts": Key("placed_hosts", _PLACED_HOST, many=True),
         "links": Key("cables", _CABLE, many=True),
-        "switch": Key("switch", _SWITCH),
-        "rank": Key("processor", _PROCESSOR),
-        "slow_rank": Key("slow_ranks", _SLOW_RANK, many=True),
-        "slow_link": Key("slow_links", _SLOW_LINK, many=True),
-        "jitter": Key("jitter", _JITTER),
-        "failure": Key("failures", _FAILURE, many=True),
-        "protocol": Key("protocols", _PROTOCOL, many=True),
-        "library": Key("library", _LIBRARY),
-        "calibration": Key("calibration", _CALIBRATION),
+        "switch": Key("switch", Table(_keys(spec.Switch))),
+        "rank": Key("processor", Table(_keys(spec.Processor))),
+        "slow_rank": Key("slow_ranks", Table(_keys(spec.SlowRank)), many=True),
+        "slow_link": Key("slow_links", Table(_keys(spec.SlowLink)), many=True),
+        "jitter": Key("jitter", Table(_keys(Jitter))),
+        "failure": Key("failures", Table(_keys(spec.Failure)), many=True),
+        "protocol": Key("protocols", Table(_keys(spec.Protocol)), many=True),
+        "library": Key("library", Table(_keys(spec.Library))),
+        "calibration": Key("calibration", Calibration),
     }
 )

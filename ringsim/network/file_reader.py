@@ -6,9 +6,8 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
-from ringsim.files import parse_toml, refusal
+from ringsim.files import naming_place, parse_toml, refusal
 from ringsim.network import spec
-from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import NETWORK
@@ -22,23 +21,14 @@ def read_network(text: str, file: str) -> Cluster:
 
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
     """
-    try:
+    with naming_place(file):
         return _cluster(NETWORK.read(parse_toml(text), ""), file)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
 
 
 def _cluster(fields: Fields, file: str) -> Cluster:
     about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
-    calibration = _calibration(fields.pop("calibration", {}))
+    calibration = fields.pop("calibration", None)
     return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file, calibration=calibration)
-
-
-def _calibration(fields: Fields) -> Calibration | None:
-    if not fields:
-        return None
-    cells = tuple(CalibratedCells(**cells) for cells in fields.pop("cells", []))
-    return Calibration(cells=cells, **fields)
 
 
 def _spec(fields: Fields) -> spec.Spec:

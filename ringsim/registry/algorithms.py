@@ -1,18 +1,62 @@
-"""`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
+"""`build`: from the name of an algorithm to its `Schedule`."""
 
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
 from ringsim.formats import SUFFIX, build_from_msccl
-from ringsim.registry.algorithm_name import AlgorithmName, base_name
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
+from ringsim.units import whole_number
+
+MAX_SEGMENTS = 2**16
+MAX_RANKS_PER_HOST = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmName:
+    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, every chunk of it in 2 segments.
+
+    ranks_per_host: None where the name does not say.
+    """
+
+    base: str
+    ranks_per_host: int | None = None
+    segments: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raise ValueError for what follows an `@` or a slash and is no number, or one out of range."""
+        whole, slash, segments = text.partition("/")
+        base, at, per_host = whole.partition("@")
+        if slash and not _is_count(segments, MAX_SEGMENTS):
+            raise ValueError(f"algorithm {text!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
+        if at and not _is_count(per_host, MAX_RANKS_PER_HOST):
+            raise ValueError(
+                f"algorithm {text!r}: after the @ must come the number of ranks of a host, 1..{MAX_RANKS_PER_HOST}"
+            )
+        return cls(base, int(per_host) if at else None, int(segments or 1))
+
+    @property
+    def whole(self) -> str:
+        """The name without segments."""
+        return self.base if self.ranks_per_host is None else f"{self.base}@{self.ranks_per_host}"
+
+
+def base_name(algorithm: str) -> str:
+    """`ring` of `ring/4`, and `hierarchical` of `hierarchical@4/2`; what is no such name up to its first `@` or `/`."""
+    return algorithm.partition("/")[0].partition("@")[0]
+
+
+def _is_count(text: str, most: int) -> bool:
+    return 1 <= (whole_number(text) or 0) <= most
+
 
 _COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
@@ -139,7 +183,7 @@ def build_recorded(
 
 
 def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
-    """Raises ValueError for a function of a Python file that is not among those `trusted`.
+    """Raise ValueError for a function of a Python file that is not among those `trusted`.
 
     named: what names it, such as "the measurements name".
     """

@@ -66,7 +66,7 @@ class AllReduces:
 
 
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int) -> int:
-    """The size, rounded up so that all chunks have the same number of elements.
+    """Return the size, rounded up so that all chunks have the same number of elements.
 
     NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
     """

@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 def findings_without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
-    """Returns the answers but for how sure they are, each with the command that would give it where it is not known."""
+    """Return the answers but for how sure they are, each with the command that would give it where it is not known."""
     return _bound(contents), _algorithm(contents), _bucket(contents), _ranks(contents)
 
 

@@ -69,7 +69,7 @@ class RunDirectory:
 
 
 def read_directory(folder: Path) -> RunDirectory:
-    """Returns all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
+    """Return all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
 
     Raises OSError if the directory cannot be read; a file that cannot is among `refused`.
     """

@@ -26,7 +26,7 @@ class StrategyRanking:
 
 
 def rank_strategies(job: JobReport) -> StrategyRanking | None:
-    """Returns the strategies that synchronise; None if there are none."""
+    """Return the strategies that synchronise; None if there are none."""
     results = sorted(job.synchronising, key=lambda result: result.step_s)
     if not results:
         return None
@@ -51,12 +51,12 @@ class SlowestRank:
     wait_s: dict[str, float]
 
     def waited_s(self, result: StrategyResult) -> float:
-        """Returns how long a typical rank waits for it with a strategy; 0 where others are later."""
+        """Return how long a typical rank waits for it with a strategy; 0 where others are later."""
         return self.wait_s.get(result.strategy, 0.0)
 
 
 def slowest_rank(results: Sequence[StrategyResult]) -> SlowestRank | None:
-    """Returns the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
+    """Return the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
 
     The rank that arrives last waits for nobody, so it spends the least time synchronising. It is a straggler if it is
     the same rank in more than half of the strategies, and the others wait longer for it than a synchronisation's own

@@ -62,12 +62,12 @@ class Forecast:
     scaled: tuple[ScaledTime, ...]
 
     def at(self, size_bytes: int) -> Attribution:
-        """Returns what the time of that size is due to."""
+        """Return what the time of that size is due to."""
         return next(a for a in self.attributions if a.size_bytes == size_bytes)
 
 
 def make_forecast(subject: Subject) -> Forecast:
-    """Returns the predictions for a subject. Raises ValueError for what its network cannot hold."""
+    """Return the predictions for a subject. Raises ValueError for what its network cannot hold."""
     ranks, fit = subject.num_ranks, subject.fit
     if ranks > MOST_ATTRIBUTED:
         raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_ATTRIBUTED}")
@@ -107,7 +107,7 @@ def _ratios(subject: Subject) -> list[float]:
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Returns a subject for each set of probes that a network can be fitted to, the one to go by first.
+    """Return a subject for each set of probes that a network can be fitted to, the one to go by first.
 
     That is the main job's, since it knows the training step too; of several the latest. What cannot be fitted is added
     to `contents.refused`.

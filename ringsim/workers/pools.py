@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def require_same_version(needed: Mapping[str, str]) -> None:
-    """Raises WorkerError, which names this host, where another version is installed than `needed` says."""
+    """Raise WorkerError, which names this host, where another version is installed than `needed` says."""
     for name, installed in versions().items():
         if installed != needed[name]:
             raise WorkerError(
@@ -52,7 +52,7 @@ class LocalPool:
         return self._jobs
 
     def run(self, call: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        """Yields what the tasks return, in the order of their ends. Raises WorkerError if a process ends."""
+        """Yield what the tasks return, in the order of their ends. Raises WorkerError if a process ends."""
         from joblib import Parallel, delayed, parallel_config  # noqa: PLC0415  takes a third of a second to import
 
         self._is_open = True
@@ -147,7 +147,7 @@ class DaskCluster:
         return max(self._num_threads(), 1)
 
     def run(self, call: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        """Yields what the tasks return, in the order of their ends.
+        """Yield what the tasks return, in the order of their ends.
 
         A task whose worker ends is computed by another. Raises WorkerError if several workers end with the same task,
         if there is none for half a minute, or if the scheduler ends.

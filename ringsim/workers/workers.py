@@ -51,7 +51,7 @@ class Workers:
         return self._pool.count() if self._pool else 1
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Yields the place of a task among the tasks and what the function returns for it, in the order of their ends.
+        """Yield the place of a task among the tasks and what the function returns for it, in the order of their ends.
 
         The tasks are begun in their order, so those that take long should come first. Functions and tasks must be
         picklable where there are several workers.

@@ -68,7 +68,7 @@ class Osu:
         size_text, value_text, *_ = line.split()
         size, value = whole(size_text), decimal_number(value_text)
         if not value > 0:
-            raise ValueError(f"{self.file}: line {number}: {value_text}: a latency or rate must be greater than 0")
+            raise ValueError(f"{value_text}: a latency or rate must be greater than 0")
         if size == 0:
             return  # no bytes: what it costs to do nothing is in the smallest message too
         bandwidth = self._test == PT2PT_BANDWIDTH  # MB/s, of all pairs together

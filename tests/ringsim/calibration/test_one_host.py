@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim.calibration.one_host import calibrate_host
+from ringsim.calibration.hosts import calibrate_host
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import GLOO, OURS

@@ -234,9 +234,12 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
     [
         ({"ranks": [4]}, "a cell of ring on 2 ranks: is not planned"),
         ({"ranks": [2, 2**40]}, "planned.ranks[1] = 1099511627776: must be a whole number from 2 to 131072"),
-        ({"algorithms": "ring"}, "algorithms 'ring': must be a list"),
-        ({"sizes_bytes": [0, 8]}, "size_bytes 0: must be a whole number, at least 1"),
-        ({"max_transfers": "many"}, "max_transfers 'many': must be a number of at least 1, or null for no limit"),
+        ({"algorithms": "ring"}, 'planned.algorithms = "ring": must be a list'),
+        ({"sizes_bytes": [0, 8]}, "planned.sizes_bytes[0] = 0: must be a whole number, at least 1"),
+        (
+            {"max_transfers": "many"},
+            'planned.max_transfers = "many": must be null for no limit, or a number, at least 1',
+        ),
         ({"file_hashes": {"ring": "00"}}, "algorithm 'ring': its file has changed since the sweep began: sweep anew"),
     ],
 )
