@@ -74,7 +74,8 @@ def profile_of(model: nn.Module, ready_s: list[float] | None = None) -> StepProf
 def predicted(traffic: Traffic) -> list[Sent]:
     """The same of a prediction."""
     return [
-        (call.schedule.collective.value, call.size_bytes, call.is_native) for call in (*traffic.within, *traffic.calls)
+        (call.schedule.collective.value, call.size_bytes, call.runtime.is_torch)
+        for call in (*traffic.within, *traffic.calls)
     ]
 
 
