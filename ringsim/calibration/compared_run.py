@@ -66,7 +66,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Returns when each transfer could have been handed to the network by its sender, as a record says: seconds.
+    """Return when each transfer could have been handed to the network by its sender, as a record says: seconds.
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
@@ -90,7 +90,7 @@ def _measured(run: RecordedRun, like: Timeline) -> Timeline:
 
 
 def picture_names(runs: Sequence[RecordedRun]) -> list[str]:
-    """Returns a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
+    """Return a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
     stems = [re.sub(r"[^\w.-]+", "-", f"run-{run.collective.value}-{run.algorithm}") for run in runs]
     before = [stems[:index].count(stem) for index, stem in enumerate(stems)]
     return [f"{stem}-{count + 1}.png" if count else f"{stem}.png" for stem, count in zip(stems, before, strict=True)]

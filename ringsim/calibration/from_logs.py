@@ -220,7 +220,7 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase
 
 
 def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
-    """Returns the cases without their times, those together that differ in size alone."""
+    """Return the cases without their times, those together that differ in size alone."""
     alike: dict[tuple[str, str, int, int], list[TimedCase]] = {}
     for case in cases:
         alike.setdefault((case.collective, case.algorithm, case.num_ranks, case.num_nodes), []).append(case)

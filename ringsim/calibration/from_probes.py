@@ -125,7 +125,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Returns the number of hosts as the ranks noted it.
+    """Return the number of hosts as the ranks noted it.
 
     Without that it is --nnodes of the command in the provenance, or 1.
     """
@@ -136,7 +136,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """Returns the model for ranks on one host, or on several, as these were."""
+    """Return the model for ranks on one host, or on several, as these were."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -151,7 +151,7 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
-    """Returns the fitted network without intervals. Raises ValueError where probes are too few."""
+    """Return the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
     parsed(values.text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"

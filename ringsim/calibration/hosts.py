@@ -14,7 +14,7 @@ EXPLAINED = 0.98  # of a time; what is missing of it is noise
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
-    """Returns the host on which the probes would take the times, elapsed and of cores, that they took.
+    """Return the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
@@ -32,7 +32,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
 
 def processor_of(measurements: Measurements) -> Processor:
-    """Returns the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+    """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
 
     Raises ValueError if probes are missing.
     """
@@ -82,7 +82,7 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
-    """Returns the hosts on which the probes would take the times that they took.
+    """Return the hosts on which the probes would take the times that they took.
 
     links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
 

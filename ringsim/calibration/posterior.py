@@ -36,7 +36,7 @@ class Posterior:
 def fit(
     model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools
 ) -> Posterior:
-    """Returns the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+    """Return the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
     held: (num_parameters,), those that stay at the prior; their deviations say all the same how far they may be off.

@@ -8,7 +8,7 @@ from ringsim.simulation import predict_time
 
 
 def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
-    """Returns the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
+    """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
     ring = ring_all_gather(num_ranks)
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]
@@ -17,7 +17,7 @@ def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
 
 
 def cold_call_s(measurements: Measurements, kind: str) -> float:
-    """Returns what a call of that kind ("call", "call/dist", "shm/call") takes longer after a walk through memory.
+    """Return what a call of that kind ("call", "call/dist", "shm/call") takes longer after a walk through memory.
 
     A computation leaves neither the code of a call nor its data in the caches, and its threads asleep. 0 if there are
     no such probes.

@@ -63,7 +63,7 @@ class Rates:
 
 
 def rates_of(spec: Spec) -> Rates:
-    """Returns the rates of a network; without protocols it has one, which costs what a message costs."""
+    """Return the rates of a network; without protocols it has one, which costs what a message costs."""
     host, processor = spec.host, spec.processor
     overhead_s = processor.send_overhead_s + processor.receive_overhead_s
     plain = Protocol(
@@ -78,7 +78,7 @@ def rates_of(spec: Spec) -> Rates:
 
 
 def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float, str]]:
-    """Returns for each question the seconds, and the algorithm and protocol that the library would take.
+    """Return for each question the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
     fast what the question needs is.
@@ -136,7 +136,7 @@ class QuestionColumns:
 
 
 def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Returns (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
+    """Return (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
 
     The formulas and their source stand above.
     """

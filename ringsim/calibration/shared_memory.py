@@ -11,7 +11,7 @@ _MOST = 1e12  # bytes a second, where the probes show no cost
 
 
 def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
-    """Returns what the probes of shared memory say of the host of `cluster`; None if there are none.
+    """Return what the probes of shared memory say of the host of `cluster`; None if there are none.
 
     While all ranks send chunks of their own, which nobody passes on, nobody waits: the smallest take the overheads, the
     others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
@@ -73,6 +73,6 @@ def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> lis
 
 
 def _with_shared_memory(cluster: Cluster, costs: SharedMemory) -> SharedMemoryNetwork:
-    """Returns the host of `cluster`, whose ranks share memory at these costs."""
+    """Return the host of `cluster`, whose ranks share memory at these costs."""
     host = replace(cluster.spec.host, shared_memory=costs)
     return SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))

@@ -80,12 +80,12 @@ class CollectiveTimes:
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """What all competitors were asked to do alike: the times of one cell can be compared."""
+        """The task that all competitors were given alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 
 def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
-    """Returns the 10th and the 90th percentile, between which lie four runs of five, as np.percentile interpolates.
+    """Return the 10th and the 90th percentile, between which lie four runs of five, as np.percentile interpolates.
 
     Raises ValueError if there is no time at all.
     """
@@ -96,7 +96,7 @@ def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def p95(errors: Sequence[float]) -> float:
-    """Returns the 95th percentile: the smallest of the errors that at least 95 % of them do not exceed.
+    """Return the 95th percentile: the smallest of the errors that at least 95 % of them do not exceed.
 
     It is not interpolated, so of fewer than 20 errors it is the largest: a table that says "95 % below" must not show
     less. Raises ValueError if there is no error at all.

@@ -18,7 +18,7 @@ FROM_PYTHON = "from Python"
 
 
 def provenance() -> dict[str, Any]:
-    """Returns what a reader must know to judge a figure, for JSON."""
+    """Return what a reader must know to judge a figure, for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": _command(),
@@ -69,14 +69,14 @@ class RankHosts:
 
     @classmethod
     def from_measurements(cls, measurements: Measurements) -> Self | None:
-        """Returns what the ranks noted; None if they did not. Raises ValueError for what cannot be."""
+        """Return what the ranks noted; None if they did not. Raises ValueError for what cannot be."""
         noted = {name: measurements.provenance.get(name) for name in ("machines", "hosts")}
         if None in noted.values():
             return None
         return cls(*(_numbers(f"provenance.{name}", value, measurements.num_ranks) for name, value in noted.items()))
 
     def as_dict(self) -> dict[str, list[int]]:
-        """Returns both for the provenance of measurements."""
+        """Return both for the provenance of measurements."""
         return {"machines": list(self.physical_hosts), "hosts": list(self.hosts)}
 
     @property
@@ -101,12 +101,12 @@ class RankHosts:
         return num_ranks
 
     def right_of(self, rank: int) -> int:
-        """Returns the neighbour to which a rank sends in a ring."""
+        """Return the neighbour to which a rank sends in a ring."""
         return (rank + 1) % len(self.hosts)
 
 
 def _numbers(name: str, value: object, num_ranks: int) -> tuple[int, ...]:
-    """Returns a number for each rank, counted from 0 as they first come."""
+    """Return a number for each rank, counted from 0 as they first come."""
     if not isinstance(value, list | tuple) or len(value) != num_ranks:
         raise refusal(name, value, f"must be a list of {num_ranks} numbers, one for each rank")
     known = 0

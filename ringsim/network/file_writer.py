@@ -16,7 +16,7 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """Returns TOML that describes the same network, with a key for each value that is not the default.
+    """Return TOML that describes the same network, with a key for each value that is not the default.
 
     Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
     """

@@ -12,7 +12,7 @@ from ringsim.verdict.subject import Subject
 
 
 def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
-    """Returns how far to trust the predictions, from the first subject's probes and all that was compared."""
+    """Return how far to trust the predictions, from the first subject's probes and all that was compared."""
     errors, reasons = [], []
     for subject in subjects:
         known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)

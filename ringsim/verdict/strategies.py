@@ -26,7 +26,7 @@ class StrategyRanking:
 
 
 def rank_strategies(job: JobReport) -> StrategyRanking | None:
-    """Returns the strategies that synchronise; None if there are none."""
+    """Return the strategies that synchronise; None if there are none."""
     results = sorted(job.synchronising, key=lambda result: result.step_s)
     if not results:
         return None
@@ -35,7 +35,7 @@ def rank_strategies(job: JobReport) -> StrategyRanking | None:
 
 
 def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
-    """Whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
+    """Return whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
     if len(result.steps_s) != len(best.steps_s) or not result.steps_s:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)
@@ -51,12 +51,12 @@ class SlowestRank:
     wait_s: dict[str, float]
 
     def waited_s(self, result: StrategyResult) -> float:
-        """Returns how long a typical rank waits for it with a strategy; 0 where others are later."""
+        """Return how long a typical rank waits for it with a strategy; 0 where others are later."""
         return self.wait_s.get(result.strategy, 0.0)
 
 
 def slowest_rank(results: Sequence[StrategyResult]) -> SlowestRank | None:
-    """Returns the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
+    """Return the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
 
     The rank that arrives last waits for nobody, so it spends the least time synchronising. It is a straggler if it is
     the same rank in more than half of the strategies, and the others wait longer for it than a synchronisation's own

@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields each line with its number, from 1.
+    """Yield each line with its number, from 1.
 
     Raises ValueError for a file that cannot be a log, OSError if it is unreadable.
     """
@@ -30,7 +30,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(text: str) -> int:
-    """Returns the number of these digits. Raises ValueError for more digits than a quantity here can have."""
+    """Return the number of these digits. Raises ValueError for more digits than a quantity here can have."""
     number = whole_number(text)
     if number is None:
         raise ValueError(f"{quoted(text)}: must be a whole number of at most {MAX_DIGITS} digits 0 to 9")
@@ -38,7 +38,7 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Returns the line as the benchmark printed it, without prefixes and colours."""
+    """Return the line as the benchmark printed it, without prefixes and colours."""
     return _PREFIX.sub("", _COLOUR.sub("", line)).strip()
 
 
@@ -66,7 +66,7 @@ class Shape:
     _per_node: int | None = None
 
     def look_at(self, line: str) -> bool:
-        """Reads one line, and returns whether it was one of the list of ranks."""
+        """Read one line, and returns whether it was one of the list of ranks."""
         if match := _RANK.search(line):
             self.hosts[whole(match[1])] = match[2]
             if match[3]:
@@ -83,7 +83,7 @@ class Shape:
         return False
 
     def restart(self) -> None:
-        """Forgets the list of ranks, since a new run with its own begins."""
+        """Forget the list of ranks, since a new run with its own begins."""
         self.hosts, self.devices = {}, {}
 
     def num_ranks(self) -> int | None:

@@ -15,7 +15,7 @@ from ringsim.measurements.logs.osu import Osu
 def read_logs(
     paths: Iterable[str | os.PathLike[str]], num_nodes: int | None = None, ranks_per_node: int | None = None
 ) -> tuple[LogTable, ...]:
-    """Returns all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
+    """Return all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
@@ -27,7 +27,7 @@ def read_logs(
 
 
 def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
-    """Returns the tables of one file as far as it tells; each reader takes the lines it knows.
+    """Return the tables of one file as far as it tells; each reader takes the lines it knows.
 
     num_ranks: believed where the log does not tell.
     """
@@ -58,12 +58,12 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
-    """The same error, with its place in the file if it does not name the file."""
+    """Return the error with its place in the file, if it does not name the file already."""
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
 def _check(table: LogTable) -> None:
-    """Raises ValueError for a number that is none of a real machine, and that no fit could go on with."""
+    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
     for row in table.rows:
         try:
             parsed(values.whole(1), row.size_bytes, "size in bytes")
