@@ -95,7 +95,7 @@ class Ratio:
 
 
 def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
-    """A row for each target, algorithm and number of ranks, and one for all numbers of ranks.
+    """Return a row for each target, algorithm and number of ranks, and one for all numbers of ranks.
 
     results: for each target, what was measured for it, a file for each number of ranks.
     """

@@ -67,7 +67,7 @@ def _between(times_s: list[float]) -> str:
 
 
 def _calls(call: Callable[[], object], turn_s: float) -> int:
-    """How many calls a turn has, the same on all ranks."""
+    """Return how many calls a turn has, the same on all ranks."""
     _timed(call, TRIED)
     number = torch.tensor(max(turn_s / _timed(call, TRIED), 1.0))
     dist.broadcast(number, src=0)
@@ -75,7 +75,7 @@ def _calls(call: Callable[[], object], turn_s: float) -> int:
 
 
 def _timed(call: Callable[[], object], calls: int) -> float:
-    """Seconds of a call, in a row of them."""
+    """Return the seconds of a call, in a row of them."""
     dist.barrier()
     begin_s = time.perf_counter()
     for _ in range(calls):

@@ -140,7 +140,7 @@ def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
 
 
 def table(results: list[Result]) -> str:
-    """Markdown."""
+    """Return the row as Markdown."""
     lines = [
         "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | target | |",
         "|---|---|---|---|---|---|---|---|",

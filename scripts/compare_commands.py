@@ -35,7 +35,7 @@ PASSING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+Z]*|(?<=in )[\d.]+ m?s\b|/tmp/\S
 
 
 def commands() -> Iterator[list[str]]:
-    """Each command with its arguments; files that it writes are in the current folder."""
+    """Yield each command with its arguments; files that it writes are in the current folder."""
     algorithms = _algorithms_of_each_collective()
     yield from _algorithms(algorithms)
     yield from _simulations(algorithms)
@@ -234,7 +234,15 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    return NUMBER.findall(PASSING.sub("", text))
+    return NUMBER.findall(PASSING.sub("", "\n".join(map(_in_one_order, text.splitlines()))))
+
+
+def _in_one_order(line: str) -> str:
+    """The line, with the keys in alphabetical order if it is a JSON object, perhaps after a # as in the CSV files."""
+    try:
+        return json.dumps(json.loads(line.removeprefix("# ")), sort_keys=True)
+    except ValueError:
+        return line
 
 
 def _diff(old: str, new: str) -> str:

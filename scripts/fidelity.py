@@ -140,7 +140,7 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
 
 
 def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
-    """The network of its probes, by way of its file, as a user would."""
+    """Return the network of its probes, by way of its file, as a user would."""
     probes = ("--probes", "-b", place.largest, "-e", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
@@ -151,7 +151,7 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
 
 
 def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[ComparedCase]:
-    """All cases of an experiment."""
+    """Yield all cases of an experiment."""
     network = calibrated(experiment.calibrated, folder, again)
     for place in experiment.predicted:
         large = ("-b", "1MiB", "-e", place.largest)
@@ -172,7 +172,7 @@ def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float
 
 
 def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
-    """One for each class of sizes."""
+    """Yield a row for each class of sizes."""
     cases = [each for each in compared(experiment, folder, again) if each.error is not None]
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
         some = [each for each in cases if low <= each.case.size_bytes < high]
@@ -182,7 +182,7 @@ def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
 
 
 def training_row(training: Training, folder: Path, again: bool) -> str:
-    """One for all strategies."""
+    """Return one row for all strategies."""
     output = folder / f"{training.place.name}-training"
     if again or not (output / "report.json").exists():
         training.place.run([*TRAINING, "--output", str(output)])

@@ -24,12 +24,12 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_startup(**_: Any) -> None:
-    """Makes the programs of this folder importable: the extension of griffe, and the testbed for its options."""
+    """Make the programs of this folder importable: the extension of griffe, and the testbed for its options."""
     sys.path.append(str(Path(__file__).parent))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """The text of a page with its diagrams drawn, its references filled in and its links to source files resolved."""
+    """Return a page with its diagrams drawn, its references filled in and its links to source files resolved."""
     folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
     markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
     markdown = OPTIONS.sub(options_directive, markdown)
@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """The page as it is. Raises ValueError for one that would load something from another site."""
+    """Return the page as it is. Raises ValueError for one that would load something from another site."""
     loaded = LOADED.search(output)
     if loaded:
         raise ValueError(f"{page.file.src_uri}: loads {loaded[1]}; the site must be complete without a network")
@@ -47,7 +47,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:
-    """A link that leads out of docs/ as one to the repository, or as its text if there is no address; others as is."""
+    """Return a link out of docs/ as one to the repository, or as text if there is no address; others as they are."""
     target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
     if target.startswith("docs/"):
         return link[0]
@@ -67,7 +67,7 @@ def docstring_directive(item: re.Match[str]) -> str:
 
 
 def docstring_markdown(docstring: str) -> str:
-    r"""A docstring as Markdown: lines such as `size_bytes: of the whole tensor` are a list, and examples are code.
+    r"""Return a docstring as Markdown: lines such as `size_bytes: of the whole tensor` make a list, examples code.
 
     In a terminal such lines are read as they stand; Markdown would run them together.
 

@@ -28,7 +28,7 @@ Seconds = dict[str, float]
 
 
 def time_instructions(spent: Seconds) -> None:
-    """From now on add to `spent` what each instruction takes, by its opcode."""
+    """Add to `spent`, from now on, what each instruction takes, by its opcode."""
     for transport in (GlooTransport, SharedMemoryTransport):
         for opcode in OPCODES:
             if hasattr(transport, opcode):
@@ -57,7 +57,7 @@ def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> lis
 
 
 def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -> Seconds:
-    """The medians of this rank, in seconds, by column."""
+    """Return the medians of this rank, in seconds, by column."""
     ours = partial(collectives.all_reduce, tensor, algorithm=algorithm)
     theirs = partial(dist.all_reduce, tensor)
     times_s: dict[str, list[float]] = defaultdict(list)

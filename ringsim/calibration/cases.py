@@ -104,7 +104,7 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
 
 
 def _digest(key: _Key, row: LogRow) -> str:
-    """A few letters that another run of the same, or its row of another day, does not have."""
+    """Return a short digest of a row, which another run of the same test does not have."""
     test, _, *shape, _ = key
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]

@@ -38,7 +38,7 @@ class ComparedRun:
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulates the schedule that was recorded over the transport of the run, all ranks beginning at 0.
+    """Simulate the schedule that was recorded over the transport of the run, all ranks beginning at 0.
 
     name: of the network, for titles. trusted: algorithms of Python files that may be run, see `build_recorded`.
 

@@ -83,7 +83,7 @@ def _num_apart(pairs: Sequence[tuple[TimedCase, TimedCase]]) -> int:
 
 
 def _name(case: TimedCase, other: TimedCase) -> str:
-    """The name of its file, with the folder where the other's is the same without."""
+    """Return the name of its file, with the folder where the other's is the same without."""
     return case.file if case.file_name == other.file_name else case.file_name
 
 

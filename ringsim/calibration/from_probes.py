@@ -91,7 +91,7 @@ _SHARED_MEMORY_PROBES = {
 def calibrate(
     measurements: Measurements, name: str = "calibrated", model: ProbeModel | None = None, file: str = "probes"
 ) -> ProbeFit:
-    """Fits a network to the probes of `measurements`; its collectives are not looked at.
+    """Fit a network to the probes of `measurements`; its collectives are not looked at.
 
     model: what the ranks share; as they noted where they were if None.
     file: what the network shall say that it was calibrated from.
@@ -195,7 +195,7 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
 
 
 def _shared_memory_values(shared: SharedMemory) -> dict[str, float]:
-    """The rates are those for what fills a slot."""
+    """Return the parameters of shared memory, with the rates of messages that fill a slot."""
     return {
         "host.shared_memory.send_overhead": shared.send_overhead_s,
         "host.shared_memory.receive_overhead": shared.receive_overhead_s,

@@ -61,7 +61,7 @@ def processor_of(measurements: Measurements) -> Processor:
 
 
 def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
-    """`cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    """Return `cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
     smallest, largest = elapsed[0], elapsed[-1]
     missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
     host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
@@ -142,7 +142,7 @@ def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
 
 
 def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
-    """Between the ranks of a host."""
+    """Return the link between the ranks of a host."""
     for rank in range(len(rank_hosts.hosts) - 1):
         pings = measurements.probes_of(f"ping/{rank}")
         if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
@@ -151,7 +151,7 @@ def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
 
 
 def _slope(probes: Sequence[Probe]) -> float:
-    """Bytes per second between the smallest and the largest of them."""
+    """Return the bytes per second between the smallest and the largest of them."""
     if len({probe.size_bytes for probe in probes}) < 2:
         raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
     small, large = probes[0], probes[-1]
@@ -159,7 +159,7 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
-    """`cluster` with the latency that makes the smallest shift come out."""
+    """Return `cluster` with the latency that makes the smallest shift come out."""
     missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
     host = cluster.spec.host
     if cluster.spec.ranks_per_host is None:

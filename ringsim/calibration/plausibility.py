@@ -54,7 +54,7 @@ def doubt_line(fit: LogFit) -> str:
 
 
 def _kind(parameter: FittedParameter) -> str:
-    """The last word of such as "LL hop_latency"."""
+    """Return the last word of such as "LL hop_latency"."""
     return parameter.name.rpartition(" ")[2]
 
 

@@ -145,7 +145,7 @@ def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
-    """(num_questions,): a little less than the least where several are near it."""
+    """Return a smooth minimum, (num_questions,): a little less than the least where several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
     smooth: Floats = least * ((least / table) ** _SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
@@ -153,7 +153,7 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 
 def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
-    """Each algorithm and protocol with its times; infinite where it is not to be had."""
+    """Return each algorithm and protocol with its times; infinite where it does not exist."""
     candidates = []
     for protocol in rates.protocols:
         candidates.append((f"ring {protocol.name}", _ring_s(rates, protocol, questions)))
@@ -200,7 +200,7 @@ def _hops(questions: QuestionColumns) -> Floats:
 
 
 def _sent(questions: QuestionColumns) -> Floats:
-    """The bytes that a rank of a ring sends: `QuestionColumns.size` or a share of it on each hop."""
+    """Return the bytes that a rank of a ring sends, all or a share of the size on each hop."""
     return np.where(questions.is_whole, questions.size, _hops(questions) * questions.size / questions.ranks)
 
 

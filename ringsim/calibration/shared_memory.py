@@ -43,7 +43,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
 
 
 def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
-    """For each size but the smallest, which takes the overheads only."""
+    """Return the rates of each size but the smallest, which takes the overheads only."""
     sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
     cached = _bytes_per_s(measurements, "/cached", waiting) or cold
@@ -52,7 +52,7 @@ def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]
 
 
 def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
-    """Of each size what a core copies, adds, and adds elsewhere, in a second.
+    """Return for each size the bytes that a core copies, adds, and adds elsewhere, in a second.
 
     Raises ValueError if probes of a size are missing.
     """

@@ -7,7 +7,7 @@ from ringsim.units import whole_number
 
 
 def parse_placement(text: str) -> tuple[int, ...]:
-    """Returns the ranks in the order of their places, from numbers or the name of a file.
+    """Return the ranks in the order of their places, from numbers or the name of a file.
 
     A file holds either these numbers, or JSON that is a list of them or has one as "order".
 

@@ -30,7 +30,7 @@ def planned_sweep(
     networks: Mapping[str, AnyNetwork],
     max_transfers: float,
 ) -> SweepRun:
-    """Returns a sweep with nothing done, from the options of `ringsim sweep`."""
+    """Return a sweep with nothing done, from the options of `ringsim sweep`."""
     chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
@@ -40,7 +40,7 @@ def planned_sweep(
 
 
 def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRun:
-    """Returns the sweep that `source` holds a part of.
+    """Return the sweep that `source` holds a part of.
 
     Raises ValueError, which names the file, if a network or an algorithm has changed since, or names a Python file
     that is not trusted.
@@ -85,7 +85,7 @@ def finish_sweep(run: SweepRun, workers: Workers, table: Path | None) -> Sweep:
 
 @contextmanager
 def _keeping(run: SweepRun, table: Path | None) -> Iterator[Any]:
-    """Yields what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
+    """Yield what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
     kept_at = time.monotonic()
 
     def keep() -> None:

@@ -1,4 +1,4 @@
-"""Commands whose user's mistakes end in one line on stderr and exit code 2, and what all their help texts have in common."""
+"""Commands in which a user's mistake ends in one line on stderr and exit code 2; what all help texts share."""
 
 import inspect
 import os
@@ -126,13 +126,13 @@ file, such as ~/.bashrc.
 
 
 def examples(*commands: str) -> str:
-    """Returns the end of a help text (`epilog` of a click command) with commands that a reader can try."""
+    """Return the end of a help text (`epilog` of a click command) with commands that a reader can try."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
 
 def general_help(program: str, rule: str) -> str:
-    """Returns what is said once for all commands of `program`: what becomes of files, and completion by the shell.
+    """Return what is said once for all commands of `program`: what becomes of files, and completion by the shell.
 
     rule: one more about files; its first line goes on where the general ones end.
     """

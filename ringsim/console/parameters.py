@@ -55,7 +55,7 @@ MAX_NUMBERS = 1000  # of a sweep; more is a slip of the pen
 
 
 def parse_numbers(text: str, parse: Callable[[str], int], factor: int) -> list[int]:
-    """Returns the numbers in order, each once; `parse` reads one, and a range without `:xN` grows by `factor`.
+    """Return the numbers in order, each once; `parse` reads one, and a range without `:xN` grows by `factor`.
 
     >>> parse_numbers("3,8:40", int, factor=2)
     [3, 8, 16, 32, 40]

@@ -38,18 +38,18 @@ class MachineFinding:
     advice: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         return {**asdict(self), "level": self.level.value}
 
 
 def examine(readings: Readings) -> list[MachineFinding]:
-    """Returns a finding for each thing that measurements depend on."""
+    """Return a finding for each thing that measurements depend on."""
     examinations = (_cores, _load, _steal, _frequency, _clock, _interface, _torch, _memory, _testbed, _gpu)
     return [finding for examination in examinations for finding in examination(readings)]
 
 
 def available_cores(readings: Readings) -> float:
-    """Returns the cores' worth of time that the process can have."""
+    """Return the cores' worth of time that the process can have."""
     cpu = readings.cpu
     return min(cpu.usable, cpu.quota) if cpu.quota is not None else cpu.usable
 

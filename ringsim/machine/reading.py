@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def gloo_address(host_name: str) -> str | None:
-    """Returns the first address of the name to which a socket can be bound here: Gloo's choice; None without one."""
+    """Return the first address of the name to which a socket can be bound here: Gloo's choice; None without one."""
     try:
         addresses = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -29,7 +29,7 @@ def gloo_address(host_name: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Returns whether an address, or the name localhost, leads to this host alone."""
+    """Return whether an address, or the name localhost, leads to this host alone."""
     if address == "localhost":
         return True
     try:
@@ -127,7 +127,7 @@ ASK_TORCH = (
 
 
 def read_machine() -> Readings:
-    """Returns what this machine says of itself; takes the time that importing torch takes, in another process."""
+    """Return what this machine says of itself; takes the time that importing torch takes, in another process."""
     return Readings(_cpu(), _clock(), _gloo(), _torch(), _sharing(), _gpus())
 
 

@@ -32,7 +32,7 @@ class AlgorithmName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for what follows an `@` or a slash and is no number, or one out of range."""
+        """Raise ValueError for what follows an `@` or a slash and is no number, or one out of range."""
         whole, slash, segments = text.partition("/")
         base, at, per_host = whole.partition("@")
         if slash and not _is_count(segments, MAX_SEGMENTS):
@@ -183,7 +183,7 @@ def build_recorded(
 
 
 def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
-    """Raises ValueError for a function of a Python file that is not among those `trusted`.
+    """Raise ValueError for a function of a Python file that is not among those `trusted`.
 
     named: what names it, such as "the measurements name".
     """

@@ -24,7 +24,7 @@ def summarise(
     *,
     in_order: bool = False,
 ) -> dict[str, Any]:
-    """Returns the simulated time of one collective and figures to compare it with, for JSON.
+    """Return the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
     on_progress, in_order: as of `simulate`.
@@ -61,7 +61,7 @@ def summarise(
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Returns the summary of `summarise` for people, and the explanation if there is one.
+    """Return the summary of `summarise` for people, and the explanation if there is one.
 
     width: in characters; None for any.
     """

@@ -15,7 +15,7 @@ LIBRARY = "NCCL"  # the only one that is known to choose
 
 
 def format_prediction(prediction: Prediction) -> str:
-    """Returns the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    """Return the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
     blocks = [_step(prediction), _buckets(prediction.step)]
     if prediction.sweep:
         blocks.append(_sweep(prediction))

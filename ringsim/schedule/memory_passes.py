@@ -61,7 +61,7 @@ def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> 
 
 
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:
-    """Whether no earlier transfer sends the same version of the chunk."""
+    """Return whether no earlier transfer sends the same version of the chunk."""
     from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
     version = np.where(rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads)
     return np.equal(Occurrences(version, rows.step).previous(), NO_ROW)

@@ -120,14 +120,14 @@ class Schedule:
         return self.steps.num_transfers
 
     def bounds(self, num_elements: int) -> Ints:
-        """(num_chunks + 1,): chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
+        """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
         Raises ValueError for a negative number of elements.
         """
         return self.cut(num_elements, self.num_chunks)
 
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
-        """(num_chunks,): the bytes of each chunk of a tensor of `size_bytes`, which has elements of `element_bytes`.
+        """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
         Raises ValueError for a size that is negative or not whole elements.
         """

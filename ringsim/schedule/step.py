@@ -96,7 +96,7 @@ class Steps(ABC, Sequence[Step]):
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
     def patterns(self) -> Iterable[Step]:
-        """Representative steps: every other step uses connections of one of them, and none more often."""
+        """Return representative steps: every other step uses connections of one of them, and none more often."""
         return self
 
     @abstractmethod

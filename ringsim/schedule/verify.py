@@ -169,7 +169,7 @@ class _Verifier:
         self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
 
     def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
-        """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
+        """Check rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
         _, dst, chunk, *_ = transfer
         self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])

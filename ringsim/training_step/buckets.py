@@ -59,7 +59,7 @@ class Phase(Enum):
 
 
 def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.REBUILT) -> list[list[int]]:
-    """The numbers of the parameters in each bucket, the buckets in the order in which DDP launches them."""
+    """Return the numbers of the parameters in each bucket, the buckets in the order in which DDP launches them."""
     parameters = profile.parameters
     if phase is Phase.REBUILT:
         return fill_buckets(profile.order_of_readiness(), parameters, caps)

@@ -19,7 +19,7 @@ def _size(value: Any) -> int:
 
 
 def _shapes(value: Any) -> tuple[int, ...]:
-    """The elements of each parameter, from shapes such as "768x3072" or numbers."""
+    """Return the elements of each parameter, from shapes such as "768x3072" or numbers."""
     if not isinstance(value, list) or not value:
         raise ValueError('must be a list of shapes, such as ["768x3072", "3072"]')
     return tuple(_elements(item) for item in value)
@@ -57,7 +57,7 @@ _MODEL = Table(
 
 
 def load_layers(path: Path) -> StepProfile:
-    """The step that the TOML file describes.
+    """Return the step that the TOML file describes.
 
     Raises OSError if it cannot be read, ValueError with file, place, value and rule for what is wrong with it.
     """
@@ -65,13 +65,13 @@ def load_layers(path: Path) -> StepProfile:
 
 
 def read_layers(text: str, file: str) -> StepProfile:
-    """The same from the text; `file` is what error messages call it."""
+    """Return the step that the text of a TOML file describes; `file` is its name in error messages."""
     with naming_place(file):
         return _profile(_MODEL.read(parse_toml(text), ""), file)
 
 
 def _profile(model: dict[str, Any], file: str) -> StepProfile:
-    """Layers are registered in the order of the file; the backward pass goes through them from the last to the first.
+    """Return the step: layers are registered in the order of the file, and the backward pass begins with the last one.
 
     The gradients of a layer become ready together when its part of the backward pass is over.
     """

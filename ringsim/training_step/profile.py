@@ -35,7 +35,7 @@ class Parameter:
 
     @property
     def size_bytes(self) -> int:
-        """Of its gradient."""
+        """Bytes of its gradient."""
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
@@ -74,7 +74,7 @@ class StepProfile:
 
     @property
     def step_s(self) -> float:
-        """Of one process alone, without DDP."""
+        """Seconds of a step of one process alone, without DDP."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property
@@ -82,11 +82,11 @@ class StepProfile:
         return sum(parameter.size_bytes for parameter in self.parameters)
 
     def order_of_readiness(self) -> list[int]:
-        """The parameters' numbers as their gradients become ready; of equals the last registered comes first."""
+        """Return the parameters' numbers as their gradients become ready; of equals the last registered is first."""
         return sorted(range(len(self.parameters)), key=lambda index: (self.parameters[index].ready_s, -index))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the name and version of the format."""
+        """Return the fields for JSON, with the name and version of the format."""
         return self.FORMAT.write(self)
 
     @classmethod

@@ -11,8 +11,7 @@ from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
 from trainers.cli.config_file import require_task, task_of_run
 from trainers.cli.task_options import own_flags, read_settings, read_unknown
 from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.config import ModelConfig
-from trainers.tasks.data import NUM_BYTE_VALUES
+from trainers.tasks.config import NUM_BYTE_VALUES, ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +47,7 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     loaded = load_task(name, seed, **{**options, **given})
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
     from trainers.loop.log_line import format_figures  # noqa: PLC0415
-    from trainers.tasks.evaluating import evaluate  # noqa: PLC0415
+    from trainers.tasks.base import evaluate  # noqa: PLC0415
 
     read = load_checkpoint(path)
     require_task(path, read.config, loaded, given)
@@ -80,9 +79,8 @@ def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: floa
     if not prompt:
         raise click.UsageError("--prompt '': must have at least one character")
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
-    from trainers.tasks.continuation import continue_text  # noqa: PLC0415
     from trainers.tasks.lm import printable  # noqa: PLC0415
-    from trainers.tasks.model import TinyTransformer  # noqa: PLC0415
+    from trainers.tasks.model import TinyTransformer, continue_text  # noqa: PLC0415
 
     read = load_checkpoint(path)
     config = _shape(path, read.config)

@@ -48,8 +48,7 @@ from trainers.cli.options import (
     timeout_option,
     warmup_option,
 )
-from trainers.loop.compiler import require_compiler
-from trainers.loop.config import StepConfig
+from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig, LogConfig
 from trainers.strategy_names import STRATEGY_NAMES

@@ -118,5 +118,5 @@ def _flag(name: str) -> str:
 
 
 def own_flags(context: click.Context) -> list[str]:
-    """Returns the options of the command itself."""
+    """Return the options of the command itself."""
     return [flag for option in context.command.params for flag in option.opts if flag.startswith("--")]

@@ -44,8 +44,7 @@ from trainers.launch import slurm
 from trainers.launch.environment import read_environment
 from trainers.launch.signals import StopRequest, is_under_torchrun
 from trainers.launch.spawn import spawn
-from trainers.loop.compiler import require_compiler
-from trainers.loop.config import ON_NAN, TrainConfig
+from trainers.loop.config import ON_NAN, TrainConfig, require_compiler
 from trainers.loop.rank import Launch, run_rank
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import Task, load_task

@@ -1,7 +1,11 @@
 """`StepConfig` and `TrainConfig`: how a model is trained; bad values are refused before torch is loaded."""
 
 import math
+import os
 import re
+import shutil
+import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ ON_NAN = ("stop", "skip")
 AMP_DTYPES = ("bfloat16",)
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
+OTHERWISE = "or leave --compile out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +180,17 @@ class TrainConfig(StepConfig):
         """Of the whole run. epochs: those of the task."""
         steps_of_epochs = (self.epochs or epochs) * batches_per_epoch
         return steps_of_epochs if self.steps is None else min(self.steps, steps_of_epochs)
+
+
+def require_compiler() -> None:
+    """Raise ValueError, which says what to install, if torch.compile would find no C++ compiler or no Python.h."""
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX", usual)
+    if shutil.which(compiler) is None:
+        raise ValueError(
+            f"--compile: there is no C++ compiler {compiler!r}: install one (g++ or clang++) or name it in the "
+            f"environment variable CXX; {OTHERWISE}"
+        )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():
+        raise ValueError(f"--compile: there is no {header}: install Python's headers (python3-dev), {OTHERWISE}")

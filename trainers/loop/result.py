@@ -14,7 +14,7 @@ from trainers.checkpoints.step_log import FOLDER, LOG
 from trainers.loop.log_line import format_figures
 from trainers.loop.trainer import Trainer
 from trainers.replica_check import fingerprint
-from trainers.tasks.evaluating import evaluate, evaluating
+from trainers.tasks.base import evaluate, evaluating
 
 
 def judge(trainer: Trainer) -> tuple[dict[str, Any], str]:

@@ -21,12 +21,9 @@ from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.loss_sync import DivergedError, StoppedError
-from trainers.loop.memory import held_bytes
-from trainers.loop.meter import Meter
-from trainers.loop.trace import ProfilerTrace
+from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
 from trainers.loop.train_step import TrainStep
-from trainers.tasks.base import Task
-from trainers.tasks.evaluating import evaluate
+from trainers.tasks.base import Task, evaluate
 
 LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model

@@ -26,8 +26,14 @@ from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
-from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
-from trainers.main_job.profile import STEPS, WARM_UP_STEPS, record_profile
+from trainers.main_job.profile import (
+    STEPS,
+    WARM_UP_STEPS,
+    activation_bytes,
+    measure_memory,
+    record_profile,
+    states_per_element,
+)
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.predictions.model_parts import ModelParts

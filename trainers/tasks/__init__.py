@@ -5,12 +5,11 @@ from typing import Any
 
 from ringsim.suggestions import suggestion
 from trainers.tasks.base import Task
+from trainers.tasks.classifier import Mlp, Wine
 from trainers.tasks.config import check_seed
 from trainers.tasks.docstrings import Docstrings
 from trainers.tasks.lm import LanguageModel
-from trainers.tasks.mlp import Mlp
 from trainers.tasks.user import load_user_task
-from trainers.tasks.wine import Wine
 
 TASKS: dict[str, type[LanguageModel | Mlp | Wine | Docstrings]] = {
     "lm": LanguageModel, "mlp": Mlp, "wine": Wine, "docstrings": Docstrings

@@ -1,16 +1,23 @@
-"""`Task`: what is trained, on which data, with which loss; the training loop knows no more of it than this."""
+"""`Task`: what is trained, on which data, with which loss; `evaluate`: the figures of a model on held-out data.
 
-from collections.abc import Callable, Iterable
+The training loop knows no more of a task than this.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
 Config = dict[str, int | float | str]
+Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
 
 class Task(Protocol):
@@ -56,3 +63,28 @@ class Task(Protocol):
 
     def config(self) -> Config:
         """All that decides what is trained; to resume a run it must be what it was."""
+
+
+def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
+    """The task's figures on held-out data; None for one that is not finite, which JSON does not have."""
+    with evaluating(model):
+        figures = task.evaluate(model)
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+@contextmanager
+def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
+    """Put `model` into eval mode and record no gradients; afterwards each module of it is in the mode it was in.
+
+    Gives the device of the model, where its input must be.
+    """
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next((p.device for p in model.parameters()), torch.device("cpu"))
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
 MAX_TOKENS_PER_BATCH = 2**22
+NUM_BYTE_VALUES = 256
 
 
 @dataclass(frozen=True, slots=True)

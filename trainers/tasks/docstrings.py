@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config
+from trainers.tasks.base import Config, evaluating
 from trainers.tasks.config import check_learning_rate
-from trainers.tasks.evaluating import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -70,7 +69,7 @@ class Docstrings:
         self._test = np.arange(self.num_samples, len(texts))
 
     def model(self) -> "nn.Module":
-        from trainers.tasks.text_classifier import TextClassifier
+        from trainers.tasks.model import TextClassifier
 
         return TextClassifier(VOCABULARY, len(PACKAGES))
 

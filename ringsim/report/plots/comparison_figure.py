@@ -99,12 +99,12 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Returns how far off a prediction is in percent: +20%."""
+    """Return how far off a prediction is in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Returns how far off a prediction is in words: 2 times too long, 3 times too short."""
+    """Return how far off a prediction is in words: 2 times too long, 3 times too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"

@@ -60,7 +60,7 @@ class Remembered:
 
 
 def renumbered(factor: int, offset: int) -> Remembered:
-    """Channel c becomes channel `factor * c + offset`."""
+    """Return a function that turns channel c into channel `factor * c + offset`."""
 
     def renumber(channel: Ints) -> Ints:
         only = only_value(channel)

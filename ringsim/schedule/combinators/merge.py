@@ -64,7 +64,7 @@ class MergedSteps(Steps):
 
     @staticmethod
     def _reach(steps: Steps, numbers: Ints) -> int:
-        """The most that `steps.lookback` can become; exact if the parts are equally long."""
+        """Return the most that `steps.lookback` can become; exact if the parts are equally long."""
         back = min(steps.lookback, max(len(numbers) - 1, 0))
         return int((numbers[back:] - numbers[: len(numbers) - back]).max(initial=0))
 

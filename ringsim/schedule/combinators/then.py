@@ -75,7 +75,7 @@ class ThenSteps(Steps):
         return self._resolve(self._second.last_send(rank, chunk), self._first.last_send, rank, chunk)
 
     def _resolve(self, in_second: Ints, last_in_first: Callable[[Ints, Ints], Ints], rank: Ints, chunk: Ints) -> Ints:
-        """Step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
+        """Return step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
         only = only_value(in_second)
         if only == NEVER:
             return last_in_first(rank, chunk)

@@ -13,7 +13,7 @@ from ringsim import Collective, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import PrivateLinks
 

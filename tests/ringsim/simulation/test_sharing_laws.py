@@ -15,7 +15,7 @@ from ringsim.network.topology import NONE, Jitter, Resources
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.schedule.flow import NO_ROW
-from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.event_engine import run_events
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import TableTopology, one_nic_hosts, ranks_with, resources, shared_topologies

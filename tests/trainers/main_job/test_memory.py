@@ -10,7 +10,7 @@ from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
 from trainers.main_job.job import parts_of
-from trainers.main_job.memory import activation_bytes, measure_memory, states_per_element
+from trainers.main_job.profile import activation_bytes, measure_memory, states_per_element
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.strategies.grouping import described
 from trainers.strategy_names import STRATEGY_INFOS

@@ -62,7 +62,7 @@ def test_options_and_data_are_checked_without_torch() -> None:
     body = """
 import sys
 from trainers.tasks.config import ModelConfig
-from trainers.tasks.data import read_tokens
+from trainers.tasks.lm import read_tokens
 read_tokens("topics", ModelConfig(), seed=0)
 read_tokens("random", ModelConfig(), seed=0)
 print([name for name in ("torch", "matplotlib") if name in sys.modules])

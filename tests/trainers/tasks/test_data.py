@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainers.tasks.config import ModelConfig
-from trainers.tasks.data import english_text, read_tokens
+from trainers.tasks.lm import english_text, read_tokens
 
 MODEL = ModelConfig(sequence_length=10)
 

@@ -12,12 +12,10 @@ from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.schedule import Schedule, dependencies
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import predict_time, simulate
-from ringsim.simulation.engines import row_classes
-from ringsim.simulation.engines.by_class import MIN_TRANSFERS, may_have_classes, time_classes
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.engines.row_classes import Classes, find_classes
-from ringsim.simulation.engines.slots import connections_of, number_connections
-from ringsim.simulation.in_switch import serving
+from ringsim.simulation.engines import symmetry
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.symmetry import MIN_TRANSFERS, Classes, find_classes, may_have_classes, time_classes
+from ringsim.simulation.routes import connections_of, number_connections, serving
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import shared_topologies
 
@@ -72,7 +70,7 @@ def test_any_schedule(schedule: Schedule, topology: Topology, size: int) -> None
     for in_order in (False, True):
         by_event = run_events(schedule, topology, sizes, in_order=in_order).time_s
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(row_classes, "MIN_ALIKE", 0)
+            patch.setattr(symmetry, "MIN_ALIKE", 0)
             by_class = time_classes(schedule, topology, sizes, in_order=in_order)
         assert by_class == pytest.approx(by_event, rel=1e-9, abs=1e-12)
 

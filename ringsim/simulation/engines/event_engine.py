@@ -1,21 +1,54 @@
 """The event engine: a schedule in virtual time on a topology whose ranks share things.
 
-It follows the arrows of `Dependencies` from transfer to transfer. A time is known as soon as all that it waits for is
-known; only work that shares a resource has to wait for the clock (`Activities`), since how long it takes depends on
-what else is going on. Whatever becomes known at one moment is dealt with together, in arrays.
+A transfer goes through these states. The arrows of `Dependencies` say what it waits for; a time is known as soon as all
+times that it waits for are known.
+
+    waiting to start      its chunk is being written on the sender (rule 1), or the channel is busy (rule 2)
+      | start_s           `_start`: the channel is taken
+    preparing             the sender's overhead, on a core of the host if cores are scarce
+      |                   `_send`
+    sending               its bytes go over the connection, at a fair share of what they use
+      | left_s            `_leave`: the channel is free, and the chunk on the sender may be overwritten (rule 4)
+    travelling            the latency of the path
+      | arrived_s
+    waiting to be applied an earlier one on the connection or for the chunk is not applied yet (rule 3), or
+      |                   the receiver still sends what would be overwritten (rule 4)
+      | apply_s           `_apply`
+    being applied         the receiver's overhead, and adding, on a core of the host if cores are scarce
+      | applied_s         `_be_applied`: the next ones may start or be applied
+
+Two of these take a time that depends on what else is going on: bytes that share a resource, and work on scarce cores.
+Such work is begun in a slot of `Slots`, and `Activities` says when the next work ends (`_end`). All other times are a
+maximum and a sum, known at once. Whatever becomes known at one moment is dealt with together, in arrays: `_later` takes
+note of rows and what to do with them, `_settle` does it until nothing more follows, and `_run_clock` then goes on to
+the next moment at which work ends.
+
+How many things a row waits for is counted in `_start_waits` and `_apply_waits`; at 0 its next time is known. Rows
+behind the last one that shares anything (`_first_of_tail`) need no clock, and are dealt with when it has stopped.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
-from ringsim.simulation.engines.slots import Connections, Slots, connections_of, number_connections
-from ringsim.simulation.engines.waiting import FOR_EVER, Bools, Followers, Ints, Leaving, following, how_many, unknown
+from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows, Schedule, dependencies, stable_order
+from ringsim.simulation.engines.rates import Activities
+from ringsim.simulation.routes import Connections, connections_of, number_connections
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
+Ints = npt.NDArray[np.signedinteger]  # row numbers take 32 bits, indices of arrays 64
+
+# The columns of `Dependencies` that name a row before.
+ROWS_BEFORE = (
+    "data_dependency", "before_on_channel", "before_on_connection", "before_in_chunk", "sent_before",
+    "buffer_dependency",
+)  # fmt: skip
+FOLLOWED_ONCE = ROWS_BEFORE[1:5]  # at most one row names a row in such a column
+FOR_EVER = 100  # more things to wait for than any row has
+UNLIMITED = 1e30  # bytes a second; rates are finite
 ROWS_AT_ONCE = 2**16  # when the timeline is written, to need little memory besides
 
 
@@ -96,7 +129,7 @@ class EventRun:
         self._todo: dict[Callable[[Ints], None], list[Ints]] = {}
 
     def finish(self) -> None:
-        """EventRun until nothing more can happen."""
+        """Run until nothing more can happen."""
         self._later(self._start, np.flatnonzero(self._start_waits[:-1] == 0))
         self._run_clock()
         self._tail = len(self._rows)
@@ -290,3 +323,144 @@ def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
         return None
     factors = [topology.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
     return np.concatenate(factors, axis=1)
+
+
+class Slots:
+    """Where work that shares something goes on.
+
+    A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it.
+    num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.
+    """
+
+    def __init__(self, connections: Connections, topology: Topology, num_timers: int = 0) -> None:
+        self._num_connections = len(connections.src)
+        self._ends = np.concatenate([connections.src, connections.dst])
+        # A core's time counts as the bytes that it could have copied: so computing and copying get equal parts of it.
+        copies = topology.processors.copy_bytes_per_s
+        self._worth = np.where(np.isfinite(copies), copies, 1.0)
+        self.shares: Bools = np.any(connections.use > 0, axis=0)
+        self.activities = self._all_slots(connections, topology, num_timers)
+        self.first_timer = self.activities.num_slots - num_timers
+        self._row = np.full(self.activities.num_slots, NO_ROW, dtype=np.int64)
+
+    def _all_slots(self, connections: Connections, topology: Topology, num_timers: int) -> Activities:
+        cores = topology.processors.cores
+        scarce = bool((cores != NONE).any())
+        rank = self._ends if scarce else self._ends[:0]
+        width, first = max(len(connections.resource), 1), self._num_connections
+        resource = np.zeros((width, first + len(rank) + num_timers), dtype=np.int64)
+        use = np.zeros(resource.shape)
+        resource[: len(connections.resource), :first] = connections.resource
+        use[: len(connections.use), :first] = connections.use
+        on_cores = slice(first, first + len(rank))
+        resource[0, on_cores] = cores[rank]
+        use[0, on_cores] = np.where(cores[rank] != NONE, 1 / self._worth[rank], 0.0)
+        most = np.concatenate([np.minimum(connections.most, UNLIMITED), self._worth[rank], np.ones(num_timers)])
+        return Activities(resource, use, most, connections.resources)
+
+    def begin_sending(self, connection: Rows, row: Ints, from_s: Floats, lead_s: Floats, amount: Floats) -> None:
+        self._begin(connection, row, from_s, lead_s, amount)
+
+    def begin_overhead(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
+        self._begin_on_core(connection, row, from_s, work_s)
+
+    def begin_applying(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
+        self._begin_on_core(self._num_connections + connection, row, from_s, work_s)
+
+    def _begin_on_core(self, end: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
+        self._begin(self._num_connections + end, row, from_s, 0.0, work_s * self._worth[self._ends[end]])
+
+    def begin_waiting(self, timer: int, until_s: float) -> None:
+        """Of the timers, counted from 0, one that ends at that moment."""
+        slot = np.array([self.first_timer + timer])
+        self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
+
+    def _begin(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+        self._row[slot] = row
+        self.activities.begin(slot, from_s, lead_s, amount)
+
+    def rows_of(self, slot: Ints) -> Ints:
+        """The rows whose work is in these slots, or was there last."""
+        rows: Ints = self._row[slot]
+        return rows
+
+    def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
+        """The rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
+        kind = slot // max(self._num_connections, 1)
+        return self._row[slot], kind == 0, kind == 1, kind >= 2
+
+
+class Followers:
+    """Who waits for a row, where many may wait for one."""
+
+    def __init__(self, waits_for: Rows) -> None:
+        waiting = np.flatnonzero(waits_for != NO_ROW).astype(np.int32)
+        self._order = waiting[stable_order(waits_for[waiting])]
+        counts = np.bincount(waits_for[waiting], minlength=len(waits_for))
+        self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    def of(self, row: Ints) -> Ints:
+        first = self._first[row]
+        count = self._first[row + 1] - first
+        if count.max(initial=0) <= 1:  # as in rings; the general way takes three times as long
+            one: Ints = self._order[first[count > 0]]
+            return one
+        total = np.cumsum(count)
+        within = np.arange(total[-1]) - np.repeat(total - count, count)
+        followers: Ints = self._order[np.repeat(first, count) + within]
+        return followers
+
+
+class Leaving:
+    """For rule 4: until when all that a rank has sent of a chunk up to some row have left."""
+
+    def __init__(self, rows: Dependencies) -> None:
+        self.needed = bool((rows.buffer_dependency != NO_ROW).any())
+        if self.needed:
+            self._freed = Followers(rows.buffer_dependency)
+            self._before = rows.sent_before
+            self._until_s = unknown(len(rows))
+            self._waits = how_many(rows.sent_before)
+            self._waits[:-1] += 1  # it must have left itself
+            self._next = following(rows.sent_before)
+
+    def until_s(self, row: Rows) -> Floats | float:
+        return self._until_s[row] if self.needed else 0.0
+
+    def forget_who_waits(self) -> None:
+        """Make room when nobody will ask for more than times."""
+        if self.needed:
+            del self._freed, self._before, self._waits, self._next
+
+    def freed_by(self, row: Ints, left_s: Floats) -> Ints:
+        """Those that wait for no more sends now that these have left."""
+        freed = []
+        self._waits[row] -= 1
+        while len(row := row[self._waits[row] == 0]):
+            self._until_s[row] = np.maximum(left_s[row], self._until_s[self._before[row]])
+            freed.append(self._freed.of(row))
+            row = self._next[row]
+            row = row[row != NO_ROW]
+            self._waits[row] -= 1
+        return np.concatenate([row[:0], *freed])
+
+
+def unknown(num_rows: int) -> Floats:
+    """A time for each row, infinite until it is known, and 0 for the row before all others."""
+    times = np.full(num_rows + 1, np.inf)
+    times[-1] = 0.0
+    return times
+
+
+def how_many(*columns: Rows) -> Ints:
+    """(num_rows + 1,): how many of them name a row; the last element is for NO_ROW, which never comes to an end."""
+    count = np.full(len(columns[0]) + 1, FOR_EVER, dtype=np.int8)
+    np.sum([column != NO_ROW for column in columns], axis=0, dtype=np.int8, out=count[:-1])
+    return count
+
+
+def following(before: Rows) -> Rows:
+    """(num_rows + 1,): the inverse of a column in which no row is named twice; the last element means nothing."""
+    after = np.full(len(before) + 1, NO_ROW, dtype=np.int32)
+    after[before] = np.arange(len(before), dtype=np.int32)
+    return after
