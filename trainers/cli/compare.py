@@ -25,8 +25,8 @@ from ringsim.console import (
     say,
     say_wrote,
 )
-from ringsim.files import read_json
-from ringsim.measurements import provenance, save_json
+from ringsim.files import read_json, save_json
+from ringsim.measurements import provenance
 from ringsim.text_table import wrap_text
 from ringsim.units import plural
 from trainers.checkpoints.output import WRITING_S, locked

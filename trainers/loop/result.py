@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from ringsim.measurements import provenance, save_json
+from ringsim.files import save_json
+from ringsim.measurements import provenance
 from ringsim.units import format_size, plural
 from ringsim.verdict import TrainingSession
 from trainers.checkpoints.manager import RESULT

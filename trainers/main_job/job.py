@@ -19,7 +19,8 @@ from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import STDOUT, Progress, clear_line
-from ringsim.measurements import Measurements, RankHosts, json_text
+from ringsim.files import json_text
+from ringsim.measurements import Measurements, RankHosts
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
