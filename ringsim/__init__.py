@@ -14,24 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.analysis import (
-    Animation,
     Explanation,
-    Overview,
     RankPlacement,
+    RunView,
     Sweep,
     explain,
     find_placement,
-    make_animation,
-    make_overview,
     run_sweep,
 )
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
-from ringsim.display import Display, set_display
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, Network, SharedMemoryNetwork, load_network
 from ringsim.registry import ALGORITHMS, algorithm
-from ringsim.report import animation_page, html_of, write_trace
+from ringsim.report import animation_page, register, write_trace
 from ringsim.schedule import (
     NEVER,
     Collective,
@@ -60,16 +56,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "NEVER",
-    "Animation",
     "Cluster",
     "Collective",
     "Comparison",
     "Explanation",
     "Measurements",
     "Network",
-    "Overview",
     "ProbeFit",
     "RankPlacement",
+    "RunView",
     "Schedule",
     "ScheduleError",
     "SharedMemoryNetwork",
@@ -91,8 +86,6 @@ __all__ = [
     "find_placement",
     "goal_lines",
     "load_network",
-    "make_animation",
-    "make_overview",
     "merge",
     "msccl_lines",
     "on_channel",
@@ -117,14 +110,7 @@ __all__ = [
 ]
 
 
-def _figure(result: Any, style: str | None) -> Any:
-    """The picture of a result, for its own `plot`; imports matplotlib."""
-    from ringsim.report.plots.plot import plot  # noqa: PLC0415  takes most of a second to import
-
-    return plot(result, style=style)
-
-
-set_display(Display(_figure, html_of))
+register()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,149 @@
-"""Our collectives beside torch.distributed's and raw sockets, on several numbers of local ranks: `make bench`."""
+"""Our collectives compared with torch.distributed's and a plain ring, on several numbers of ranks: `make bench`."""
 
+import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from collectives.benchmark.targets import TARGETS, Target, format_targets
+from collectives.benchmark.table import ratio, rival_of
 from collectives.probes import provenance
 from ringsim.console import OneLineCommand, parse_numbers, run_local_ranks
-from ringsim.measurements import Measurements
+from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements
+from ringsim.registry import ALGORITHMS
+from ringsim.schedule import Collective
+from ringsim.units import format_size
 
 BENCHMARK = ["-m", "collectives.benchmark"]
+BEST = "best of these"
+LARGE = ("-b", "1MiB", "-e", "64MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Some cells, and whose times ours are held against.
+
+    arguments: of the benchmark's command line, for the cells.
+    """
+
+    title: str
+    collective: Collective
+    arguments: tuple[str, ...]
+    quick_arguments: tuple[str, ...]
+    rival: str = TORCH
+
+    def algorithms(self, names: Sequence[str]) -> list[str]:
+        """Return the `names` that the collective has, or that are no built-in at all; the ring if there are none."""
+        elsewhere = {name for _, name in ALGORITHMS}
+        return [name for name in names if (self.collective, name) in ALGORITHMS or name not in elsewhere] or ["ring"]
+
+
+_QUICK_LARGE = ("-b", "1MiB", "-e", "1MiB")
+TARGETS = (
+    Target(
+        "reduce_scatter_tensor float32, 1 MiB to 64 MiB",
+        Collective.REDUCE_SCATTER,
+        ("--collective", "reduce_scatter_tensor", "--out-of-place", *LARGE),
+        _QUICK_LARGE,
+    ),
+    Target(
+        "all_gather_into_tensor float32, 1 MiB to 64 MiB",
+        Collective.ALL_GATHER,
+        ("--collective", "all_gather_into_tensor", "--out-of-place", *LARGE),
+        _QUICK_LARGE,
+    ),
+    Target(
+        "all_reduce float32, 64 B to 64 MiB",
+        Collective.ALL_REDUCE,
+        ("--in-place", "-b", "64", "-e", "64MiB", "-f", "4"),
+        ("-e", "64KiB", "-f", "32"),
+    ),
+    Target(
+        "all_reduce bfloat16, 1 MiB to 64 MiB",
+        Collective.ALL_REDUCE,
+        ("--in-place", "--dtype", "bfloat16", *LARGE),
+        _QUICK_LARGE,
+    ),
+    *(
+        Target(
+            f"{title}, 1 MiB to 64 MiB, against a ring of isend and irecv, both by Gloo",
+            collective,
+            ("--collective", name, "--out-of-place", "--plain-ring", "--transport", "gloo", *LARGE),
+            _QUICK_LARGE,
+            rival=PLAIN_RING,
+        )
+        for title, name, collective in (
+            ("reduce_scatter_tensor float32", "reduce_scatter_tensor", Collective.REDUCE_SCATTER),
+            ("all_gather_into_tensor float32", "all_gather_into_tensor", Collective.ALL_GATHER),
+            ("all_reduce float32", "all_reduce", Collective.ALL_REDUCE),
+        )
+    ),
+)
+_RIVALS = {TORCH: "torch.distributed", PLAIN_RING: "a plain ring"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How long one algorithm took in one cell, in terms of the rival's time."""
+
+    algorithm: str
+    num_ranks: int
+    size_bytes: int
+    value: float
+
+
+def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
+    """Return a row for each target, algorithm and number of ranks, and one for all numbers of ranks.
+
+    results: for each target, what was measured for it, a file for each number of ranks.
+    """
+    head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
+    blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
+    for target, files in results:
+        blocks += ["", f"# {target.title}: ours over {_RIVALS[target.rival]}", head, *_rows(ratios_of(target, files))]
+    return "\n".join(blocks)
+
+
+def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
+    """Return the ratio of each cell, and of its best algorithm where there are several."""
+    ratios: list[Ratio] = []
+    for times in (file.collectives for file in files):
+        ours = [timed for timed in times if timed.algorithm not in _RIVALS]
+        for cell in dict.fromkeys(timed.cell for timed in ours):
+            of_cell = list(_ratios([timed for timed in ours if timed.cell == cell], times, target.rival))
+            best = min(of_cell, key=lambda one: one.value)
+            several = len(of_cell) > 1
+            ratios += [*of_cell, *([Ratio(BEST, best.num_ranks, best.size_bytes, best.value)] if several else [])]
+    return ratios
+
+
+def _ratios(ours: Sequence[CollectiveTimes], times: Sequence[CollectiveTimes], rival: str) -> Iterator[Ratio]:
+    for own in ours:
+        value = ratio(own, rival_of(own, times, rival))
+        if value is None:
+            raise ValueError(f"{own.collective.value} of {own.size_bytes} bytes: no times of {rival} to compare with")
+        yield Ratio(own.algorithm, own.num_ranks, own.size_bytes, value)
+
+
+def _rows(ratios: Sequence[Ratio]) -> Iterator[str]:
+    for num_ranks in [*dict.fromkeys(one.num_ranks for one in ratios), None]:
+        for algorithm in dict.fromkeys(one.algorithm for one in ratios):
+            chosen = [one for one in ratios if one.algorithm == algorithm and num_ranks in (None, one.num_ranks)]
+            if chosen:
+                yield _row(algorithm, "all" if num_ranks is None else str(num_ranks), chosen)
+
+
+def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
+    mean = statistics.geometric_mean(one.value for one in ratios)
+    worst = max(ratios, key=lambda one: one.value)
+    where = f"{format_size(worst.size_bytes)} on {worst.num_ranks} ranks"
+    return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
 
 
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, file: Path) -> list[str]:
-    """What torchrun is given to measure `target` into `file`."""
+    """Return the arguments of torchrun that measure `target` into `file`."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
     less = [*target.quick_arguments, "-n", "3", "-w", "1"] if quick else []
     return [*BENCHMARK, *target.arguments, *less, *mine, "-o", str(file)]
@@ -36,14 +164,14 @@ def main(ranks: str, algorithms: tuple[str, ...], quick: bool, output: Path | No
     if quick:
         click.echo("# --quick: few sizes, few iterations, so no figures to go by")
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[Target, list[Measurements]] = {target: [] for target in TARGETS}
+        measured: dict[Target, list[Measurements]] = {target: [] for target in TARGETS}
         for num_ranks in counts:
             for index, target in enumerate(TARGETS):
                 click.echo(f"{num_ranks} ranks: {target.title}", err=True)
                 file = (output or Path(folder)) / f"target{index}-ranks{num_ranks}.json"
                 run_local_ranks(num_ranks, arguments(target, algorithms, quick, file), quiet=True)
-                found[target].append(Measurements.load(file))
-    click.echo(format_targets(list(found.items())))
+                measured[target].append(Measurements.load(file))
+    click.echo(format_targets(list(measured.items())))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
+"""Measure on what an all_reduce of ours spends its time: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
 A rank's instructions (collectives/runtime/instructions.py) are timed one by one, so what is left is Python before and
 after.
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls import AUTO
-from collectives.runtime import ScheduleRun
+from collectives.runtime import GlooTransport, SharedMemoryTransport
 from ringsim.console import IntRange, torchrun
 from ringsim.units import format_size
 
@@ -28,24 +28,24 @@ Seconds = dict[str, float]
 
 
 def time_instructions(spent: Seconds) -> None:
-    """From now on add to `spent` what each instruction takes, by its opcode."""
-    for opcode in OPCODES:
-        setattr(ScheduleRun, f"_{opcode}", _timed(getattr(ScheduleRun, f"_{opcode}"), opcode, spent))
+    """Add to `spent`, from now on, what each instruction takes, by its opcode."""
+    for transport in (GlooTransport, SharedMemoryTransport):
+        for opcode in OPCODES:
+            if hasattr(transport, opcode):
+                setattr(transport, opcode, _timed(getattr(transport, opcode), opcode, spent))
 
 
-def _timed(
-    action: Callable[[ScheduleRun, int], None], opcode: str, spent: Seconds
-) -> Callable[[ScheduleRun, int], None]:
-    def timed(run: ScheduleRun, index: int) -> None:
+def _timed(action: Callable[[Any, int], None], opcode: str, spent: Seconds) -> Callable[[Any, int], None]:
+    def timed(transport: Any, index: int) -> None:
         begin = time.perf_counter()
-        action(run, index)
+        action(transport, index)
         spent[opcode] += time.perf_counter() - begin
 
     return timed
 
 
 def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
-    """Of each call: seconds in all, of a core in all threads, and what was noted meanwhile."""
+    """Return for each call the seconds in all, of a core in all threads, and what was noted meanwhile."""
     calls = []
     for _ in range(iterations):
         dist.barrier()
@@ -57,7 +57,7 @@ def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> lis
 
 
 def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -> Seconds:
-    """The medians of this rank, in seconds, by column."""
+    """Return the medians of this rank, in seconds, by column."""
     ours = partial(collectives.all_reduce, tensor, algorithm=algorithm)
     theirs = partial(dist.all_reduce, tensor)
     times_s: dict[str, list[float]] = defaultdict(list)

@@ -207,7 +207,7 @@ class DataParallel(nn.Module):
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
-        """Raises TypeError: a process group cannot be copied or saved, which is what torch would say."""
+        """Raise TypeError: a process group cannot be copied or saved, which is what torch would say."""
         raise TypeError(
             "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain model before it "
             "is wrapped, or, but for fsdp, call unshard() on every rank and copy parallel.module"

@@ -75,6 +75,14 @@ def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
     return read
 
 
+def _gone(_: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.BadParameter(
+            "this comparison is gone; measure Open MPI with osu_allreduce, whose logs ringsim calibrate reads",
+            param=option,
+        )
+
+
 def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     if not 0 < value <= MAX_TIMEOUT_S:
         raise click.BadParameter(f"{value} s: must be greater than 0 and at most {MAX_TIMEOUT_S:.0f}", param=option)
@@ -134,14 +142,9 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("-w", "--warm-up", type=IntRange(0), default=2, help="So many first iterations are not counted.")
 @click.option("--in-place/--out-of-place", default=None, help="Only this half of the table is timed; otherwise both.")
 @click.option(
-    "--raw-sockets", is_flag=True, help="Beside all_reduce, its bytes are sent over bare TCP, nothing being added up."
-)
-@click.option(
     "--plain-ring", is_flag=True, help="Beside sums, a ring of isend and irecv is timed, as one writes it by hand."
 )
-@click.option(
-    "--openmpi", is_flag=True, help="Open MPI's own collectives are timed beside, in ranks that mpirun starts."
-)
+@click.option("--openmpi", "--raw-sockets", is_flag=True, hidden=True, expose_value=False, callback=_gone)
 @click.option("--probes", is_flag=True, help="Messages and additions are probed first, for ringsim calibrate.")
 @click.option(
     "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."
@@ -222,8 +225,8 @@ def main(
 
 
 def _check_nccl_tests(plan: BenchmarkPlan) -> None:
-    """Raises UsageError for what nccl-tests' lines have no place for."""
-    if len(plan.algorithms) > 1 or plan.raw_sockets or plan.plain_ring or plan.openmpi:
+    """Raise UsageError for what nccl-tests' lines have no place for."""
+    if len(plan.algorithms) > 1 or plan.plain_ring:
         raise click.UsageError(f"--format {NCCL_TESTS}: its table is of one algorithm: give --algorithm once")
     if len(plan.in_place) != 2:
         raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
@@ -243,7 +246,7 @@ def _run(
         if transport is not None:
             use_transport(transport)
         with progress:
-            measurements = run_plan(plan, group, timeout_s, progress)
+            measurements = run_plan(plan, group, progress)
     except CollectiveError as error:
         clear_line()
         click.echo(str(error), err=True)

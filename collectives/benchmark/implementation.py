@@ -1,54 +1,39 @@
-"""`Implementation`: one of those that a case is timed with: an algorithm of ours, torch's own, or bare sockets."""
+"""`Implementation`: one of those that a case is timed with: an algorithm of ours, torch's own, or a plain ring."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.benchmark.buffers import Buffers
-from collectives.benchmark.case import OPS, BenchmarkCase
-from collectives.benchmark.pattern import Pattern
-from ringsim.measurements import TORCH
+from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, Buffers, Pattern
+from ringsim.measurements import PLAIN_RING, TORCH
 from ringsim.schedule import Collective
-
-
-class Timed(Protocol):
-    """What a case is timed with, on one rank; every rank calls the same methods in the same order."""
-
-    @property
-    def name(self) -> str:
-        """In place of an algorithm's in tables and files."""
-
-    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int | None:
-        """Do the case once; returns how many elements of `rank` are wrong, None if there is no result to look at."""
-
-    def turn(self, buffers: Buffers, calls: int) -> tuple[float, float]:
-        """Do the case so many times in a row; returns when that began and ended here, on `time.perf_counter`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """A name, and what does the collective once on one rank.
+    """A competitor in a case, on one rank; every rank calls the same methods in the same order.
 
-    reduces: False if it only moves bytes, so that there is no result to look at.
+    name: in place of an algorithm's in tables and files.
+    run: does the collective once.
     """
 
     name: str
     run: Callable[[Buffers], object]
-    reduces: bool = True
 
-    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int | None:
-        """See `Timed`."""
+    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int:
+        """Do the case once; return how many elements of `rank` are wrong."""
         buffers.spoil()
         buffers.refill()
         self.run(buffers)
-        return data.count_wrong(rank, buffers.output) if self.reduces else None
+        return data.count_wrong(rank, buffers.output)
 
     def turn(self, buffers: Buffers, calls: int) -> tuple[float, float]:
-        """See `Timed`."""
+        """Do the case `calls` times in a row; return when that began and ended here, on `time.perf_counter`."""
         begin_s = time.perf_counter()
         for _ in range(calls):
             self.run(buffers)
@@ -96,3 +81,65 @@ def _copied(buffers: Buffers, copies: bool = True) -> Any:
     if copies and buffers.output is not buffers.input:
         buffers.output.copy_(buffers.input)
     return buffers.output
+
+
+def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation | None:
+    """A ring of isend and irecv as one writes it by hand, the least that a library should be measured by.
+
+    None for other collectives, and for other operations than a sum.
+    """
+    runs: dict[Collective, Callable[[Buffers], object]] = {
+        Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.input, b.output),
+        Collective.REDUCE_SCATTER: lambda b: ring.reduce_scatter(b.input, b.output),
+        Collective.ALL_GATHER: lambda b: ring.all_gather(b.input, b.output),
+    }
+    if case.collective not in runs or case.op not in ("sum", NO_OP):
+        return None
+    ring = _Ring(group, -(-case.num_elements // group.size()), case.torch_dtype)
+    return Implementation(PLAIN_RING, runs[case.collective])
+
+
+class _Ring:
+    """One rank's part, for chunks of at most `length` elements.
+
+    Whole chunks go round, one step after the other; a sum is formed in place. Buffers are kept, as in our executors.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, length: int, dtype: torch.dtype) -> None:
+        self._group, self._rank, self._num_ranks = group, group.rank(), group.size()
+        self._sum, self._arriving = torch.empty(length, dtype=dtype), torch.empty(length, dtype=dtype)
+
+    def all_reduce(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
+        if output is not tensor:
+            output.copy_(tensor)
+        chunks = output.tensor_split(self._num_ranks)
+        for step in range(self._num_ranks - 1):
+            chunk = self._of(chunks, -step - 1)
+            arriving = self._arriving[: len(chunk)]
+            self._exchange(self._of(chunks, -step), arriving)
+            chunk.add_(arriving)
+        for step in range(self._num_ranks - 1):
+            self._exchange(self._of(chunks, 1 - step), self._of(chunks, -step))
+
+    def reduce_scatter(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
+        chunks = tensor.tensor_split(self._num_ranks)
+        total, arriving = self._sum.copy_(self._of(chunks, -1)), self._arriving
+        for step in range(self._num_ranks - 1):
+            self._exchange(total, arriving)
+            total, arriving = arriving.add_(self._of(chunks, -step - 2)), total
+        output.copy_(total)
+
+    def all_gather(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
+        chunks = output.tensor_split(self._num_ranks)
+        self._of(chunks, 0).copy_(tensor)
+        for step in range(self._num_ranks - 1):
+            self._exchange(self._of(chunks, -step), self._of(chunks, -step - 1))
+
+    def _of(self, chunks: tuple[torch.Tensor, ...], offset: int) -> torch.Tensor:
+        return chunks[(self._rank + offset) % self._num_ranks]
+
+    def _exchange(self, sent: torch.Tensor, arriving: torch.Tensor) -> None:
+        """Send to the next rank, and receive from the one before."""
+        sending = self._group.send([sent], (self._rank + 1) % self._num_ranks, 0)
+        self._group.recv([arriving], (self._rank - 1) % self._num_ranks, 0).wait()
+        sending.wait()

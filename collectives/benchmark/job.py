@@ -1,58 +1,54 @@
 """`run_plan`: a whole benchmark on one process group."""
 
-from contextlib import AbstractContextManager, nullcontext
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
-from collectives.benchmark.case import BenchmarkCase
-from collectives.benchmark.implementation import Implementation, Timed, native, ours
-from collectives.benchmark.mpirun import openmpi_provenance
-from collectives.benchmark.openmpi import OpenMpi, openmpi
-from collectives.benchmark.plain_ring import plain_ring
+from collectives.benchmark.case import BenchmarkCase, Buffers, Pattern, pattern
+from collectives.benchmark.implementation import Implementation, native, ours, plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
-from collectives.benchmark.raw_sockets import raw_sockets
 from collectives.benchmark.recorder import record_runs
-from collectives.benchmark.runner import measure
 from collectives.probes import Blocks, places_of, probe, provenance
-from collectives.runtime import transport_in_use
+from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
 from ringsim.measurements import CollectiveTimes, Measurements
-from ringsim.schedule import Collective
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
 # Before the cases and once more after them, as a machine may become slower meanwhile. On a slow link with long messages
 # even these take a minute.
 BLOCKS = Blocks(turns=2, number=4)
+TRIED = 3  # rounds, to find out how many fit
+# A turn should take as long, so that neither who leaves the barrier last decides what it takes nor a thread that polls
+# where another waits for its core, which may take until the kernel's next tick: 4 ms and more.
+IN_A_ROW_S = 50e-3
+MAX_IN_A_ROW = 500
+MIN_ITERATIONS = 5
+MAX_ITERATIONS = 1000
 
 
-def run_plan(
-    plan: BenchmarkPlan, group: dist.ProcessGroup, timeout_s: float, progress: Progress | None = None
-) -> Measurements:
+def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress | None = None) -> Measurements:
     """Time all cases of `plan` and record its runs, on every rank of `group`.
 
     Collective, and every rank gets the same but for provenance.
 
     progress: shows which phase this is in, and how far.
 
-    Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails or is later than
-    `timeout_s`.
+    Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails.
     """
     progress = progress or Progress(rank=1)
     probed = _probed(plan, group, progress)
     cases = plan.cases(group.size())
     collectives: list[CollectiveTimes] = []
-    sockets_context: AbstractContextManager[Implementation | None] = (
-        raw_sockets(group, timeout_s) if plan.raw_sockets else nullcontext()
-    )
-    mpi_context: AbstractContextManager[OpenMpi | None] = openmpi(group, timeout_s) if plan.openmpi else nullcontext()
-    with sockets_context as raw, mpi_context as mpi:
-        progress.begin("timing", len(cases))
-        for case in cases:
-            collectives += measure(case, _implementations(case, plan, group, raw, mpi), plan, group)
-            progress.update(1, str(case))
+    progress.begin("timing", len(cases))
+    for case in cases:
+        collectives += measure(case, _implementations(case, plan, group), plan, group)
+        progress.update(1, str(case))
     if plan.probes:
         probed = _with_times_of(probed, _probed(plan, group, progress))
     if plan.record:
@@ -64,7 +60,7 @@ def run_plan(
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
-    origin = {"transport": transport_in_use(group)} | (openmpi_provenance() if plan.openmpi else {})
+    origin = {"transport": transport_in_use(group)}
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
@@ -88,14 +84,121 @@ def _with_times_of(first: Measurements, second: Measurements) -> Measurements:
     return replace(first, probes=tuple(replace(one, times_s=one.times_s + other.times_s) for one, other in pairs))
 
 
-def _implementations(
-    case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup, raw: Implementation | None, mpi: OpenMpi | None
-) -> list[Timed]:
-    """Who is timed in `case`, in the order of the table's rows."""
-    rivals: list[Timed | None] = [
-        plain_ring(case, group) if plan.plain_ring else None,
-        raw if case.collective is Collective.ALL_REDUCE else None,
-        mpi.implementation(case, plan.seed) if mpi else None,
-    ]
+def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup) -> list[Implementation]:
+    """Return the competitors in `case`, in the order of the table's rows."""
+    plain = plain_ring(case, group) if plan.plain_ring else None
     algorithms = [ours(case, algorithm, group) for algorithm in plan.algorithms_for(case.collective)]
-    return [native(case, group), *algorithms, *(rival for rival in rivals if rival is not None)]
+    return [native(case, group), *algorithms, *([plain] if plain else [])]
+
+
+def measure(
+    case: BenchmarkCase, implementations: Sequence[Implementation], plan: BenchmarkPlan, group: dist.ProcessGroup
+) -> tuple[CollectiveTimes, ...]:
+    """The times of each implementation, the same on every rank; collective.
+
+    In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
+    falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
+    in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
+    """
+    with naming_failures(f"rank {group.rank()}: {case} failed"):
+        data = pattern(case, plan.seed)
+        buffers = Buffers.of(data, group.rank())
+        wrong = [_count_wrong(implementation, data, buffers, group) for implementation in implementations]
+        for turn in range(plan.warm_up):
+            _one_round(turn, implementations, buffers, group, 1)
+        calls, count = _agree(
+            plan, lambda: _one_round(0, implementations, buffers, group, 1), len(implementations), group
+        )
+        own = torch.tensor(
+            [_one_round(turn, implementations, buffers, group, calls) for turn in range(count)], dtype=torch.float64
+        )
+        ends = _gather(own, group)  # (ranks, iterations, implementations, start or end)
+    return tuple(
+        _summary(case, implementation.name, wrong[index], ends[:, :, index], calls, index, len(implementations))
+        for index, implementation in enumerate(implementations)
+    )
+
+
+def _count_wrong(implementation: Implementation, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
+    """Count the elements that are wrong, over all ranks."""
+    count = torch.tensor(implementation.count_wrong(data, buffers, group.rank()))
+    dist.all_reduce(count, group=group)
+    return int(count)
+
+
+def first_in(turn: int, num_implementations: int) -> int:
+    """Which implementation begins an iteration."""
+    return turn % num_implementations
+
+
+def _one_round(
+    turn: int, implementations: Sequence[Implementation], buffers: Buffers, group: dist.ProcessGroup, calls: int
+) -> list[tuple[float, float]]:
+    """When each implementation began and ended its calls on this rank, in seconds on its clock."""
+    times = [(0.0, 0.0)] * len(implementations)
+    first = first_in(turn, len(implementations))
+    for index in [*range(first, len(implementations)), *range(first)]:
+        buffers.refill()
+        dist.barrier(group=group)
+        times[index] = implementations[index].turn(buffers, calls)
+    return times
+
+
+def _agree(
+    plan: BenchmarkPlan, one_round: Callable[[], object], num_implementations: int, group: dist.ProcessGroup
+) -> tuple[int, int]:
+    """How many calls in a row, and how many iterations fit, as rank 0 finds from a few: all must do as many."""
+    if plan.calls and plan.iterations:
+        return plan.calls, plan.iterations
+    rounds_s = []
+    for _ in range(TRIED):
+        begin = time.perf_counter()
+        one_round()
+        rounds_s.append(time.perf_counter() - begin)
+    round_s = statistics.median(rounds_s)
+    calls = plan.calls or min(max(round(IN_A_ROW_S * num_implementations / round_s), 1), MAX_IN_A_ROW)
+    count = plan.iterations or min(max(int(plan.cell_time_s / (calls * round_s)), MIN_ITERATIONS), MAX_ITERATIONS)
+    agreed = torch.tensor([calls, count])
+    dist.broadcast(agreed, group=group, group_src=0)
+    calls, count = agreed.tolist()
+    return calls, count
+
+
+def _gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """own: (...). Returns (ranks, ...)."""
+    gathered = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(gathered, own, group=group)
+    return torch.stack(gathered)
+
+
+def _summary(
+    case: BenchmarkCase,
+    name: str,
+    wrong: int,
+    ends: torch.Tensor,
+    calls: int,
+    index: int,
+    num_implementations: int,
+) -> CollectiveTimes:
+    """ends: (ranks, iterations, start or end)."""
+    starts = ends[:, :, 0]
+    times = (ends[:, :, 1] - starts) / calls
+    slowest = times.argmax(dim=0, keepdim=True)
+    arrival_skew = (starts.amax(dim=0) - starts.gather(0, slowest)[0]) / calls
+    return CollectiveTimes(
+        collective=case.collective,
+        algorithm=name,
+        size_bytes=case.size_bytes,
+        dtype=case.dtype,
+        op=case.op,
+        num_ranks=case.num_ranks,
+        in_place=case.in_place,
+        wrong=wrong,
+        calls=calls,
+        times_s=tuple(times.amax(dim=0).tolist()),
+        arrival_skew_s=tuple(arrival_skew.clamp(min=0).tolist()),
+        positions=tuple(
+            (index - first_in(turn, num_implementations)) % num_implementations for turn in range(times.shape[1])
+        ),
+        rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
+    )

@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, elements_of, torch_dtype
-from collectives.benchmark.mpirun import openmpi_version
-from collectives.benchmark.pattern import pattern
+from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, elements_of, pattern, torch_dtype
 from collectives.calls import AUTO, reduction_of
 from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective, require_installed_memory
@@ -18,7 +16,6 @@ COLLECTIVES = {  # by torch's names for those that work on tensors
     "reduce": Collective.REDUCE,
 }
 COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
-OPENMPI_COPIES = 4  # beside them: data, buffers and what must come of it, and what the library keeps
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 _ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
@@ -32,9 +29,7 @@ class BenchmarkPlan:
     in_place: whether in place; both, one after the other, if there are two.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
-    raw_sockets: whether bare TCP moves the bytes of all_reduce too.
     plain_ring: whether a ring of isend and irecv is timed too.
-    openmpi: whether Open MPI is timed too, in processes of its own.
     probes: whether to probe the group first, for `ringsim calibrate`.
     record: whether to record one run of each algorithm, transfer by transfer, for `ringsim compare`.
     record_bytes: of the whole tensor in such a run; None for the largest of `sizes_bytes`.
@@ -51,9 +46,7 @@ class BenchmarkPlan:
     warm_up: int = 2
     cell_time_s: float = 1.0
     seed: int = 0
-    raw_sockets: bool = False
     plain_ring: bool = False
-    openmpi: bool = False
     probes: bool = False
     record: bool = False
     record_bytes: int | None = None
@@ -77,7 +70,7 @@ class BenchmarkPlan:
         return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
 
     def not_larger(self, case: BenchmarkCase) -> Iterator[BenchmarkCase]:
-        """Yields `case`, then it with the smaller sizes of the plan, then with halves of the smallest."""
+        """Yield `case`, then it with the smaller sizes of the plan, then with halves of the smallest."""
         yield case
         sizes = sorted((size for size in self.sizes_bytes if size < case.size_bytes), reverse=True)
         while True:
@@ -107,21 +100,10 @@ class BenchmarkPlan:
             self._check_reduction()
         for case in self.cases(num_ranks)[:1]:
             pattern(case, self.seed)
-        if self.raw_sockets and not 1 < num_ranks == ranks_here:
-            raise ValueError(
-                f"--raw-sockets: needs at least 2 ranks, all on this host; {ranks_here} of {num_ranks} are"
-            )
-        if self.openmpi:
-            if ranks_here != num_ranks:
-                raise ValueError(
-                    f"--openmpi: compares ranks of one host only; {ranks_here} of {num_ranks} are on this one"
-                )
-            openmpi_version()
         self._check_recorded(num_ranks)
         largest = max(*self.sizes_bytes, self.record_bytes or 0)
         # Ranks that got different answers would wait for each other.
-        copies = COPIES + (OPENMPI_COPIES if self.openmpi else 0)
-        require_installed_memory(f"size {largest} B on {ranks_here} ranks", copies * largest * ranks_here)
+        require_installed_memory(f"size {largest} B on {ranks_here} ranks", COPIES * largest * ranks_here)
 
     def _check_reduction(self) -> None:
         """Raise ValueError unless both sides can do it: every rank would fail in the first call of the other."""

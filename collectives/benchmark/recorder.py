@@ -9,8 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.benchmark.case import OPS, BenchmarkCase
-from collectives.benchmark.pattern import pattern
+from collectives.benchmark.case import OPS, BenchmarkCase, pattern
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.calls import AUTO, chooser_of, reduction_of
 from collectives.probes import Clock, places_of, read_clock

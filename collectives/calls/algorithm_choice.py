@@ -1,10 +1,11 @@
 """`Chooser`: the algorithm for each size, chosen by simulating all candidates on the network that was found here."""
 
+import hashlib
 import os
 
+import numpy as np
 import torch.distributed as dist
 
-from collectives.calls.own_algorithm import named_with_digest
 from collectives.probes import Blocks, probe
 from collectives.runtime import (
     CPU,
@@ -22,8 +23,8 @@ from ringsim.files import quoted
 from ringsim.measurements import Measurements
 from ringsim.native import network_of_calls
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
-from ringsim.registry import build, build_proved
-from ringsim.schedule import Collective
+from ringsim.registry import build, build_proved, is_built_in
+from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
 
 # What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
@@ -173,6 +174,21 @@ def _collective(name: Collective | str) -> Collective:
     if not isinstance(name, Collective) and name not in known:
         raise ValueError(f"collective {quoted(name)}: must be one of {', '.join(known)}")
     return Collective(name)
+
+
+def named_with_digest(algorithm: str, schedule: Schedule) -> str:
+    """Return an algorithm's name as ranks compare it: with a digest of the schedule, if it is a user's own.
+
+    Ranks whose files differ then have different fingerprints, though the files have the same name.
+    """
+    if is_built_in(schedule.collective, algorithm):
+        return algorithm
+    digest = hashlib.blake2b(np.asarray(schedule.bounds(10 * schedule.num_chunks + 1)).tobytes(), digest_size=6)
+    for step in schedule.steps:
+        digest.update(len(step).to_bytes(8, "little"))
+        for column in (step.src, step.dst, step.chunk, step.reduce, step.channel):
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return f"{algorithm} (schedule {digest.hexdigest()})"
 
 
 def num_cores() -> int:

@@ -1,15 +1,14 @@
 """`CollectiveCall`: what all calls have in common: the executor that runs them, and what all ranks must call alike."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.calls.algorithm_choice import Chooser, require_network
-from collectives.calls.own_algorithm import named_with_digest
-from collectives.calls.reduction import Reduction
+from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
+from collectives.calls.reduction import Reduction, ReductionDtypes
+from collectives.calls.tensor_checks import assign, fill, same_storage
 from collectives.runtime import (
     CPU,
     STAGED,
@@ -35,24 +34,33 @@ AUTO = "auto"
 ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionDtypes:
-    """In which dtypes a reduction is done: `state` is added up, `wire` travels."""
+class Operands(NamedTuple):
+    """What a collective reads and writes on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    state: torch.dtype
-    wire: torch.dtype
+    inputs: lie in the whole one after the other, and are all of it; or, if `gathers`, only this rank's share.
+    outputs: likewise; or, if `scatters`, only this rank's share. All tensors are on one device.
+    reduction: None if nothing is reduced.
+    is_wanted: whether this rank gets the result; else its outputs stay as they are.
+    """
 
-    def __str__(self) -> str:
-        return "" if self.state == self.wire else f", added in {self.state}, sent in {self.wire}"
+    inputs: Sequence[torch.Tensor]
+    outputs: list[torch.Tensor]
+    dtypes: ReductionDtypes
+    reduction: Reduction | None = None
+    gathers: bool = False
+    scatters: bool = False
+    is_wanted: bool = True
 
+    def details(self) -> tuple[object, ...]:
+        """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
+        share = (" a rank",) if self.gathers or self.scatters else ()
+        lengths = (", ", tuple(tensor.numel() for tensor in self.outputs), " in all") if self.is_coalesced else ()
+        return (*lengths, *share, *((", ", self.reduction.name, self.dtypes) if self.reduction else ()))
 
-@lru_cache
-def reduction_dtypes(dtype: torch.dtype, accumulate: torch.dtype | None, wire: torch.dtype | None) -> ReductionDtypes:
-    """For a tensor of `dtype`. Raises ValueError if one of the others is given where nothing is rounded."""
-    for name, given in (("accumulate", accumulate), ("wire", wire)):
-        if given is not None and not (given.is_floating_point and dtype.is_floating_point):
-            raise ValueError(f"{name} {given}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
-    return ReductionDtypes(accumulate or dtype, wire or dtype)
+    @property
+    def is_coalesced(self) -> bool:
+        """Whether several tensors are reduced as one."""
+        return not (self.gathers or self.scatters) and len(self.inputs) > 1
 
 
 class Executors:
@@ -87,12 +95,62 @@ class CollectiveCall:
         else:
             require_network(self.group)
 
-    def takes(self, tensor: torch.Tensor) -> bool:
-        """Whether `execute` can run on `tensor` itself, rather than on a copy in a `buffer`."""
-        return self.transport is not STAGED and is_plain(tensor)
+    def start(self, name: str, operands: Operands, async_op: bool) -> Work | None:
+        """Do the collective with these operands, of which its tensors have been checked.
 
-    def buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-        """(length,): the queue's buffer for a copy, on the device of `tensor`, or where `execute` can take it."""
+        Returns None, or a `Work` if `async_op`.
+        """
+        tensor = operands.outputs[0] if operands.scatters else operands.inputs[0]
+        fingerprint = self.fingerprint(name, tensor, *operands.details())
+        return self.perform(lambda: self._run(operands), fingerprint, operands.outputs, operands.inputs, async_op)
+
+    def _run(self, operands: Operands) -> None:
+        """Run the schedule on the output, or on a copy where it cannot be, and leave the result in the outputs."""
+        inputs, outputs, dtypes, reduction, gathers, scatters, is_wanted = operands
+        in_place = is_wanted and not scatters and len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        if in_place:
+            whole = outputs[0].detach()
+        else:
+            length = sum(tensor.numel() for tensor in inputs) * (self.num_ranks if gathers else 1)
+            whole = self._buffer(length, dtypes.state, inputs[0])
+        share = whole.view(self.num_ranks, -1)[self.rank] if gathers or scatters else whole
+        source = own_share = None
+        if not in_place and self._can_be_read_in_place(operands):
+            source = inputs[0]
+            if scatters and self._takes(outputs[0], dtypes.state) and self._can_be_summed_in(outputs[0], source):
+                share = own_share = outputs[0].detach()  # which saves a copy
+        elif not (in_place and inputs[0] is outputs[0]):
+            parts = (share if gathers else whole).view(-1).split([tensor.numel() for tensor in inputs])
+            for part, tensor in zip(parts, inputs, strict=True):
+                fill(part, tensor)
+        self.execute(whole, reduction, dtypes.wire, source, own_share)
+        if not is_wanted:
+            return
+        result = share if scatters else whole
+        if reduction is not None:
+            reduction.finish(result, self.num_ranks)
+        if not in_place and own_share is None:
+            for output, part in zip(outputs, result.split([tensor.numel() for tensor in outputs]), strict=True):
+                assign(output, part.view(output.shape))
+
+    def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+        """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
+        # Strides that are not contiguous would be sent as if they were.
+        return self.transport is not STAGED and tensor.dtype == dtype and is_plain(tensor)
+
+    def _can_be_read_in_place(self, operands: Operands) -> bool:
+        """Whether the input need not be copied to the whole."""
+        single = len(operands.inputs) == 1 and not operands.gathers and self.num_ranks > 1
+        same = operands.dtypes.state == operands.dtypes.wire
+        return single and same and self._takes(operands.inputs[0], operands.dtypes.state)
+
+    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor) -> bool:
+        """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
+        own = whole.view(self.num_ranks, -1)[self.rank]
+        return own.data_ptr() == output.data_ptr() or not same_storage(own, output)
+
+    def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
         if self.transport is STAGED:
             return self._queue.buffer(length, dtype, CPU, pinned=True)
         return self._queue.buffer(length, dtype, tensor.device)

@@ -24,18 +24,10 @@ The examples are those of each of two ranks, whose number is `rank`.
 import torch
 import torch.distributed as dist
 
-from collectives.calls.call import CollectiveCall, ReductionDtypes, reduction_dtypes
-from collectives.calls.reduction import Reduction, reduction_of
-from collectives.calls.tensor_checks import (
-    assign,
-    check_list,
-    check_share,
-    check_tensor,
-    check_writable,
-    resolved,
-    same_storage,
-)
-from collectives.runtime import Work, is_plain
+from collectives.calls.call import CollectiveCall, Operands
+from collectives.calls.reduction import reduction_dtypes, reduction_of
+from collectives.calls.tensor_checks import check_list, check_share, check_tensor, check_writable
+from collectives.runtime import Work
 from ringsim.schedule import Collective
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
@@ -72,26 +64,7 @@ def all_reduce(
     dtypes = reduction_dtypes(tensor.dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-
-    def run() -> None:
-        reduce_in_place(call, tensor.detach(), reduction, dtypes)
-
-    fingerprint = call.fingerprint("all_reduce", tensor, ", ", reduction.name, dtypes)
-    return call.perform(run, fingerprint, [tensor], async_op=async_op)
-
-
-def reduce_in_place(call: CollectiveCall, tensor: torch.Tensor, reduction: Reduction, dtypes: ReductionDtypes) -> None:
-    """Execute the schedule of `call` on `tensor`, or on a copy where it cannot be; the result is `reduction`'s."""
-    # Strides that are not contiguous would be sent as if they were: work on a copy then.
-    if call.takes(tensor) and dtypes.state == tensor.dtype:
-        state = tensor
-    else:
-        state = call.buffer(tensor.numel(), dtypes.state, tensor).view(tensor.shape)
-        state.copy_(resolved(tensor))
-    call.execute(state, reduction, dtypes.wire)
-    reduction.finish(state, call.num_ranks)
-    if state is not tensor:
-        assign(tensor, state)
+    return call.start("all_reduce", Operands([tensor], [tensor], dtypes, reduction), async_op)
 
 
 def reduce_scatter_tensor(
@@ -119,9 +92,13 @@ def reduce_scatter_tensor(
         >>> torch.equal(share, 2 * whole[2 * rank : 2 * rank + 2])
         True
     """
-    scatter = _ReduceScatter(group, op, output, algorithm, reduction_dtypes(output.dtype, accumulate, wire))
-    check_share("output", output, "input", input, scatter.call.num_ranks)
-    return scatter.start([input], async_op)
+    check_writable("output", output)
+    dtypes = reduction_dtypes(output.dtype, accumulate, wire)
+    reduction = reduction_of(op, dtypes.state)
+    call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
+    check_share("output", output, "input", input, call.num_ranks)
+    check_tensor("input", input)
+    return call.start("reduce_scatter", Operands([input], [output], dtypes, reduction, scatters=True), async_op)
 
 
 def reduce_scatter(
@@ -149,54 +126,14 @@ def reduce_scatter(
         >>> output.tolist() == [10.0**rank] * 3
         True
     """
-    scatter = _ReduceScatter(group, op, output, algorithm, reduction_dtypes(output.dtype, accumulate, wire))
-    check_list("input_list", input_list, "output", output, scatter.call.num_ranks)
-    return scatter.start(input_list, async_op)
-
-
-class _ReduceScatter:
-    """A reduce_scatter of one or several inputs that lie one after the other."""
-
-    def __init__(self, group: Group, op: Op, output: torch.Tensor, algorithm: str, dtypes: ReductionDtypes) -> None:
-        check_writable("output", output)
-        self.dtypes = dtypes
-        self.reduction = reduction_of(op, dtypes.state)
-        self.call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
-        self.output = output
-
-    def _can_be_read_in_place(self, inputs: list[torch.Tensor]) -> bool:
-        plain = len(inputs) == 1 and self.call.takes(inputs[0])
-        return plain and inputs[0].dtype == self.dtypes.state == self.dtypes.wire
-
-    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor) -> bool:
-        """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
-        own = whole.view(self.call.num_ranks, -1)[self.call.rank]
-        return own.data_ptr() == output.data_ptr() or not same_storage(own, output)
-
-    def start(self, inputs: list[torch.Tensor], async_op: bool) -> Work | None:
-        for tensor in inputs:
-            check_tensor("input", tensor)
-        fingerprint = self.call.fingerprint(
-            "reduce_scatter", self.output, " a rank, ", self.reduction.name, self.dtypes
-        )
-        detached = [tensor.detach() for tensor in inputs]
-        return self.call.perform(lambda: self.run(detached), fingerprint, [self.output], inputs, async_op)
-
-    def run(self, inputs: list[torch.Tensor]) -> None:
-        call, output = self.call, self.output.detach()
-        state = call.buffer(output.numel() * call.num_ranks, self.dtypes.state, output)
-        share = state.view(call.num_ranks, -1)[call.rank]
-        if call.num_ranks > 1 and self._can_be_read_in_place(inputs):
-            if call.takes(output) and self._can_be_summed_in(output, inputs[0]):
-                share = output  # which saves a copy
-            call.execute(state, self.reduction, source=inputs[0], share=share)
-        else:
-            for part, tensor in zip(state.tensor_split(len(inputs)), inputs, strict=True):
-                part.view(tensor.shape).copy_(resolved(tensor))
-            call.execute(state, self.reduction, self.dtypes.wire)
-        self.reduction.finish(share, call.num_ranks)
-        if share is not output:
-            assign(self.output, share.view(output.shape))
+    check_writable("output", output)
+    dtypes = reduction_dtypes(output.dtype, accumulate, wire)
+    reduction = reduction_of(op, dtypes.state)
+    call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
+    check_list("input_list", input_list, "output", output, call.num_ranks)
+    for tensor in input_list:
+        check_tensor("input", tensor)
+    return call.start("reduce_scatter", Operands(input_list, [output], dtypes, reduction, scatters=True), async_op)
 
 
 def all_gather_into_tensor(
@@ -225,16 +162,8 @@ def all_gather_into_tensor(
     check_writable("output_tensor", output_tensor)
     check_tensor("input_tensor", input_tensor)
     check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
-
-    def run() -> None:
-        output = output_tensor.detach()
-        whole = output if call.takes(output) else call.buffer(output.numel(), output.dtype, output)
-        _gather(call, whole.view(call.num_ranks, -1), input_tensor.detach())
-        if whole is not output:
-            assign(output, whole.view(output.shape))
-
-    fingerprint = call.fingerprint("all_gather", input_tensor, " a rank")
-    return call.perform(run, fingerprint, [output_tensor], [input_tensor], async_op)
+    dtypes = reduction_dtypes(input_tensor.dtype)
+    return call.start("all_gather", Operands([input_tensor], [output_tensor], dtypes, gathers=True), async_op)
 
 
 def all_gather(
@@ -263,22 +192,70 @@ def all_gather(
         check_writable(f"tensor_list[{index}]", output)
     check_tensor("tensor", tensor)
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
-
-    def run() -> None:
-        whole = call.buffer(tensor.numel() * call.num_ranks, tensor.dtype, tensor).view(call.num_ranks, -1)
-        _gather(call, whole, tensor.detach())
-        for output, part in zip(tensor_list, whole, strict=True):
-            assign(output, part.view(output.shape))
-
-    return call.perform(run, call.fingerprint("all_gather", tensor, " a rank"), tensor_list, [tensor], async_op)
+    dtypes = reduction_dtypes(tensor.dtype)
+    return call.start("all_gather", Operands([tensor], tensor_list, dtypes, gathers=True), async_op)
 
 
-def _gather(call: CollectiveCall, whole: torch.Tensor, own: torch.Tensor) -> None:
-    """whole: (num_ranks, elements), contiguous."""
-    share = whole[call.rank]
-    if own.data_ptr() != share.data_ptr() or not is_plain(own):
-        values = resolved(own)
-        if same_storage(values, share):
-            values = values.clone()  # torch copies no tensor over part of itself
-        share.view(own.shape).copy_(values)
-    call.execute(whole)
+def all_reduce_coalesced(
+    tensors: list[torch.Tensor],
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "ring",
+    accumulate: torch.dtype | None = None,
+    wire: torch.dtype | None = None,
+) -> Work | None:
+    """Reduce each of `tensors` over all ranks, in place, as one long tensor: so many latencies less.
+
+    tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
+    """
+    _check_alike(tensors)
+    dtypes = reduction_dtypes(tensors[0].dtype, accumulate, wire)
+    reduction = reduction_of(op, dtypes.state)
+    call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
+    return call.start("all_reduce_coalesced", Operands(tensors, tensors, dtypes, reduction), async_op)
+
+
+def _check_alike(tensors: list[torch.Tensor]) -> None:
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) != 1:
+        raise ValueError(f"tensors of {sorted(map(str, dtypes))}: must be at least one, all of one dtype")
+    for index, tensor in enumerate(tensors):
+        check_writable(f"tensors[{index}]", tensor)
+    devices = {str(tensor.device) for tensor in tensors}
+    if len(devices) != 1:
+        raise ValueError(f"tensors on {sorted(devices)}: must all be on the same device")
+
+
+def all_gather_into_tensor_coalesced(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, *, algorithm: str = "ring"
+) -> list[Work]:
+    """`all_gather_into_tensor` of each pair, begun in this order."""
+    pairs = zip(outputs, inputs, strict=True)
+    return _begun([all_gather_into_tensor(*pair, group, async_op=True, algorithm=algorithm) for pair in pairs])
+
+
+def reduce_scatter_tensor_coalesced(
+    outputs: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    *,
+    algorithm: str = "ring",
+    accumulate: torch.dtype | None = None,
+    wire: torch.dtype | None = None,
+) -> list[Work]:
+    """`reduce_scatter_tensor` of each pair, begun in this order."""
+    return _begun(
+        [
+            reduce_scatter_tensor(
+                *pair, op, group, async_op=True, algorithm=algorithm, accumulate=accumulate, wire=wire
+            )
+            for pair in zip(outputs, inputs, strict=True)
+        ]
+    )
+
+
+def _begun(works: list[Work | None]) -> list[Work]:
+    return [work for work in works if work is not None]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -93,3 +94,27 @@ def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
         raise ValueError(
             f"op {reduction.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
         ) from error
+
+
+class ReductionDtypes(NamedTuple):
+    """In which dtypes a collective is done: `state` is added up, `wire` travels."""
+
+    state: torch.dtype
+    wire: torch.dtype
+
+    def __str__(self) -> str:
+        return "" if self.state == self.wire else f", added in {self.state}, sent in {self.wire}"
+
+
+@lru_cache
+def reduction_dtypes(
+    dtype: torch.dtype, accumulate: torch.dtype | None = None, wire: torch.dtype | None = None
+) -> ReductionDtypes:
+    """Return those for a tensor of `dtype`.
+
+    Raises ValueError if one of the others is given where nothing is rounded.
+    """
+    for name, given in (("accumulate", accumulate), ("wire", wire)):
+        if given is not None and not (given.is_floating_point and dtype.is_floating_point):
+            raise ValueError(f"{name} {given}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
+    return ReductionDtypes(accumulate or dtype, wire or dtype)

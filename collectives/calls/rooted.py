@@ -3,10 +3,10 @@
 import torch
 import torch.distributed as dist
 
-from collectives.calls.call import CollectiveCall, reduction_dtypes
-from collectives.calls.functions import Group, Op, reduce_in_place
-from collectives.calls.reduction import reduction_of
-from collectives.calls.tensor_checks import assign, check_writable, resolved
+from collectives.calls.call import CollectiveCall, Operands
+from collectives.calls.functions import Group, Op
+from collectives.calls.reduction import reduction_dtypes, reduction_of
+from collectives.calls.tensor_checks import check_writable
 from collectives.runtime import Work, home_of, resolve
 from ringsim.schedule import Collective
 
@@ -36,17 +36,8 @@ def broadcast(
     """
     check_writable("tensor", tensor)
     call = CollectiveCall(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
-
-    def run() -> None:
-        own = tensor.detach()
-        whole = own if call.takes(own) else call.buffer(own.numel(), own.dtype, own).view(own.shape)
-        if whole is not own:
-            whole.copy_(resolved(own))
-        call.execute(whole)
-        if whole is not own:
-            assign(own, whole)
-
-    return call.perform(run, call.fingerprint("broadcast", tensor), [tensor], async_op=async_op)
+    operands = Operands([tensor], [tensor], reduction_dtypes(tensor.dtype))
+    return call.start("broadcast", operands, async_op)
 
 
 def reduce(
@@ -81,21 +72,8 @@ def reduce(
     reduction = reduction_of(op, dtypes.state)
     root = _root(resolve(group), "dst", dst, group_dst)
     call = CollectiveCall(Collective.REDUCE, algorithm, group, root)
-
-    def run() -> None:
-        own = tensor.detach()
-        if call.rank == root:
-            reduce_in_place(call, own, reduction, dtypes)
-            return
-        sums = call.buffer(own.numel(), dtypes.state, own)
-        if call.takes(own) and own.dtype == dtypes.state == dtypes.wire:
-            call.execute(sums, reduction, source=own)
-        else:
-            sums.view(own.shape).copy_(resolved(own))
-            call.execute(sums, reduction, dtypes.wire)
-
-    fingerprint = call.fingerprint("reduce", tensor, ", ", reduction.name, dtypes)
-    return call.perform(run, fingerprint, [tensor], async_op=async_op)
+    operands = Operands([tensor], [tensor], dtypes, reduction, is_wanted=call.rank == root)
+    return call.start("reduce", operands, async_op)
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:

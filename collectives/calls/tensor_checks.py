@@ -4,6 +4,8 @@ from functools import lru_cache
 
 import torch
 
+from collectives.runtime import is_plain
+
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError if `tensor` is of a kind whose elements cannot be sent: sparse, quantized, or without memory."""
@@ -38,6 +40,16 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     torch 2.13 copies some of these wrong to another dtype: a negated float16 view becomes float32 with the sign lost.
     """
     return tensor.detach().resolve_conj().resolve_neg()
+
+
+def fill(part: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Write the values of `tensor` into `part`, contiguous memory of as many elements, unless they are there."""
+    if tensor.data_ptr() == part.data_ptr() and is_plain(tensor):
+        return
+    values = resolved(tensor)
+    if same_storage(values, part):
+        values = values.clone()  # torch copies no tensor over part of itself
+    part.view(tensor.shape).copy_(values)
 
 
 def assign(target: torch.Tensor, values: torch.Tensor) -> None:

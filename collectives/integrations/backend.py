@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from collectives.calls import coalesced, functions, rooted
+from collectives.calls import functions, rooted
 from collectives.runtime import Work, batch_policy_for_new_groups, close_queue, use_transport
 
 NAME = "ring"
@@ -98,7 +98,7 @@ class RingGroup(dist.ProcessGroup):
             return super().allreduce(tensors, opts)
         keywords, async_op = self.options.reducing(self.options.all_reduce, tensors[0]), _is_async(opts, tensors[0])
         if len(tensors) > 1:
-            return _work(coalesced.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
+            return _work(functions.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
         return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, async_op, **keywords), tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
@@ -137,7 +137,7 @@ class RingGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
         algorithm = self.options.all_gather
-        return _last(coalesced.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
+        return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceScatterOptions()
@@ -157,7 +157,7 @@ class RingGroup(dist.ProcessGroup):
     ) -> dist.Work:
         opts = opts or dist.ReduceScatterOptions()
         keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        return _last(coalesced.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
+        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
 
     # What torch called them until 2.12, and still does here and there.
     _allgather_base = all_gather_single

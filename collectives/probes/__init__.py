@@ -1,11 +1,9 @@
 """What sending and reducing cost on this machine, measured."""
 
-from collectives.probes.clock import Clock, read_clock
-from collectives.probes.hosts import places_of
+from collectives.probes.hosts import Clock, places_of, provenance, read_clock
 from collectives.probes.probe import probe
-from collectives.probes.provenance import provenance
-from collectives.probes.schedules import shift_schedule
-from collectives.probes.workload import Blocks, ProbeWorkload, Rounds
+from collectives.probes.timing import Blocks, ProbeWorkload, Rounds
+from collectives.probes.workloads import shift_schedule
 
 __all__ = [
     "Blocks",

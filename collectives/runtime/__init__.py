@@ -1,10 +1,9 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
-from collectives.runtime.call_history import UNSTAMPED, CallStamp
-from collectives.runtime.errors import CollectiveError, naming_failures
-from collectives.runtime.executor import Executor, execute, is_plain
-from collectives.runtime.failure_records import FailureRecords, has_failed
-from collectives.runtime.failures import explain_failures, name_first_to_fail
+from collectives.runtime.chunks import reduce_into
+from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
+from collectives.runtime.executor import TEXT_BYTES, Executor, ObjectAllGather, execute, is_plain
+from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
 from collectives.runtime.fingerprint import (
     CallCheck,
     Fingerprint,
@@ -12,7 +11,6 @@ from collectives.runtime.fingerprint import (
     MismatchError,
     check_calls,
 )
-from collectives.runtime.flight_record import FlightRecord
 from collectives.runtime.gloo_threads import (
     GLOO_THREAD_POLICIES,
     GlooThreadPolicy,
@@ -20,17 +18,14 @@ from collectives.runtime.gloo_threads import (
     have_gloo_threads_batch_policy,
     set_gloo_thread_policy,
 )
-from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.lazily import lazily
-from collectives.runtime.object_gather import TEXT_BYTES, ObjectAllGather
-from collectives.runtime.place import machine_name, namespace_name
-from collectives.runtime.profiler_spans import span
+from collectives.runtime.group_state import lazily, resolve, state_of
+from collectives.runtime.hooks import Event, span
 from collectives.runtime.queue import CollectiveQueue, close_queue
-from collectives.runtime.schedule_run import Event, ScheduleRun, reduce_into
 from collectives.runtime.sharing import Sharing, transport_in_use, use_transport
-from collectives.runtime.sharing_offer import TRANSPORTS
-from collectives.runtime.tags import Tag
+from collectives.runtime.sharing_offer import TRANSPORTS, machine_name, namespace_name
+from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
+from collectives.runtime.transports import GlooTransport, SharedMemoryTransport
 from collectives.runtime.work import Work
 
 __all__ = [
@@ -51,9 +46,10 @@ __all__ = [
     "FingerprintCheck",
     "FlightRecord",
     "GlooThreadPolicy",
+    "GlooTransport",
     "MismatchError",
     "ObjectAllGather",
-    "ScheduleRun",
+    "SharedMemoryTransport",
     "Sharing",
     "Tag",
     "Transport",

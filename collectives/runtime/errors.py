@@ -1,9 +1,87 @@
-"""The error of a collective that could not be completed."""
+"""`CollectiveError`: a collective that could not be completed; its `FlightRecord`: how far each transfer had got."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from collectives.runtime.flight_record import FlightRecord
+from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
+
+
+class TransferRecord(NamedTuple):
+    """One transfer of this rank.
+
+    kind: send or receive.
+    state: of a send "not begun", "under way", "left"; of a receive "not begun", "awaited", "applied".
+    """
+
+    kind: str
+    step: int
+    peer: int
+    chunk: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecord:
+    """All transfers of one rank in one collective, in step order: what a `CollectiveError` holds as `flight_record`.
+
+    entries: one `TransferRecord` for each, with kind, step, peer, chunk and state.
+
+        >>> from collectives.runtime.errors import TransferRecord
+        >>> sent = TransferRecord("send", step=0, peer=1, chunk=0, state="left")
+        >>> awaited = TransferRecord("receive", step=0, peer=1, chunk=1, state="awaited")
+        >>> record = collectives.FlightRecord((awaited, sent))
+        >>> print(record)
+        1 of 1 sends left, 0 of 1 receives applied
+        >>> print(record.table())
+        step 0: receive chunk 1 from rank 1: awaited
+        step 0: send    chunk 0 to rank 1: left
+    """
+
+    entries: tuple[TransferRecord, ...]
+
+    def __str__(self) -> str:
+        """In short: how many of the sends have left and how many of the receives are applied."""
+        states = Counter((entry.kind, entry.state) for entry in self.entries)
+        kinds = Counter(entry.kind for entry in self.entries)
+        left, applied = states["send", "left"], states["receive", "applied"]
+        return f"{left} of {kinds['send']} sends left, {applied} of {kinds['receive']} receives applied"
+
+    def table(self) -> str:
+        """A line for each transfer."""
+        return "\n".join(
+            f"step {entry.step}: {entry.kind:7} chunk {entry.chunk} "
+            f"{'to' if entry.kind == 'send' else 'from'} rank {entry.peer}: {entry.state}"
+            for entry in self.entries
+        )
+
+
+_STATES = {
+    Opcode.POST_RECV: "awaited",
+    Opcode.APPLY: "applied",
+    Opcode.SEND: "under way",
+    Opcode.WAIT_SEND: "left",
+}
+
+
+def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
+    """Return where the transfers of `part` are once the instructions before `failed` are done; None is the first."""
+    receives, sends = ["not begun"] * len(part.program.receives), ["not begun"] * len(part.sends)
+    num_done = 0 if failed is None else part.instructions.index(failed)
+    for opcode, index in part.instructions[:num_done]:
+        if opcode in _STATES:
+            (sends if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else receives)[index] = _STATES[opcode]
+    entries = [
+        TransferRecord("receive", receive.step, part.peers[receive.peer], receive.chunk, state)
+        for receive, state in zip(part.program.receives, receives, strict=True)
+    ]
+    entries += [
+        TransferRecord("send", send.step, part.peers[send.peer], send.chunk, state)
+        for send, state in zip(part.sends, sends, strict=True)
+    ]
+    return FlightRecord(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))
 
 
 class CollectiveError(RuntimeError):
@@ -46,6 +124,11 @@ def is_timeout(error: BaseException) -> bool:
     return "timed out" in text or "timeout" in text
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what it says."""
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
 @contextmanager
 def naming_failures(doing: str) -> Iterator[None]:
     """Turn what torch.distributed raises in the block, a bare RuntimeError, into a CollectiveError.
@@ -55,5 +138,19 @@ def naming_failures(doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        cause = (str(error).strip() or repr(error)).splitlines()[0]
-        raise CollectiveError(f"{doing}: {cause}") from error
+        raise CollectiveError(f"{doing}: {first_line(error)}") from error
+
+
+def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:
+    """Which ranks were doing what, if not all did the same. calls: of each rank, what it was doing, in words."""
+    ranks: dict[str, list[int]] = {}
+    for rank, call in calls:
+        ranks.setdefault(call, []).append(rank)
+    if len(ranks) < 2:
+        return ""
+    parts = [f"{'rank' if len(same) == 1 else 'ranks'} {_list(same)}: {call}" for call, same in ranks.items()]
+    return f"the ranks do not agree on {about}: {'; '.join(parts)}"
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{', '.join(map(str, ranks[:8]))}, ..."

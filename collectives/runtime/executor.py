@@ -1,43 +1,39 @@
 """`execute`: a `Schedule` on real tensors, over point-to-point send and receive of torch.distributed.
 
-Each rank runs its own part (`RankProgram`) in one thread, from a list of instructions. On Gloo receives are posted
-ahead, because its send is a rendezvous: it writes at once only if the receiver has already said where to. Those of
-short messages are posted even before the call (`PrepostedReceives`). Elsewhere, on NCCL, each step is launched as one
-group (`BatchedScheduleRun`).
+Each rank runs its own part (`RankPart`) in one thread, from a list of instructions: a `ScheduleRun` of chunk memory and
+a transport.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.batched_schedule_run import BatchedScheduleRun
-from collectives.runtime.buffers import reused_buffer
-from collectives.runtime.call_history import UNSTAMPED, CallStamp
-from collectives.runtime.chunk_layout import ChunkLayouts, LayoutKey
+from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, LayoutKey, Reduce
 from collectives.runtime.errors import naming_failures
-from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.instructions import (
-    RankInstruction,
-    RankPart,
-    batched_instructions_of,
-    instructions_of,
-    num_staging_buffers,
-    num_staging_buffers_in_a_step,
-)
-from collectives.runtime.lazily import lazily
+from collectives.runtime.group_state import lazily, resolve, state_of
+from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
+from collectives.runtime.instructions import RankPart
 from collectives.runtime.preposted import PrepostedReceives
-from collectives.runtime.schedule_run import ChunkTensors, Event, Reduce, ScheduleRun
+from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.shared_plan import SharedPlan, shared_plan
-from collectives.runtime.shared_schedule_run import SharedScheduleRun
 from collectives.runtime.sharing import Sharing, transport_in_use
-from collectives.runtime.tags import Tag
-from collectives.runtime.transport import POSTED, STAGED, CommunicatorStart, Transport, Transports
-from collectives.shared_memory import LocalRanks
-from ringsim.schedule import Schedule, rank_program
+from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
+from collectives.runtime.transport import (
+    POSTED,
+    STAGED,
+    CommunicatorStart,
+    Transports,
+    home_of,
+    new_buffer,
+    reused_buffer,
+)
+from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule, rank_program
 
 
 def execute(
@@ -74,24 +70,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-class ExecutionPlan(NamedTuple):
-    """How a rank executes its program on a transport.
-
-    num_staging_buffers: for what arrives and must not land in its chunk.
-    """
-
-    run: type[ScheduleRun]
-    instructions: tuple[RankInstruction, ...]
-    num_staging_buffers: int
-
-
 class RunOptions(NamedTuple):
-    """What `Executor.run` is given beside the tensor, as described there."""
+    """What `Executor.run` is given with the tensor, as described there."""
 
     reduce: Reduce
     source: torch.Tensor | None
     share: torch.Tensor | None
-    wire: torch.dtype | None
+    wire: torch.dtype
     log: list[Event] | None
     stamp: CallStamp
 
@@ -131,10 +116,9 @@ class Executor:
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
         self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
-        program = rank_program(schedule, (group.rank() - root) % group.size())
+        self._program = rank_program(schedule, (group.rank() - root) % group.size())
         # With another root than 0, all ranks are moved along by as much.
-        peers = tuple((rank + root) % group.size() for rank in range(group.size()))
-        self._part = RankPart(schedule, program, tuple(program.sends), peers)
+        self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
         self._preposted = state.part(PrepostedReceives)
         self.tag = tag
@@ -145,18 +129,14 @@ class Executor:
         self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
 
     @lazily
-    def _posted(self) -> ExecutionPlan:
-        program = self._part.program
-        return ExecutionPlan(ScheduleRun, instructions_of(program), num_staging_buffers(program))
+    def _posted(self) -> RankPart:
+        return RankPart.posted(self.schedule, self._program, self._peers)
 
     @lazily
-    def _batched(self) -> ExecutionPlan:
-        program = self._part.program
-        return ExecutionPlan(
-            BatchedScheduleRun, batched_instructions_of(program), num_staging_buffers_in_a_step(program)
-        )
+    def _batched(self) -> RankPart:
+        return RankPart.batched(self.schedule, self._program, self._peers)
 
-    def _batched_on(self, device: torch.device) -> ExecutionPlan:
+    def _batched_on(self, device: torch.device) -> RankPart:
         with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
             self._communicator.ensure(self.group, device)
         return self._batched
@@ -201,54 +181,72 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, share, wire, log, stamp)
-        if transport is STAGED:
+        options = RunOptions(reduce, source, share, wire or tensor.dtype, log, stamp)
+        if transport is POSTED:
+            self._run_posted(tensor, options)
+        elif transport is STAGED:
             self._run_staged(tensor, options)
         else:
-            self._run(tensor, transport, options)
+            self._run_batched(tensor, options)
 
     def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
         host = self._host[: tensor.numel()]
         given = tensor if options.source is None else options.source
         host.copy_(given.detach().view(-1))  # it waits for the copy, both ways
-        self._run(host, POSTED, options._replace(source=None, share=None))
+        self._run_posted(host, options._replace(source=None, share=None))
         tensor.detach().view(-1).copy_(host)
         if options.share is not None:
             options.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])
 
-    def _run(self, tensor: torch.Tensor, transport: Transport, options: RunOptions) -> None:
-        plan = self._posted if transport is POSTED else self._batched_on(tensor.device)
-        wire = options.wire or tensor.dtype
-        local, portion_bytes = self._shared if transport is POSTED else (None, None)
-        posted, stamp = transport is POSTED, options.stamp
-        layout = self._layouts.of(
-            LayoutKey(tensor.numel(), wire.itemsize, posted, stamp.number, posted and stamp.travels, portion_bytes)
-        )
-        tensors = self._chunk_tensors(tensor, options, wire, layout.lengths)
-        reduce = options.reduce
+    def _run_batched(self, tensor: torch.Tensor, options: RunOptions) -> None:
+        part = self._batched_on(tensor.device)
+        key = LayoutKey(tensor.numel(), options.wire.itemsize, False, options.stamp.number, False, None)
+        layout = self._layouts.of(key)
+        memory = self._memory(tensor, options, layout, part.num_staging_buffers)
+        transport = NcclTransport(part, memory, self.group, layout.portions[0].tags)
+        ScheduleRun(part, self.group, memory, transport, _hooks(options.log)).run()
+
+    def _run_posted(self, tensor: torch.Tensor, options: RunOptions) -> None:
+        part, stamp = self._posted, options.stamp
+        plan, portion_bytes = self._shared
+        key = LayoutKey(tensor.numel(), options.wire.itemsize, True, stamp.number, stamp.travels, portion_bytes)
+        layout = self._layouts.of(key)
+        uses_gloo = plan is None or plan.has_remote  # what comes through shared memory needs no place to land
+        memory = self._memory(tensor, options, layout, part.num_staging_buffers if uses_gloo else 0)
+        group, hooks = self.group, _hooks(options.log)
+        for cuts, tags in layout.portions:
+            portion = memory if cuts is None else memory.cut(cuts)
+            by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp) if uses_gloo else None
+            transport: ChunkTransport | None = by_gloo
+            if plan is not None:
+                transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo)
+            assert transport is not None
+            ScheduleRun(part, group, portion, transport, hooks).run()
+
+    def _memory(
+        self, tensor: torch.Tensor, options: RunOptions, layout: ChunkLayout, num_staging_buffers: int
+    ) -> ChunkMemory:
+        lengths, wire, reduce = layout.lengths, options.wire, options.reduce
+        targets = _cut(tensor, lengths)
+        chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
+        if options.share is not None:
+            targets[self._own] = _cut(options.share, lengths[self._own])
+        wire_chunks = chunks
         if wire != tensor.dtype:
-            reduce = self._widened(reduce, max(layout.lengths, default=0), tensor)
-        staging_buffers = self._staging_buffers(plan, layout.staging_length, wire, tensor.device)
-        new_run: Callable[..., ScheduleRun] = plan.run
-        if local is not None:
-            new_run = partial(SharedScheduleRun, local=local, plan=self._shared_plan, token=layout.token)
-        for portion in layout.portions:
-            new_run(
-                self._part,
-                self.group,
-                self._preposted,
-                plan.instructions,
-                *(tensors if portion.cuts is None else tensors.cut(portion.cuts)),
-                staging_buffers,
-                portion.tags,
-                reduce,
-                options.log,
-                stamp,
-            ).run()
+            self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
+            wire_chunks = _cut(self._wire[: tensor.numel()], lengths)
+            reduce = self._widened(reduce, max(lengths, default=0), tensor)
+        staging_buffers: Sequence[torch.Tensor] = ()
+        if layout.staging_length and num_staging_buffers:
+            length = num_staging_buffers * layout.staging_length
+            self._staging = reused_buffer(self._staging, length, wire, tensor.device)
+            # Only so much of it: of what is kept the rest may be half a buffer.
+            staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
+        return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers)
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
-        """Returns how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
+        """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
 
         Every rank must ask, since they may have to find out together which of them share memory.
         """
@@ -257,18 +255,6 @@ class Executor:
         transport = transport_in_use(self.group) if portion_bytes else "gloo"
         return transport, len(self._layouts.of(key).portions)
 
-    def _chunk_tensors(
-        self, tensor: torch.Tensor, options: RunOptions, wire: torch.dtype, lengths: list[int]
-    ) -> ChunkTensors:
-        targets = _cut(tensor, lengths)
-        chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
-        if options.share is not None:
-            targets[self._own] = _cut(options.share, lengths[self._own])
-        if wire == tensor.dtype:
-            return ChunkTensors(chunks, targets, chunks)
-        self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
-        return ChunkTensors(chunks, targets, _cut(self._wire[: tensor.numel()], lengths))
-
     @lazily
     def _own(self) -> slice:
         """The chunks of this rank's equal share of the tensor."""
@@ -276,19 +262,16 @@ class Executor:
         return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 
     @lazily
-    def _shared(self) -> tuple[LocalRanks | None, int | None]:
-        """The ranks that share memory with this one, and how many bytes of each chunk may be in a portion."""
+    def _shared(self) -> tuple[SharedPlan | None, int | None]:
+        """The plan of what goes through shared memory, and how many bytes of each chunk may be in a portion."""
         if not self._shares_memory:
             return None, None
         sharing = state_of(self.group).part(Sharing).of(self.group)
         portion_bytes = sharing.portion_bytes(self.schedule)
-        return (None, None) if portion_bytes == 0 else (sharing.local, portion_bytes)
-
-    @lazily
-    def _shared_plan(self) -> SharedPlan:
-        local, _ = self._shared
-        assert local is not None
-        return shared_plan(self._part, self._posted.instructions, local)
+        if portion_bytes == 0:
+            return None, None
+        plan = None if sharing.local is None else shared_plan(self._posted, sharing.local)
+        return plan, portion_bytes
 
     def _widened(self, reduce: Reduce, longest: int, tensor: torch.Tensor) -> Reduce:
         """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
@@ -296,19 +279,14 @@ class Executor:
         wide = self._wide
 
         def widened(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-            reduce(chunk, wide[: len(arrived)].copy_(arrived))
+            reduce(chunk, wide[: arrived.numel()].copy_(arrived))
 
         return widened
 
-    def _staging_buffers(
-        self, plan: ExecutionPlan, length_each: int, dtype: torch.dtype, device: torch.device
-    ) -> Sequence[torch.Tensor]:
-        if not (length_each and plan.num_staging_buffers):
-            return ()
-        length = plan.num_staging_buffers * length_each
-        self._staging = reused_buffer(self._staging, length, dtype, device)
-        # Only so much of it: of what is kept the rest may be half a buffer.
-        return list(self._staging[:length].split_with_sizes([length_each] * plan.num_staging_buffers))
+
+def _hooks(log: list[Event] | None) -> Sequence[Hook]:
+    hooks: list[Hook] = [] if log is None else [logging_to(log)]
+    return [*hooks, naming_spans] if profiling() else hooks
 
 
 def _refusal(tensor: torch.Tensor) -> str:
@@ -320,3 +298,32 @@ def _refusal(tensor: torch.Tensor) -> str:
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
     # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
     return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))
+
+
+TEXT_BYTES = 256  # of each rank
+
+
+class ObjectAllGather:
+    """Takes about as long as the smallest all_gather. Everyone asks everyone, so that all can name the silent rank.
+
+    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
+        self._rank = group.rank()
+        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
+        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
+        self._home = home_of(group)
+
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
+        own = _shortened(text.encode()).ljust(TEXT_BYTES)
+        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(gathered)
+        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
+
+
+def _shortened(text: bytes) -> bytes:
+    """`text`, of which a checksum stands for what is too long."""
+    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()

@@ -1,17 +1,235 @@
-"""`explain_failures`: errors of torch.distributed's own collectives that name the rank that failed first."""
+"""`FailureRecords`: which rank was the first to fail, told to all ranks of a group through the group's store.
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+When a rank dies, its neighbours see their connections to it close. They raise and leave, and so their own neighbours
+see connections close to ranks that did nothing wrong. So each rank that fails writes down in the store which rank it
+was waiting for. A rank that has written nothing is where the chain ends: it died, it left, or it is stalled. If the
+chain comes back to where it began, ranks wait for one another, which is what happens when they call different things.
+So each rank also writes down its last calls, from which all can see where these first differ.
+"""
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+from weakref import ref
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
+from torch.distributed.distributed_c10d import PrefixStore
 
-from collectives.runtime.errors import CollectiveError, is_timeout
-from collectives.runtime.failure_records import FailureRecords, stopped_first
+from collectives.runtime.errors import CollectiveError, disagreement, first_line, is_timeout
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.sharing import Sharing
 from collectives.runtime.tags import Tag
-from collectives.runtime.transport import CPU, has_backend
+from collectives.runtime.transport import CPU, close_connections, has_backend
+from collectives.shared_memory import OtherCallError
+
+T = TypeVar("T")
+PREFIX = "collectives/failure"
+# How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
+# its process a moment before that process can write, so its neighbours may ask first.
+GRACE_S = 1.0
+# The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
+TIMEOUT_GRACE_S = 1.5
+# How long finding the cause may take in all: the store may be served by the very rank that is stalled.
+LIMIT_S = 3.0
+POLL_S = 0.01
+_EXPLAINING = threading.Event()  # set for good by the first failure of this process
+
+
+def has_failed() -> bool:
+    """Whether a collective of this process has failed, and its error is being explained, or has been."""
+    return _EXPLAINING.is_set()
+
+
+class FailureRecord(NamedTuple):
+    """What a rank that failed has written.
+
+    peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
+    calls: what it has done last, in words; the last of them is what failed.
+    position: which call of the group that is; 0 if they are not counted.
+    cause: the error, if it failed by itself; else empty.
+    timed_out: whether it gave up waiting, rather than lost a connection.
+    is_mixed_up: whether it has found out that `peer` has made other calls.
+    """
+
+    peer: int | None
+    calls: Sequence[str]
+    position: int = 0
+    cause: str = ""
+    timed_out: bool = False
+    is_mixed_up: bool = False
+
+
+class FailureRecords:
+    """The records of one group. To be made when the group is first used, on every rank.
+
+    lost_server: the rank of the group that served the store, if that does not serve it any more.
+    """
+
+    lost_server: int | None = None
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
+        self._store = _store_of(group) if group.size() > 1 else None
+        self._server = _server_of(self._store, group)
+        # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
+        # rank has come to it tells their records apart.
+        self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
+
+    def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
+        """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
+
+        Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
+        at most.
+
+        calls, position: as in `FailureRecord`.
+        """
+        _EXPLAINING.set()
+        own_fault = not isinstance(error, CollectiveError)
+        cause = f"{type(error).__name__}: {first_line(error)}" if own_fault else ""
+        is_mixed_up = isinstance(error.__cause__, OtherCallError)
+        peer = getattr(error, "peer", None)
+        record = FailureRecord(peer, calls, position, cause, is_timeout(error), is_mixed_up)
+        return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
+
+    def _within_limit(self, ask: Callable[[], T]) -> T | None:
+        """What `ask` returns; None if the store cannot be asked, or does not answer in time."""
+        if self._store is None:
+            return None
+        answer: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(ask())
+            except Exception as error:  # whatever kind of store it is
+                self.lost_server = self._server
+                answer.set_exception(error)
+
+        # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
+        threading.Thread(target=call, name="collectives-first-cause", daemon=True).start()
+        with suppress(Exception, FutureTimeoutError):
+            return answer.result(LIMIT_S)
+        return None
+
+    def _asked(self) -> Any:
+        assert self._store is not None
+        return self._store
+
+    def _find(self, own: FailureRecord) -> str:
+        store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
+        store.set(self._key(self._rank), json.dumps(own))
+        group = self._group()
+        if group is not None:
+            close_connections(group)  # only now: who sees that asks for the record
+        cause = "" if store.check([verdict]) else self._follow(own)
+        if cause:
+            store.compare_set(verdict, "", cause)  # the first to find out tells all
+        sentence = store.get(verdict).decode() if store.check([verdict]) else ""
+        self._stay_while_serving(is_one_gone=sentence.startswith(stopped_first()))
+        store.set(self._reader_key(self._rank), "")
+        return sentence
+
+    def _follow(self, own: FailureRecord) -> str:
+        chain, record, rank = {self._rank: own}, own, own.peer
+        while rank is not None and rank not in chain and not record.is_mixed_up:
+            next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
+            if next_record is None:
+                return stopped_first(rank)
+            chain[rank], record, rank = next_record, next_record, next_record.peer
+        if record.cause:
+            return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
+        if rank is None:
+            return self._only_one_silent()
+        return first_difference(self._records_within(TIMEOUT_GRACE_S, self._num_ranks))
+
+    def _only_one_silent(self) -> str:
+        """What to conclude where a rank knows no peer: torch's own errors name none."""
+        silent = sorted(set(range(self._num_ranks)) - set(self._records_within(GRACE_S, self._num_ranks - 1)))
+        return stopped_first(silent[0]) if len(silent) == 1 else ""
+
+    def _records_within(self, grace_s: float, enough: int) -> dict[int, FailureRecord]:
+        """Return the records of all ranks that have failed, after waiting a while until there are enough."""
+        deadline = time.monotonic() + grace_s
+        while True:
+            records = {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
+            if len(records) >= enough or time.monotonic() > deadline:
+                return records
+            time.sleep(POLL_S)
+
+    def _record_of(self, rank: int, grace_s: float) -> FailureRecord | None:
+        """That of `rank`, which gets some time to write it."""
+        deadline = time.monotonic() + grace_s
+        while (record := self._read(rank)) is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return record
+
+    def _read(self, rank: int) -> FailureRecord | None:
+        store, key = self._asked(), self._key(rank)
+        return FailureRecord(*json.loads(store.get(key))) if store.check([key]) else None
+
+    def _key(self, rank: int) -> str:
+        return f"{PREFIX}/{self._life}/of {rank}"
+
+    def _stay_while_serving(self, is_one_gone: bool) -> None:
+        """Where this rank serves the store: do not leave, and take it away, before the others could read there.
+
+        is_one_gone: whether one of them will never read.
+        """
+        if self._server != self._rank:
+            return
+        others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
+        deadline = time.monotonic() + LIMIT_S / 3
+        enough = len(others) - is_one_gone
+        while sum(self._asked().check([key]) for key in others) < enough and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _reader_key(self, rank: int) -> str:
+        """Is there once `rank` has read who failed first."""
+        return f"{PREFIX}/{self._life}/read by {rank}"
+
+
+def first_difference(records: Mapping[int, FailureRecord]) -> str:
+    """The first call that was not the same on all ranks, of those that are still known; empty if there is none."""
+    by_position: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for rank, record in sorted(records.items()):
+        for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
+            by_position[position].append((rank, f"call {position}, {call}" if position else call))
+    return next(filter(None, (disagreement(calls) for _, calls in sorted(by_position.items()))), "")
+
+
+def stopped_first(rank: int | str = "", certainty: str = "") -> str:
+    """The sentence that says so; without a rank, how it begins."""
+    return f"the first rank to stop responding was {certainty}rank {rank}"
+
+
+def _store_of(group: dist.ProcessGroup) -> Any:
+    """The group's part of the store that the ranks have met in; None if it has none."""
+    with suppress(RuntimeError):
+        return group.get_group_store()
+    return None
+
+
+def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
+    """The rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
+
+    None if that is not in the group, or torchrun serves the store.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    with suppress(Exception):  # not every kind of group is registered with torch
+        return dist.get_group_rank(group, 0)
+    return None
+
 
 TORCH_CALL = ("a collective of torch.distributed",)
 

@@ -13,12 +13,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
-from collectives.runtime.call_history import CallHistory, CallStamp
-from collectives.runtime.errors import CollectiveError
-from collectives.runtime.failure_records import disagreement
+from collectives.runtime.errors import CollectiveError, disagreement
+from collectives.runtime.executor import ObjectAllGather
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.object_gather import ObjectAllGather
-from collectives.runtime.tags import Tag
+from collectives.runtime.tags import CallHistory, CallStamp, Tag
 from collectives.runtime.transport import CPU, has_backend
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number

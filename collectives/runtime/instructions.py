@@ -8,25 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ringsim.schedule import RankProgram, Receive, Schedule, Send
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
-
-
-@dataclass(frozen=True, slots=True)
-class RankPart:
-    """One rank's part of a schedule on a process group.
-
-    sends: those of `program`, in the order in which they are issued.
-    peers: the rank of the group that the schedule calls rank i.
-    """
-
-    schedule: Schedule
-    program: RankProgram
-    sends: tuple[Send, ...]
-    peers: tuple[int, ...]
 
 
 class Opcode(IntEnum):
@@ -50,6 +36,47 @@ class RankInstruction(NamedTuple):
 
     opcode: Opcode
     transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One rank's part of a schedule on a process group.
+
+    peers: the rank of the group that the schedule calls rank i.
+    sends: those of `program`, in the order in which they are issued.
+    instructions: all that the rank does, in order.
+    num_staging_buffers: for what arrives and must not land in its chunk.
+    """
+
+    schedule: Schedule
+    program: RankProgram
+    peers: tuple[int, ...]
+    sends: tuple[Send, ...]
+    instructions: tuple[RankInstruction, ...]
+    num_staging_buffers: int
+
+    @classmethod
+    def posted(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
+        """Return the part whose messages are posted and sent each by itself."""
+        sends, instructions = tuple(program.sends), instructions_of(program)
+        return cls(schedule, program, peers, sends, instructions, num_staging_buffers(program))
+
+    @classmethod
+    def batched(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
+        """Return the part whose messages of a step are launched together."""
+        sends, instructions = tuple(program.sends), batched_instructions_of(program)
+        return cls(schedule, program, peers, sends, instructions, num_staging_buffers_in_a_step(program))
+
+    @property
+    def transfers(self) -> list[Send | Receive]:
+        """All receives, then all sends."""
+        return [*self.program.receives, *self.sends]
+
+    def transfer(self, opcode: Opcode, index: int) -> Send | Receive:
+        """Return the transfer of an instruction, which is not LAUNCH."""
+        if opcode in (Opcode.SEND, Opcode.WAIT_SEND):
+            return self.sends[index]
+        return self.program.receives[index]
 
 
 def instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:

@@ -11,12 +11,10 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.buffers import new_buffer
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
-from collectives.runtime.stream import StreamSync
-from collectives.runtime.transport import CPU, timeout_s
-from collectives.runtime.work import Work
+from collectives.runtime.transport import CPU, new_buffer, timeout_s
+from collectives.runtime.work import StreamSync, Work
 
 
 class CollectiveQueue:

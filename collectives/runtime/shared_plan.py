@@ -8,35 +8,49 @@ from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 from collectives.shared_memory import CACHE_LINE, MAX_RECORDS, LocalRanks
 from ringsim.schedule import Schedule, rank_program, required
 
+_ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
     """One rank's part of a schedule, over shared memory.
 
+    local: the ranks of this host.
+    instructions: those of the part, less what only messages of torch.distributed need: to post receives, and to wait
+    until sends have left.
     sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.
     is_kept: of each receive: whether it is the last one that writes its chunk, and the collective leaves the chunk at
     this rank.
     records: of each receive from a rank of its host: the number of the sender's record; of the others -1.
+    has_remote: whether any instruction concerns a rank of another host.
     """
 
+    local: LocalRanks
+    instructions: tuple[RankInstruction, ...]
     sent_on: tuple[bool, ...]
     is_kept: tuple[bool, ...]
     records: tuple[int, ...]
+    has_remote: bool
 
 
-def shared_plan(part: RankPart, instructions: Sequence[RankInstruction], local: LocalRanks) -> SharedPlan:
-    """That of the rank that carries out `part`, in the order of `instructions`."""
+def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
+    """Return the plan of the rank that carries out `part`."""
     receives, schedule, rank = part.program.receives, part.schedule, part.peers.index(local.rank)
     are_local = [peer in local for peer in part.peers]
-    sent_on, is_last = _uses_of_receives(part, instructions, are_local)
+    sent_on, is_last = _uses_of_receives(part, are_local)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
     is_kept = (last and bool(wanted[receive.chunk]) for last, receive in zip(is_last, receives, strict=True))
-    return SharedPlan(tuple(sent_on), tuple(is_kept), tuple(_records(part, rank, are_local)))
+    instructions = tuple(
+        instruction
+        for instruction in part.instructions
+        if instruction.opcode not in _ONLY_BETWEEN_HOSTS or not are_local[part.transfer(*instruction).peer]
+    )
+    records = tuple(_records(part, rank, are_local))
+    has_remote = not all(are_local[transfer.peer] for transfer in part.transfers)
+    return SharedPlan(local, instructions, tuple(sent_on), tuple(is_kept), records, has_remote)
 
 
-def _uses_of_receives(
-    part: RankPart, instructions: Sequence[RankInstruction], are_local: Sequence[bool]
-) -> tuple[list[bool], list[bool]]:
+def _uses_of_receives(part: RankPart, are_local: Sequence[bool]) -> tuple[list[bool], list[bool]]:
     """`sent_on` of a `SharedPlan`, and of each receive whether it is the last one that writes its chunk.
 
     are_local: of each rank of the schedule.
@@ -44,7 +58,7 @@ def _uses_of_receives(
     receives = part.program.receives
     sent_on, is_last = [False] * len(receives), [True] * len(receives)
     writer: dict[int, int] = {}  # of each chunk: the receive that wrote it last, as the instructions go
-    for opcode, index in instructions:
+    for opcode, index in part.instructions:
         if opcode is Opcode.APPLY:
             chunk = receives[index].chunk
             if chunk in writer:

@@ -2,20 +2,34 @@
 
 import os
 import platform
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.errors import CollectiveError
-from collectives.runtime.failure_records import disagreement
-from collectives.runtime.place import BOOT, NAMESPACE, machine_name, namespace_name
+from collectives.runtime.errors import CollectiveError, disagreement, first_line
 from collectives.runtime.tags import Tag
 from collectives.runtime.transport import CPU
 from ringsim.files import shortened
 from ringsim.units import whole_number
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # one for each running kernel, whatever its hosts are called
+NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each, and so interfaces of their own
+
+
+def machine_name() -> str:
+    """The same for all processes of a machine."""
+    return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
+
+
+def namespace_name() -> str:
+    """The same for all processes that have the same network interfaces."""
+    return str(NAMESPACE.readlink()) if NAMESPACE.exists() else socket.gethostname()
+
 
 TRANSPORT, SLOT = "COLLECTIVES_TRANSPORT", "COLLECTIVES_SHM_SLOT_BYTES"  # in the environment
 TRANSPORTS = ("auto", "gloo", "shm")
@@ -107,7 +121,7 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
         for peer, work in works:  # noqa: B007
             work.wait()
     except RuntimeError as error:
-        cause = str(error).strip().splitlines()[0]
-        message = f"rank {rank}: before step 0: learning about shared memory from rank {peer} failed: {cause}"
+        doing = f"learning about shared memory from rank {peer}"
+        message = f"rank {rank}: before step 0: {doing} failed: {first_line(error)}"
         raise CollectiveError(message, peer=peer) from error
     return [bytes(row).decode().rstrip() for row in texts.tolist()]

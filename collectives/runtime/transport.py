@@ -117,3 +117,22 @@ def timeout_s(group: dist.ProcessGroup) -> float:
     backend: Any = group._get_backend(home_of(group))
     seconds: float = backend.options._timeout.total_seconds()
     return seconds
+
+
+def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:
+    """Return new memory, (length,), which may be written to in any mode, whatever the mode is now.
+
+    pinned: as a GPU copies from and to fastest; not heeded where there is no GPU.
+    """
+    # What is made in inference mode must not be written to outside of it, where it is used again.
+    with torch.inference_mode(mode=False):
+        return torch.empty(length, dtype=dtype, device=device, pin_memory=pinned and torch.cuda.is_available())
+
+
+def reused_buffer(
+    kept: torch.Tensor, length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False
+) -> torch.Tensor:
+    """Return `kept`, or a new buffer if that is too short or of another kind: new memory costs more than sending."""
+    if kept.dtype == dtype and len(kept) >= length and kept.device == device:
+        return kept
+    return new_buffer(length, dtype, device, pinned)

@@ -10,7 +10,7 @@ from ringsim.analysis.candidates import candidates
 from ringsim.network import AnyNetwork, Cluster, Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
-from ringsim.simulation import predict_time, shares
+from ringsim.simulation import has_contention, predict_time
 
 MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or so
 MAX_TRANSFERS_UNSHARED = 2**21
@@ -98,7 +98,7 @@ def advise(
 
 
 def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
-    """Returns how many there are to be simulated."""
+    """Return how many there are to be simulated."""
     return len(list(better_networks(network))) + len(list(other_algorithms(schedule, network, size_bytes)))
 
 
@@ -122,7 +122,7 @@ def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
 
 
 def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
-    """Yields the names of all others for the same collective; the first is the same one in segments, or without."""
+    """Yield the names of all others for the same collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # Segments do not show in a schedule's name, but in its chunks.
@@ -140,14 +140,14 @@ def _timed(
         schedule = make()
     except (ValueError, ScheduleError) as error:
         return None, " ".join(str(error).split())
-    is_shared = shares(schedule, network.topology(schedule.num_ranks))
+    is_shared = has_contention(schedule, network.topology(schedule.num_ranks))
     if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
         return None, f"{schedule.num_transfers:,} transfers"
     return time_on(schedule, network, size_bytes), ""
 
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
-    """Yields what would be better with the network in which it is; nothing that would change no number."""
+    """Yield what would be better with the network in which it is; nothing that would change no number."""
     if isinstance(network, Cluster):
         for name, field, value in _FAULTS:
             if getattr(network.spec, field) != value:

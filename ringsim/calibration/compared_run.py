@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ringsim.calibration.comparison import executed_on
-from ringsim.display import Displayed
 from ringsim.measurements import RecordedRun
 from ringsim.native import network_of_calls
 from ringsim.network import AnyNetwork, Cluster
@@ -17,7 +16,7 @@ from ringsim.simulation import Seconds, Timeline, simulate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ComparedRun(Displayed):
+class ComparedRun:
     """A run as predicted and as measured: row i, in the order of the record, is one transfer in both timelines.
 
     A record knows only when a transfer was issued and applied, so in both a transfer starts when it is issued, and in
@@ -39,7 +38,7 @@ class ComparedRun(Displayed):
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulates the schedule that was recorded over the transport of the run, all ranks beginning at 0.
+    """Simulate the schedule that was recorded over the transport of the run, all ranks beginning at 0.
 
     name: of the network, for titles. trusted: algorithms of Python files that may be run, see `build_recorded`.
 
@@ -67,7 +66,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Returns when each transfer could have been handed to the network by its sender, as a record says: seconds.
+    """Return when each transfer could have been handed to the network by its sender, as a record says: seconds.
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
@@ -91,7 +90,7 @@ def _measured(run: RecordedRun, like: Timeline) -> Timeline:
 
 
 def picture_names(runs: Sequence[RecordedRun]) -> list[str]:
-    """Returns a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
+    """Return a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
     stems = [re.sub(r"[^\w.-]+", "-", f"run-{run.collective.value}-{run.algorithm}") for run in runs]
     before = [stems[:index].count(stem) for index, stem in enumerate(stems)]
     return [f"{stem}-{count + 1}.png" if count else f"{stem}.png" for stem, count in zip(stems, before, strict=True)]

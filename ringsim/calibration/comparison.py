@@ -9,7 +9,6 @@ from typing import Any
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
-from ringsim.display import Displayed
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
 from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
@@ -45,7 +44,7 @@ class ComparedCase:
         return (high - low) / self.case.measured_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         case = self.case
         return {
             "collective": case.collective,
@@ -63,7 +62,7 @@ class ComparedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Displayed):
+class Comparison:
     """All cases of one file or several, compared on one network."""
 
     network: str
@@ -76,12 +75,12 @@ class Comparison(Displayed):
         return f"Comparison({self.network}, {cases}{median})"
 
     def logs(self) -> list[str]:
-        """Returns the name of each case's log where several logs have the same case; without any, "" for each case."""
+        """Return the name of each case's log where several logs have the same case; without any, "" for each case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
     def held_out(self) -> list[ComparedCase]:
-        """Returns the predicted cases that the network was not fitted to."""
+        """Return the predicted cases that the network was not fitted to."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
@@ -102,7 +101,7 @@ class Comparison(Displayed):
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         return {
             "network": self.network,
             "cells": [compared.as_dict() for compared in self.cases],
@@ -111,7 +110,7 @@ class Comparison(Displayed):
 
 
 def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
-    """Returns the collectives of `measurements` beside simulations of the schedules that were executed.
+    """Return the collectives of `measurements` beside simulations of the schedules that were executed.
 
     trusted: algorithms of Python files that may be run, see `build_recorded`; those of others are not predicted.
 
@@ -126,7 +125,7 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
-    """Returns cases from logs beside their predictions by the formulas of `protocol_time`.
+    """Return cases from logs beside their predictions by the formulas of `protocol_time`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
@@ -145,7 +144,7 @@ def compare_measurements(
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Comparison:
-    """Returns cases of a measurements file beside simulations of the schedules that were executed.
+    """Return cases of a measurements file beside simulations of the schedules that were executed.
 
     trusted: as of `compare`. on_progress: is told how many cases have been simulated since it was last told.
 
@@ -189,7 +188,7 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
 
 
 def executed_on(cluster: Cluster, transport: str) -> Cluster:
-    """Returns the network without shared memory, unless what was measured went through it ("shm").
+    """Return the network without shared memory, unless what was measured went through it ("shm").
 
     Raises ValueError where the network says nothing of shared memory, though it was used.
     """

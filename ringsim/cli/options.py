@@ -66,7 +66,7 @@ collective_option = click.option(
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Returns the algorithms of --collective, as far as it is known; for completion by the shell."""
+    """Return the algorithms of --collective, as far as it is known; for completion by the shell."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective.value)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -156,7 +156,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 def library_choice(
     schedule: Schedule, network: AnyNetwork, size: int, *, in_order: bool = False, by_default: bool = False
 ) -> LibraryChoice | None:
-    """Returns how the library of the network would send the schedule; what it takes for --algorithm nccl.
+    """Return how the library of the network would send the schedule; what it takes for --algorithm nccl.
 
     by_default: whether that is meant where no --algorithm is given, as far as it is known. None for a network that says
     nothing of a library.
@@ -188,7 +188,7 @@ def _placed(choice: LibraryChoice) -> LibraryChoice:
 
 
 def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tuple[Schedule, AnyNetwork]:
-    """Returns what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
+    """Return what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
 
     A line on stderr says which, and that its start is left out.
     """
@@ -201,7 +201,7 @@ def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tupl
 
 
 def load_simulated(name: str) -> Cluster:
-    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
+    """Return the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
     say_left_out(name, cluster)
     return cluster
@@ -239,7 +239,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         "names",
         type=NETWORK,
         multiple=True,
-        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next four options.",
+        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
     )
     @click.option("--latency", type=TIME, default="10us", help="A message takes so long beside its bytes.")
     @click.option(
@@ -249,11 +249,6 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         help="A rank sends and receives at this rate; 10Gbit/s is the same.",
     )
     @click.option("--reduce-bandwidth", type=RATE, help="A rank adds at this rate; without it reducing takes no time.")
-    @click.option(
-        "--private-links",
-        is_flag=True,
-        help="Each pair of ranks has a link of its own at --bandwidth, instead of each rank one port.",
-    )
     @wraps(command)
     def with_networks(
         *,
@@ -261,18 +256,17 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         latency: float,
         bandwidth: float,
         reduce_bandwidth: float | None,
-        private_links: bool,
         **rest: Any,
     ) -> None:
         if names:
-            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth", "private_links")
+            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
                 _say_guessed_nics(network)
             networks: dict[str, AnyNetwork] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf
-            networks = {"uniform": Network(latency, *rates, private_links=private_links)}
+            networks = {"uniform": Network(latency, *rates)}
         command(networks=networks, **rest)
 
     return with_networks

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def planned_sweep(
     networks: Mapping[str, AnyNetwork],
     max_transfers: float,
 ) -> SweepRun:
-    """Returns a sweep with nothing done, from the options of `ringsim sweep`."""
+    """Return a sweep with nothing done, from the options of `ringsim sweep`."""
     chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
@@ -41,21 +40,22 @@ def planned_sweep(
 
 
 def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRun:
-    """Returns the sweep that `source` holds a part of.
+    """Return the sweep that `source` holds a part of.
 
     Raises ValueError, which names the file, if a network or an algorithm has changed since, or names a Python file
     that is not trusted.
     """
     with naming_place(source):
-        for algorithm in (sweep.planned or {})["algorithms"]:
+        assert sweep.planned
+        for algorithm in sweep.planned.algorithms:
             require_trusted("the sweep names", algorithm, trusted)
         networks = {name: _network(name, facts) for name, facts in sweep.networks.items()}
-        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
+        return SweepRun(SweepPlan.resumed(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
 
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
     """The network of that name, which must be as it was when the sweep began."""
-    if facts.keys() | {"private_links"} == {field.name for field in fields(Network)}:
+    if "spec" not in facts:
         return Network.from_dict(facts)
     cluster = load_network(name)
     if json.loads(json.dumps(cluster.as_dict())) != facts:
@@ -85,7 +85,7 @@ def finish_sweep(run: SweepRun, workers: Workers, table: Path | None) -> Sweep:
 
 @contextmanager
 def _keeping(run: SweepRun, table: Path | None) -> Iterator[Any]:
-    """Yields what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
+    """Yield what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
     kept_at = time.monotonic()
 
     def keep() -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yields a new file to write to, which takes the place of `path` when the block ends without an error.
+    """Yield a new file to write to, which takes the place of `path` when the block ends without an error.
 
     After an error, an interrupt included, nothing is left of it and the file that was there before is
     untouched. It is on the disk before it replaces the old one, so a crash of the machine leaves one of the

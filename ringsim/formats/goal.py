@@ -27,7 +27,7 @@ def goal_lines(
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
     a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has a nic of its own
-    at both ends, as on private links (`Network.private_links`). An empty chunk is sent as one byte, since
+    at both ends. An empty chunk is sent as one byte, since
     LogGOPSim charges (size - 1) G.
 
     on_progress: is told, after each rank, how many transfers it receives.

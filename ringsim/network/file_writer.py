@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from ringsim.files import Key, Table
+from ringsim.files import Key, Table, encode
 from ringsim.network.calibration_record import Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_format import NETWORK
@@ -16,7 +16,7 @@ _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """Returns TOML that describes the same network, with a key for each value that is not the default.
+    """Return TOML that describes the same network, with a key for each value that is not the default.
 
     Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
     """
@@ -86,17 +86,16 @@ def _shown(key: Key, value: Any) -> str:
 
 
 def _calibration(calibration: Calibration) -> list[str]:
-    lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these"]
-    lines.append(f"from = {json.dumps(list(calibration.files))}")
-    if calibration.senders_per_host:
-        lines.append(f"senders_per_host = {calibration.senders_per_host}")
-    for cells in calibration.cells:
-        lines += ["", "[[calibration.cells]]", f"collective = {_quoted(cells.collective)}"]
-        lines += [f"algorithm = {_quoted(cells.algorithm)}", f"ranks = {cells.num_ranks}", f"hosts = {cells.num_hosts}"]
-        lines.append(f"sizes = {list(cells.sizes_bytes)}")
-        if cells.rows:
-            lines.append(f"rows = {json.dumps(list(cells.rows))}")
+    about = encode(calibration)
+    cells = about.pop("cells")
+    lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these", *_lines(about)]
+    for entry in cells:
+        lines += ["", "[[calibration.cells]]", *_lines(entry)]
     return lines
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value)}" for key, value in entry.items() if value is not None and value != []]
 
 
 def _quoted(text: str) -> str:

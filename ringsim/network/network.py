@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Resources, Topology
+
+PRIVATE_LINKS = "private_links: there are no such networks any more; describe hosts with a cable between each two"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,8 @@ class Network:
     reduce_bytes_per_s: bytes of a received chunk that a rank adds in a second; infinite: reducing is free.
     gap_s: per message; does not pipeline, it spaces the messages of a channel (LogGP's g).
     receive_overhead_s: per message; spaces what is applied of one connection (LogGP's o, at the receiver).
-    private_links: every pair of ranks has a link of that bandwidth of its own, and no ports limit anything: a fully
-    connected topology, in which a rank that sends to many at once sends faster than any one link.
 
-    Raises ValueError for a value that is negative or not a number, a rate that is zero, or private_links that
-    is no bool.
+    Raises ValueError for a value that is negative or not a number, and for a rate that is zero.
 
         >>> from ringsim import Network, predict_time, ring_all_reduce
         >>> network = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -42,7 +41,6 @@ class Network:
     reduce_bytes_per_s: float = math.inf
     gap_s: float = 0.0
     receive_overhead_s: float = 0.0
-    private_links: bool = False
 
     def __repr__(self) -> str:
         given = [field for field in fields(self) if getattr(self, field.name) != field.default]
@@ -50,10 +48,7 @@ class Network:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name == "private_links":
-                if not isinstance(value, bool):
-                    raise ValueError(f"private_links {value!r}: must be True or False")
-            elif name.endswith("_per_s"):
+            if name.endswith("_per_s"):
                 if not value > 0:
                     raise ValueError(f"{name} {value}: must be greater than 0")
             elif not (value >= 0 and math.isfinite(value)):
@@ -69,19 +64,21 @@ class Network:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, float | None]) -> Self:
-        """The network of which this is `as_dict`; older versions had private links only, and did not name them."""
-        values: dict[str, Any] = {name: math.inf if value is None else value for name, value in fields.items()}
-        return cls(**{"private_links": True, **values})
+        """Return the network of which this is `as_dict`. Raises ValueError for the private links of older versions."""
+        values = {name: math.inf if value is None else value for name, value in fields.items()}
+        if values.pop("private_links", False):
+            raise ValueError(PRIVATE_LINKS)
+        return cls(**values)
 
 
 class _Uniform(Topology):
-    """Two ports for each rank, out and in; or none, where each pair is limited by its own link alone."""
+    """Two ports for each rank, out and in; or none, where nothing limits them."""
 
     def __init__(self, network: Network, num_ranks: int) -> None:
         self._network = network
         self.num_ranks = num_ranks
         rate = network.bandwidth_bytes_per_s
-        self._has_ports = not network.private_links and math.isfinite(rate)
+        self._has_ports = math.isfinite(rate)
         self.resources = _ports(num_ranks, rate) if self._has_ports else Resources.none()
         self.jitter = None
         self.processors = Processors(
@@ -97,7 +94,7 @@ class _Uniform(Topology):
         resource = np.array(used, dtype=np.int64).reshape(len(used), len(src)).T
         return Paths(
             latency_s=_same(self._network.latency_s, len(src)),
-            bytes_per_s=_same(math.inf if used else self._network.bandwidth_bytes_per_s, len(src)),
+            bytes_per_s=_same(math.inf, len(src)),
             resource=resource,
             use_per_byte=np.broadcast_to(1.0, resource.shape),
         )

@@ -1,7 +1,7 @@
 """Text, traces and pictures of what analysis and calibration tell."""
 
 from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
-from ringsim.report.comparison_table import comparison_csv, format_comparison
+from ringsim.report.comparison_table import format_comparison
 from ringsim.report.explanation_table import ranks_as_dicts, ranks_table
 from ringsim.report.network_table import (
     format_network_details,
@@ -9,13 +9,14 @@ from ringsim.report.network_table import (
     network_details,
     network_summary,
 )
-from ringsim.report.notebook import html_of
+from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.placement_report import format_placement, placement_dict
 from ringsim.report.run_summary import describe, summarise
 from ringsim.report.run_trace import write_run_trace
 from ringsim.report.sweep_table import format_sweep
+from ringsim.report.table import records_csv
 from ringsim.report.trace import trace_lines, write_trace
 from ringsim.report.training_step_table import format_prediction
 from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
@@ -23,7 +24,6 @@ from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
 __all__ = [
     "advice_dict",
     "animation_page",
-    "comparison_csv",
     "describe",
     "fit_dict",
     "format_comparison",
@@ -35,13 +35,14 @@ __all__ = [
     "format_probe_fit",
     "format_sweep",
     "format_walkthrough",
-    "html_of",
     "network_details",
     "network_summary",
     "placement_dict",
     "probe_fit_dict",
     "ranks_as_dicts",
     "ranks_table",
+    "records_csv",
+    "register",
     "report_page",
     "summarise",
     "trace_lines",

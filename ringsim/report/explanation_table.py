@@ -5,7 +5,7 @@ from typing import Any
 
 from ringsim.analysis import CriticalPath, Explanation, LinkUsage, RankUsage, among_most
 from ringsim.network import Floats
-from ringsim.text_table import align_columns
+from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.units import format_time
 
 _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applying", "waiting_s": "waiting",
@@ -13,7 +13,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Returns an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
+    """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
     return {
         "critical_path": None if path is None else _path_as_dict(path),
@@ -24,7 +24,7 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
-    """Returns each rank's times for JSON."""
+    """Return each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
 
 
@@ -50,7 +50,7 @@ def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yields the sentences of an explanation, each after its subject."""
+    """Yield the sentences of an explanation, each after its subject."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         yield "critical path", _path(path)
@@ -89,12 +89,13 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """Returns a table with a row for each rank."""
+    """Return a table with a row for each rank."""
     ranks = explanation.ranks
-    rows = [("rank", *_RANK_COLUMNS.values())]
-    for rank in range(explanation.timeline.num_ranks):
-        rows.append((str(rank), *(format_time(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS)))
-    return "\n".join(align_columns(rows, "r"))
+    rows = [
+        (TableCell(str(rank), rank), *(time_cell(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS))
+        for rank in range(explanation.timeline.num_ranks)
+    ]
+    return DataTable(("rank", *_RANK_COLUMNS.values()), rows).text()
 
 
 def _percent(share: float) -> str:

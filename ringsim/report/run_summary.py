@@ -7,7 +7,7 @@ from ringsim.analysis import Explanation, algbw_bytes_per_s, busbw_bytes_per_s, 
 from ringsim.calibration import LibraryChoice
 from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import as_dict, lines
-from ringsim.report.network_table import above_a_link, uniform_note
+from ringsim.report.network_table import uniform_note
 from ringsim.schedule import Schedule
 from ringsim.simulation import OnProgress, closed_form_of, ignore_progress, predict_time
 from ringsim.text_table import WIDTH, align_columns
@@ -24,7 +24,7 @@ def summarise(
     *,
     in_order: bool = False,
 ) -> dict[str, Any]:
-    """Returns the simulated time of one collective and figures to compare it with, for JSON.
+    """Return the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
     on_progress, in_order: as of `simulate`.
@@ -61,7 +61,7 @@ def summarise(
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
-    """Returns the summary of `summarise` for people, and the explanation if there is one.
+    """Return the summary of `summarise` for people, and the explanation if there is one.
 
     width: in characters; None for any.
     """
@@ -89,6 +89,4 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     for name in ("algbw", "busbw"):
         rate = result[f"{name}_bytes_per_s"]
         rows.append((name, "-" if rate is None else format_rate(rate)))
-    if why := above_a_link(result["network"], result["busbw_bytes_per_s"]):
-        rows[-1] = ("busbw", f"{rows[-1][1]}, {why}")
     return rows

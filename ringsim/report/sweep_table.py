@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
-from ringsim.report.network_table import above_a_link, describe_network, uniform_note
+from ringsim.report.network_table import describe_network, uniform_note
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
@@ -12,7 +12,7 @@ _NARROWEST = 20  # characters of a line of notes, however narrow the terminal is
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Returns a table for each network: a row for each size, a column for each number of ranks.
+    """Return a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
@@ -22,7 +22,7 @@ def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
 
 
 def format_gain(winner: Winner, *, has_baseline: bool) -> str:
-    """Returns how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
+    """Return how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
 
     Empty for the ring itself, and where no time passes.
     """
@@ -33,7 +33,7 @@ def format_gain(winner: Winner, *, has_baseline: bool) -> str:
 
 
 def runner_up(sweep: Sweep) -> str:
-    """Returns the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
+    """Return the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
 
@@ -50,22 +50,10 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         for page in _pages(columns, width - len(max(sizes, key=len)))
     ]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
-    notes = [
-        line for note in _notes(sweep, network) for line in wrap_text(note, max(width, _NARROWEST), "  ").splitlines()
-    ]
     head = [wrap_text(line, width, "  ") for line in heading]
-    return "\n\n".join(["\n".join([*head, *notes]), *blocks])
-
-
-def _notes(sweep: Sweep, network: str) -> list[str]:
-    """What a uniform network is, and which algorithms exceed a link's rate where links are private."""
-    facts = sweep.networks[network]
-    reasons: dict[str, str] = {}
-    for cell in sweep.cells:
-        if cell.network == network and (why := above_a_link(facts, cell.busbw_bytes_per_s)):
-            reasons[cell.algorithm] = why
-    busbw = [f"busbw of {', '.join(reasons)}: {next(iter(reasons.values()))}"] if reasons else []
-    return [note for note in (uniform_note(facts), *busbw) if note]
+    if note := uniform_note(sweep.networks[network]):
+        head.append(wrap_text(note, max(width, _NARROWEST), "  "))
+    return "\n\n".join(["\n".join(head), *blocks])
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:

@@ -48,14 +48,14 @@ def write_trace(
 def trace_lines(
     runs: Sequence[tuple[str, Timeline]], name: str, stalls: Sequence[Stall | None] | None = None
 ) -> Iterator[bytes]:
-    """Yields what `write_trace` writes; `name` is the file's, for messages."""
+    """Yield what `write_trace` writes; `name` is the file's, for messages."""
     yield from event_lines(
         sum(len(timeline) for _, timeline in runs), _all_lines(runs, stalls or [None] * len(runs)), name
     )
 
 
 def event_lines(num_transfers: int, lines: Iterator[str], name: str) -> Iterator[bytes]:
-    """Yields a trace file whose events are `lines`, of so many transfers.
+    """Yield a trace file whose events are `lines`, of so many transfers.
 
     Raises ValueError, which names the file, for more than MAX_TRANSFERS transfers.
     """
@@ -111,7 +111,7 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
 
 
 def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
-    """Returns the event that gives a process or a thread a name or a place."""
+    """Return the event that gives a process or a thread a name or a place."""
     return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
 
 
@@ -154,7 +154,7 @@ class Slice(NamedTuple):
     end: int
 
     def line(self, name: str) -> str:
-        """Returns the activity as an event."""
+        """Return the activity as an event."""
         return (
             f'{{"ph": "X", "name": "{name}", "pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}, '
             f'"dur": {_us(self.end - self.begin)}, "args": {{"step": {self.step}, "chunk": {self.chunk}, '
@@ -162,7 +162,7 @@ class Slice(NamedTuple):
         )
 
     def arrow(self, phase: str, first_arrow: int) -> str:
-        """Returns the event of one end of the transfer's arrow."""
+        """Return the event of one end of the transfer's arrow."""
         return (
             f'{{"ph": "{phase}", "cat": "transfer", "name": "transfer", "id": {first_arrow + self.row}, '
             f'"pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}}}'
@@ -172,7 +172,7 @@ class Slice(NamedTuple):
 def slices(
     timeline: Timeline, begin_s: Seconds, end_s: Seconds, pid: Sequence[int], tid: Sequence[int]
 ) -> Iterator[Slice]:
-    """Yields an activity for each transfer that has ended, in the order of time, with its process and thread."""
+    """Yield an activity for each transfer that has ended, in the order of time, with its process and thread."""
     begin, end = _nanoseconds(begin_s), _nanoseconds(end_s)
     order = np.lexsort((end_s, begin_s))
     names = [column.tolist() for column in (timeline.step, timeline.src, timeline.dst, timeline.chunk)]

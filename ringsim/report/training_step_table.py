@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
+from ringsim.report.table import DataTable, Row, TableCell, count_cell, size_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.training_step import BucketTimes, PredictedStep, Prediction, reason
 from ringsim.units import format_size, format_time, plural
@@ -11,11 +12,10 @@ from ringsim.units import format_size, format_time, plural
 MAX_ROWS = 24  # of buckets; those in the middle are left out
 
 LIBRARY = "NCCL"  # the only one that is known to choose
-Row = Sequence[str]
 
 
 def format_prediction(prediction: Prediction) -> str:
-    """Returns the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    """Return the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
     blocks = [_step(prediction), _buckets(prediction.step)]
     if prediction.sweep:
         blocks.append(_sweep(prediction))
@@ -51,47 +51,58 @@ def _step(prediction: Prediction) -> str:
 
 
 def _buckets(step: PredictedStep) -> str:
-    names = ["bucket", "parameters", "size", "ready", "begins", "ends"]
+    columns = ["bucket", "parameters", "size", "ready", "begins", "ends"]
     rows = list(_bucket_rows(step.buckets))
     if any(bucket.protocol for bucket in step.buckets):
-        names.append("all_reduce")
-        rows = [[*row, bucket.reduced_by] for row, bucket in zip(rows, step.buckets, strict=True)]
+        columns.append("all_reduce")
+        rows = [(*row, bucket.reduced_by) for row, bucket in zip(rows, step.buckets, strict=True)]
     if len(rows) > MAX_ROWS:
         half = MAX_ROWS // 2
-        rows[half:-half] = [["...", *[""] * (len(names) - 1)]]
-    return "\n".join(align_columns([names, *rows], "rrrrrrl"[: len(names)]))
+        rows[half:-half] = [(TableCell("...", 0), *[TableCell("", 0)] * 5, *[""] * (len(columns) - 6))]
+    return DataTable(columns, rows).text()
 
 
 def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
     for number, bucket in enumerate(buckets):
-        name, count = (str(number), str(len(bucket.parameters))) if bucket.parameters else ("used", "")
-        times = (_time(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
-        yield name, count, format_size(bucket.size_bytes), *times
+        name = TableCell(str(number) if bucket.parameters else "used", number)
+        count = count_cell(len(bucket.parameters)) if bucket.parameters else TableCell("", 0)
+        times = (_time_cell(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
+        yield name, count, size_cell(bucket.size_bytes), *times
 
 
 def _sweep(prediction: Prediction) -> str:
-    rows: list[Row] = [("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", "")]
+    rows = []
     for step in prediction.sweep:
         mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
-        times = (_time(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
-        rows.append((str(step.config.caps), str(len(step.buckets)), *times, f"{100 * step.efficiency:.1f} %", mark))
+        times = (_time_cell(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
+        cap = TableCell(str(step.config.caps), step.config.caps.rest_bytes)
+        rows.append((cap, count_cell(len(step.buckets)), *times, _percent(step), TableCell(mark, 0)))
     why = [reason(prediction.sweep, prediction.step)]
     if prediction.default is not prediction.step:
         why.append(f"{prediction.speedup:.3f} times as fast as torch's own")
-    return "\n".join([*align_columns(rows, "r"), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
+    table = DataTable(("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", ""), rows)
+    return "\n".join([*table.lines(), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
 
 
 def _scaling(prediction: Prediction) -> str:
-    steps = prediction.scaling
-    rows = [["ranks", "exposed", "step", "efficiency", "speed-up"]]
+    steps, columns = prediction.scaling, ["ranks", "exposed", "step", "efficiency", "speed-up"]
+    rows: list[Row] = []
     for step in steps:
-        speedup = f"{step.num_ranks * step.efficiency:.4g}"
-        rows.append(
-            [str(step.num_ranks), _time(step.exposed_s), _time(step.step_s), f"{100 * step.efficiency:.1f} %", speedup]
-        )
+        speedup = step.num_ranks * step.efficiency
+        times = _time_cell(step.exposed_s), _time_cell(step.step_s), _percent(step)
+        rows.append([TableCell(str(step.num_ranks), step.num_ranks), *times, TableCell(f"{speedup:.4g}", speedup)])
     if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
-        rows = [[*row, cell] for row, cell in zip(rows, ["all_reduce", *map(_algorithms, steps)], strict=True)]
-    return "\n".join(align_columns(rows, "rrrrrl"[: len(rows[0])], width=WIDTH))
+        columns.append("all_reduce")
+        rows = [[*row, _algorithms(step)] for row, step in zip(rows, steps, strict=True)]
+    return DataTable(columns, rows).text(WIDTH)
+
+
+def _percent(step: PredictedStep) -> TableCell:
+    return TableCell(f"{100 * step.efficiency:.1f} %", step.efficiency)
+
+
+def _time_cell(time_s: float) -> TableCell:
+    return TableCell(_time(time_s), time_s)
 
 
 def _algorithms(step: PredictedStep) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
-from ringsim.network import AnyNetwork, Network
 from ringsim.report.explanation_table import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
@@ -19,7 +18,6 @@ _NEAREST = 3  # of what gains nothing
 
 def format_walkthrough(
     schedule: Schedule,
-    network: AnyNetwork,
     size_bytes: int,
     told: Walkthrough,
     explanation: Explanation | None,
@@ -27,19 +25,14 @@ def format_walkthrough(
     *,
     wide: bool = False,
 ) -> str:
-    """Returns the steps, the costs, what bounds the run, and what would help most, each under its heading.
+    """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
     wide: with all that would not help, and not only the nearest to it.
     """
     blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
     blocks.append(_block("How much that is", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice)))
-    blocks.append(
-        _block(
-            "What would help most, by simulation",
-            _advice(advice, wide, has_private_links=isinstance(network, Network) and network.private_links),
-        )
-    )
+    blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
     return "\n\n".join(blocks)
 
 
@@ -89,16 +82,6 @@ def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
     yield from align_columns(rows)
 
 
-def _advice(advice: Advice, wide: bool, *, has_private_links: bool) -> Iterator[str]:
-    if has_private_links:
-        yield (
-            "Each pair of ranks has a link of its own here: an algorithm in which a rank sends to several others at "
-            "once uses several links, where a ring uses one. Where a rank has one port, without --private-links, that "
-            "gain is gone."
-        )
-    yield from _alternatives(advice, wide)
-
-
 def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:
     timed = [other for other in advice.alternatives if other.time_s is not None and math.isfinite(other.time_s)]
     helping = [other for other in timed if not advice.time_s < math.inf or (advice.gain(other) or 0) >= _GAIN]
@@ -131,7 +114,7 @@ def _gain(advice: Advice, other: Alternative) -> str:
 
 
 def advice_dict(advice: Advice) -> list[dict[str, Any]]:
-    """Returns the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
+    """Return the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
     return [
         {
             "name": other.name,

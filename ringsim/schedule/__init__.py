@@ -2,13 +2,13 @@
 
 from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
 from ringsim.schedule.combinators.merge import merge
-from ringsim.schedule.combinators.on_channel import on_channel
 from ringsim.schedule.combinators.on_groups import on_groups
-from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
+from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
-from ringsim.schedule.dependencies import NO_ROW, Dependencies, Rows, dependencies, stable_order
+from ringsim.schedule.dependencies import Dependencies, dependencies
+from ringsim.schedule.flow import NO_ROW, Rows, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.schedule.collective import required
+from ringsim.schedule.flow import NO_ROW, Flow, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Bools
 
@@ -33,39 +34,34 @@ class MemoryPasses:
 
 
 def memory_passes(schedule: Schedule) -> MemoryPasses:
-    """Those of all transfers of `schedule`, whose ranks all share memory."""
-    published = np.zeros(schedule.num_transfers, dtype=np.bool_)
-    sent_on, is_last, is_elsewhere = np.zeros_like(published), np.ones_like(published), np.zeros_like(published)
-    reduces, receiver, chunk_of = list[bool](), [], []
+    """Return the copies of all transfers of `schedule`, whose ranks all share memory."""
+    rows = flow(schedule)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
     keeps_input: Bools = np.logical_not(wanted.all(axis=1))
-    writer: dict[tuple[int, int], int] = {}  # of a rank's chunk: the row that wrote it last
-    known: set[tuple[int, int]] = set()  # a rank's own chunks that it has published
-    num_published = np.zeros(schedule.num_ranks, dtype=np.int64)
-    first = 0
-    for step in schedule.steps:
-        for row, transfer in enumerate(step, first):  # what is sent in a step was there before it
-            place = transfer.src, transfer.chunk
-            if place in writer:
-                sent_on[writer[place]] = True
-            elif place not in known:
-                published[row] = True
-                known.add(place)
-        for row, transfer in enumerate(step, first):
-            place = transfer.dst, transfer.chunk
-            if place in writer:
-                before = writer[place]
-                is_last[before], is_elsewhere[row] = False, sent_on[before] or not reduces[before]
-            else:
-                is_elsewhere[row] = keeps_input[transfer.dst]
-            writer[place] = row
-            reduces.append(transfer.reduce)
-            receiver.append(transfer.dst)
-            chunk_of.append(transfer.chunk)
-        first += len(step)
-    is_sum = np.array(reduces, dtype=np.bool_)
-    np.add.at(num_published, np.array(receiver, dtype=np.int64), is_sum & sent_on)
-    np.add.at(num_published, [rank for rank, _ in known], 1)
-    taken = is_last & wanted[receiver, chunk_of] & (sent_on | ~is_sum)
-    apart = is_sum & (sent_on | is_elsewhere)
-    return MemoryPasses(published, taken, apart, int(num_published.max(initial=0)))
+    is_final = ~rows.is_replaced & wanted[rows.dst, rows.chunk]
+    is_published: Bools = np.logical_or(rows.is_read, ~rows.reduce)
+    adds_to_published = np.where(rows.replaces == NO_ROW, keeps_input[rows.dst], is_published[rows.replaces])
+    return MemoryPasses(
+        published=(rows.reads == NO_ROW) & _is_first(schedule, rows),
+        taken=is_final & is_published,
+        apart=rows.reduce & (rows.is_read | adds_to_published),
+        most_published=most_published(schedule, rows),
+    )
+
+
+def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:
+    """Return how many chunks a rank publishes in one execution, at most.
+
+    rows: the flow of `schedule`. on_one_host: whether all ranks share memory, so that a chunk that is passed on as it
+    is stays where it was published first.
+    """
+    is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
+    publishes = _is_first(schedule, rows) & ~is_passed_on
+    return int(np.bincount(rows.src[publishes], minlength=schedule.num_ranks).max(initial=0))
+
+
+def _is_first(schedule: Schedule, rows: Flow) -> Bools:
+    """Return whether no earlier transfer sends the same version of the chunk."""
+    from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
+    version = np.where(rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads)
+    return np.equal(Occurrences(version, rows.step).previous(), NO_ROW)

@@ -14,7 +14,7 @@ levels, and, but for the broadcast of a binomial tree, where exchanges and trees
 power of two. Where ranks execute in order (see `simulate`) some algorithms have other formulas: two rings have one only
 if applying takes no time, and recursive halving and doubling of chunks have one only in order, since otherwise the next
 round begins before the last one has ended. `tests/ringsim/simulation/test_star.py` holds most of these against
-what their bytes alone take. The formulas hold for private links, too, where messages to several ranks share nothing.
+what their bytes alone take.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,6 @@ class _Hop(NamedTuple):
     bytes_s: float
     latency_s: float
     apply_s: float
-    has_ports: bool
 
     @property
     def send_s(self) -> float:
@@ -43,8 +42,8 @@ class _Hop(NamedTuple):
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
-        """What it takes if so many are sent at once from a rank, or to one, on channels of their own."""
-        return self.overhead_s + self.bytes_s * (num_messages if self.has_ports else 1)
+        """Return the time that this many take if they leave one rank, or reach one, at once on several channels."""
+        return self.overhead_s + self.bytes_s * num_messages
 
     @property
     def whole_s(self) -> float:
@@ -58,7 +57,7 @@ class _Hop(NamedTuple):
 
 
 _OneKind = Callable[[int, _Hop], float]  # of the number of ranks, at least 2, and the hop of one chunk
-_Condition = Callable[[int, _Hop], bool]
+_Condition = Callable[[int], bool]  # on the number of ranks
 _TwoKinds = Callable[[int, _Hop, _Hop], float | None]  # likewise, the hop where chunks are added and where copied
 
 
@@ -98,7 +97,7 @@ def closed_form_s(
     sending = network.gap_s, chunk_bytes / network.bandwidth_bytes_per_s, network.latency_s
     copy_s = network.receive_overhead_s
     add_s = copy_s + chunk_bytes / network.reduce_bytes_per_s
-    add, copy = (_Hop(*sending, apply_s, not network.private_links) for apply_s in (add_s, copy_s))
+    add, copy = (_Hop(*sending, apply_s) for apply_s in (add_s, copy_s))
     return formula.time_s(num_ranks, add, copy)
 
 
@@ -136,16 +135,16 @@ def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
 
 
 def _if(holds: _Condition, time_s: _TwoKinds) -> _TwoKinds:
-    return lambda num_ranks, add, copy: time_s(num_ranks, add, copy) if holds(num_ranks, add) else None
+    return lambda num_ranks, add, copy: time_s(num_ranks, add, copy) if holds(num_ranks) else None
 
 
-def _is_power_of_two(num_ranks: int, _: _Hop) -> bool:
+def _is_power_of_two(num_ranks: int) -> bool:
     return not num_ranks & (num_ranks - 1)
 
 
 def _is_plain(shape: Callable[[int], tuple[int, int]]) -> _Condition:
     """Whether one of two levels is a single rank, so that the other is a plain ring."""
-    return lambda num_ranks, _: min(shape(num_ranks)) == 1
+    return lambda num_ranks: min(shape(num_ranks)) == 1
 
 
 def _rounds(num_ranks: int, hop: _Hop) -> float:
@@ -194,29 +193,17 @@ def _gloo_all_reduce(num_ranks: int, add: _Hop, copy: _Hop) -> float:
 def _two_rings(num_ranks: int, hop: _Hop) -> float:
     """Half of two rings at once: (n-1)(alpha + 2c beta), c = S/(2n), as two messages of each round share a port.
 
-    On private links (n-1)(alpha + c beta) for n > 2; between two ranks both rings have one link only. In order, if
-    applying takes no time; else a rank applies one chunk after the other, and the next two do not leave together.
-    Derived here.
+    In order, if applying takes no time; else a rank applies one chunk after the other, and the next two do not leave
+    together. Derived here.
     """
     return (num_ranks - 1) * (hop.together_s(2) + hop.latency_s + hop.apply_s)
 
 
-def _have_links(num_ranks: int, hop: _Hop) -> bool:
-    return hop.has_ports or num_ranks > 2
-
-
-def _have_links_and_time(num_ranks: int, hop: _Hop) -> bool:
-    return _have_links(num_ranks, hop) and not hop.apply_s
-
-
-def _two_rings_if(holds: _Condition) -> dict[tuple[Collective, str], _Formula]:
-    names = "bidirectional_ring", "multi_ring"
-    all_reduce = _Formula(2, _if(holds, _one_after_the_other(_two_rings, _two_rings)))
-    reduce_scatter = _Formula(2, _if(holds, _adding(_two_rings)))
-    all_gather = _Formula(2, lambda n, _, copy: _two_rings(n, copy) if holds(n, copy) else None)
-    kinds = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    formulas = zip(kinds, (all_reduce, reduce_scatter, all_gather), strict=True)
-    return {(kind, name): formula for kind, formula in formulas for name in names}
+def _if_applied_at_once(collective: Collective, time_s: _TwoKinds) -> _TwoKinds:
+    """Return the formula for a network on which applying what the collective sends takes no time."""
+    if collective is Collective.ALL_GATHER:
+        return lambda num_ranks, add, copy: None if copy.apply_s else time_s(num_ranks, add, copy)
+    return lambda num_ranks, add, copy: None if add.apply_s else time_s(num_ranks, add, copy)
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:
@@ -255,13 +242,13 @@ def _at_once(num_ranks: int, hop: _Hop) -> float:
     """All n - 1 messages to a rank at once: alpha + (n-1) c beta, then gamma n - 1 times. Any n.
 
     They are applied so where all are added to the same chunk; in order, always. c = S/n if ranks exchange shares, c = S
-    if they exchange or send to rank 0 all they have. On private links c beta once. Derived here.
+    if they exchange or send to rank 0 all they have. Derived here.
     """
     return hop.together_s(num_ranks - 1) + hop.latency_s + (num_ranks - 1) * hop.apply_s
 
 
 def _from_one(num_ranks: int, hop: _Hop) -> float:
-    """A rank to all the others at once: alpha + (n-1) c beta, c = S; on private links c beta once. Any n.
+    """A rank to all the others at once: alpha + (n-1) c beta, c = S. Any n.
 
     Also all to all, each chunk on its own, c = S/n.
     """
@@ -272,7 +259,18 @@ _RING_THERE_AND_BACK = _one_after_the_other(_rounds, _rounds)
 _EXCHANGE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_exchange, _exchange))
 _TREE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_whole_rounds, _tree_down))
 
-_PERMITTED = _two_rings_if(_have_links) | {
+_TWO_RINGS = {
+    (collective, name): time_s
+    for collective, time_s in (
+        (Collective.ALL_REDUCE, _one_after_the_other(_two_rings, _two_rings)),
+        (Collective.REDUCE_SCATTER, _adding(_two_rings)),
+        (Collective.ALL_GATHER, _copying(_two_rings)),
+    )
+    for name in ("bidirectional_ring", "multi_ring")
+}
+
+_PERMITTED = {
+    **{key: _Formula(2, time_s) for key, time_s in _TWO_RINGS.items()},
     (Collective.ALL_REDUCE, "ring"): _Formula(1, _RING_THERE_AND_BACK),
     (Collective.ALL_REDUCE, "gloo_ring"): _Formula(2, _gloo_all_reduce),
     (Collective.ALL_REDUCE, "recursive_doubling"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
@@ -298,7 +296,7 @@ _PERMITTED = _two_rings_if(_have_links) | {
 
 _IN_ORDER = {
     **_PERMITTED,
-    **_two_rings_if(_have_links_and_time),
+    **{key: _Formula(2, _if_applied_at_once(key[0], time_s)) for key, time_s in _TWO_RINGS.items()},
     (Collective.ALL_REDUCE, "halving_doubling"): _Formula(1, _EXCHANGE_THERE_AND_BACK),
     (Collective.ALL_REDUCE, "two_shot"): _Formula(1, _one_after_the_other(_at_once, _at_once)),
     (Collective.REDUCE_SCATTER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _adding(_exchange))),

@@ -42,7 +42,7 @@ class AllReduces:
         self._choices: dict[int, LibraryChoice | None] = {}
 
     def call(self, size_bytes: int, element_bytes: int, ready_s: float, after_computing: bool = False) -> BucketCall:
-        """The call for a bucket that is ready then. after_computing: as `call_overhead_s` has it."""
+        """Return the call for a bucket that is ready then. after_computing: as `call_overhead_s` has it."""
         called_s = self._call_s[after_computing]
         choice = self._choice(size_bytes)
         if choice is None:
@@ -66,7 +66,7 @@ class AllReduces:
 
 
 def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int) -> int:
-    """The size, rounded up so that all chunks have the same number of elements.
+    """Return the size, rounded up so that all chunks have the same number of elements.
 
     NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
     """

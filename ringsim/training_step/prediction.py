@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.display import Displayed
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.step import PredictedStep
 from ringsim.units import format_size, format_time
@@ -14,7 +13,7 @@ _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction(Displayed):
+class Prediction:
     """The step itself, one for each cap of a sweep, and one for each number of ranks.
 
     step: with the cap that is asked for, or recommended. default: with torch's own caps.
@@ -38,7 +37,7 @@ class Prediction(Displayed):
         return self.default.step_s / self.step.step_s if self.step.step_s > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. In a sweep the recommended cap is that of `step`."""
+        """Return the fields for JSON. In a sweep the recommended cap is that of `step`."""
         return {
             "network": self.network,
             "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
@@ -50,7 +49,7 @@ class Prediction(Displayed):
 
 
 def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
-    """The shortest step; of equals the one with the fewest buckets, since every call costs what no model sees."""
+    """Return the shortest step; of equals the one with the fewest buckets: every call costs what no model sees."""
     least_s = min(step.step_s for step in steps)
     return min(
         (step for step in steps if step.step_s <= least_s * (1 + _TIE)),
@@ -59,7 +58,7 @@ def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
 
 
 def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
-    """What the smallest and the largest cap of a sweep cost more than the best, in one line."""
+    """Say in one line what the smallest and the largest cap of a sweep cost more than the best."""
     by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
     parts = []
     if by_cap[0].config.caps != best.config.caps:
@@ -76,7 +75,7 @@ def _buckets(step: PredictedStep) -> str:
 
 
 def _longer(step: PredictedStep, best: PredictedStep) -> str:
-    """Both steps must end."""
+    """Return how much longer a step takes, in words; both must end."""
     if not (0 < best.step_s < math.inf and step.step_s < math.inf):
         return "no comparison"
     return f"a step {100 * (step.step_s / best.step_s - 1):.1f} % longer"

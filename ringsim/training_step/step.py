@@ -103,7 +103,7 @@ class PredictedStep:
 
     @property
     def efficiency(self) -> float:
-        """Of one process alone, the part of its speed that each rank keeps; 1 where no time passes."""
+        """The part of the speed of one process alone that each rank keeps; 1 where no time passes."""
         return self.single_s / self.step_s if self.step_s > 0 else 1.0
 
     @property
@@ -121,7 +121,7 @@ class PredictedStep:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; a time that is infinite becomes None."""
+        """Return the fields for JSON; a time that is infinite becomes None."""
         names = ("broadcast_s", "forward_s", "backward_s", "copy_s", "exposed_s", "optimizer_s", "single_s")
         times = {name: getattr(self, name) for name in (*names, "communication_s", "step_s")}
         buckets = [finite_or_none(asdict(bucket)) for bucket in self.buckets]
@@ -133,7 +133,7 @@ class PredictedStep:
 def predict_step(
     profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()
 ) -> PredictedStep:
-    """A step of `num_ranks` ranks that each do what the profile says.
+    """Return a step of `num_ranks` ranks that each do what the profile says.
 
     Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
     """
@@ -172,7 +172,7 @@ def scale(
     config: DdpConfig,
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[PredictedStep]:
-    """The step on each number of ranks, each rank doing the same work (weak scaling).
+    """Return the step on each number of ranks, each rank doing the same work (weak scaling).
 
     on_step: is told of each step, that it is one more.
     """
@@ -191,7 +191,7 @@ def sweep_caps(
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[PredictedStep]:
-    """The step with each of these caps; those that make the same buckets are predicted once."""
+    """Return the step with each of these caps; those that make the same buckets are predicted once."""
     predictions: dict[tuple[tuple[int, ...], ...], PredictedStep] = {}
     steps = []
     for caps_of_step in caps:
@@ -205,7 +205,7 @@ def sweep_caps(
 
 
 def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
-    """Of the slowest rank."""
+    """Return the rate at which the slowest rank copies, in bytes per second."""
     if config.copy_bytes_per_s is not None:
         return config.copy_bytes_per_s
     return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
@@ -218,7 +218,7 @@ def _copy_times(profile: StepProfile, bytes_per_s: float) -> list[float]:
 def _ready_times(
     profile: StepProfile, buckets: Sequence[Sequence[int]], copy_s: Sequence[float], config: DdpConfig
 ) -> tuple[list[float], float]:
-    """When each bucket is launched, and when the backward pass ends, both with the copying into buckets."""
+    """Return when each bucket is launched, and when the backward pass ends, both with the copying into buckets."""
     copied_s = [0.0] * len(copy_s)
     delay_s = 0.0
     for index in profile.order_of_readiness():
@@ -263,7 +263,7 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:
-    """How long the computing thread waits: for each bucket in turn, copying it back before it waits for the next."""
+    """Return how long the computing thread waits: for one bucket after another, copying each back."""
     waiting_s = 0.0
     for span, copying_s in zip(spans, [*back_s, *[0.0] * (len(spans) - len(back_s))], strict=True):
         waited_s = max(0.0, span.end_s - now_s)

@@ -3,9 +3,15 @@
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
 from ringsim.verdict.predicted_findings import MEASURE
-from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep, SimulatedCollective
+from ringsim.verdict.records import (
+    JobReport,
+    PredictedDdpStep,
+    SimulatedCollective,
+    StrategyResult,
+    TrainingComparison,
+    TrainingSession,
+)
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
-from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import Verdict, judge
 
 __all__ = [
@@ -13,12 +19,14 @@ __all__ = [
     "MEASURE",
     "Attribution",
     "Bound",
-    "DdpPrediction",
     "Finding",
     "JobReport",
     "PredictedDdpStep",
     "RunDirectory",
     "SimulatedCollective",
+    "StrategyResult",
+    "TrainingComparison",
+    "TrainingSession",
     "Verdict",
     "judge",
     "read_directory",

@@ -7,9 +7,9 @@ from ringsim.units import format_size
 from ringsim.verdict.bound import Attribution, Bound, without_stragglers
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly
 from ringsim.verdict.predicted_findings import HALF
+from ringsim.verdict.records import StrategyResult
 from ringsim.verdict.strategies import SlowestRank, StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
-from ringsim.verdict.training_files import StrategyResult
 
 _SIMULATED = (
     "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
@@ -24,7 +24,7 @@ _MEANINGS = {
 
 
 def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
-    """Returns what bounds an all_reduce, from probes alone."""
+    """Return what bounds an all_reduce, from probes alone."""
     words = [(a.size_bytes, f"by {a.bound.value}") for a in forecast.attributions]
     where = " at every size looked at" if len({name for _, name in words}) == 1 else ""
     answer = f"An all_reduce on {subject.num_ranks} ranks is bound {by_size(words)}{where}."
@@ -36,7 +36,7 @@ def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
 def bound_of_step(
     subject: Subject, forecast: Forecast, ranking: StrategyRanking, slowest: SlowestRank | None
 ) -> Finding:
-    """Returns what bounds the training step of the main job, by the strategy with the shortest one.
+    """Return what bounds the training step of the main job, by the strategy with the shortest one.
 
     What it costs is measured where the main job trained without synchronisation too: only the difference of the two
     steps also holds the waiting of ranks for one another, and what communication slows down beside it.
@@ -82,7 +82,7 @@ def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, wait
 
 
 def straggling_rank(slowest: SlowestRank) -> str:
-    """Returns the sentence on the rank that the others wait for."""
+    """Return the sentence on the rank that the others wait for."""
     typical_s = statistics.median(slowest.wait_s.values())
     return (
         f"Rank {slowest.rank} is a straggler: the others wait {roughly(typical_s)} for it in a step, measured with "

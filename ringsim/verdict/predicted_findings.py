@@ -3,7 +3,7 @@
 from ringsim.analysis import Sweep
 from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
-from ringsim.verdict.predictions import UNIFORM, DdpPrediction
+from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 def findings_without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
-    """Returns the answers but for how sure they are, each with the command that would give it where it is not known."""
+    """Return the answers but for how sure they are, each with the command that would give it where it is not known."""
     return _bound(contents), _algorithm(contents), _bucket(contents), _ranks(contents)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.coalesced import all_reduce_coalesced
+from collectives.calls.functions import all_reduce_coalesced
 from tests.collectives.integrations.test_ddp_hook import STEPS, model
 from tests.ranks import RankPool, group_on
 

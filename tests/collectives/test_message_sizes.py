@@ -7,12 +7,11 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import schedule_run
+from collectives.runtime.transports import GlooTransport
 from ringsim.network import Network
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
-from ringsim.simulation import simulate
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation import has_contention, simulate
 from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
@@ -24,16 +23,17 @@ Sent = list[tuple[int, int, int, int]]
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
     """What this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
     messages: Sent = []
-    message_of = schedule_run.ScheduleRun._message
+    send_of = GlooTransport.send
 
-    def noted(self: schedule_run.ScheduleRun, send: schedule_run.Send) -> torch.Tensor:
-        message = message_of(self, send)
-        messages.append((send.step, self.part.peers[send.peer], send.chunk, message.nbytes))
-        return message
+    def noted(transport: GlooTransport, index: int) -> None:
+        send = transport.part.sends[index]
+        message = transport.memory.message(send.chunk)
+        messages.append((send.step, transport.part.peers[send.peer], send.chunk, message.nbytes))
+        send_of(transport, index)
 
     whole = torch.zeros(length, dtype=dtype)
     share = torch.zeros(length // group.size(), dtype=dtype)
-    with mock.patch.object(schedule_run.ScheduleRun, "_message", noted):
+    with mock.patch.object(GlooTransport, "send", noted):
         if collective is Collective.ALL_REDUCE:
             collectives.all_reduce(whole, group=group, algorithm=algorithm)
         elif collective is Collective.REDUCE_SCATTER:
@@ -66,7 +66,7 @@ def simulated(collective: Collective, algorithm: str, size_bytes: int, element_b
     schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
     timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
     num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
-    if shares(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
+    if has_contention(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
         num_bytes = schedule.chunk_bytes(size_bytes, element_bytes)[timeline.chunk].tolist()
     columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)
     rows = list(zip(*(column.tolist() for column in columns), num_bytes, strict=True))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls import coalesced
+from collectives.calls import functions
 from tests.fuzz.reference import contribution, difference, expected
 from tests.fuzz.views import READ_ONLY, View, bits, laid_out, sharing
 
@@ -211,10 +211,10 @@ def _coalesced(
     call: Call, ours: bool, tensors: list[torch.Tensor], outputs: list[torch.Tensor], options: dict[str, Any]
 ) -> Any:
     if call.name == "all_reduce_coalesced":
-        return (coalesced if ours else dist).all_reduce_coalesced(tensors, **options)
+        return (functions if ours else dist).all_reduce_coalesced(tensors, **options)
     later = options.pop("async_op")
     if ours:
-        works = getattr(coalesced, call.name)(outputs, tensors, **options)
+        works = getattr(functions, call.name)(outputs, tensors, **options)
     else:
         with dist._coalescing_manager(options["group"], async_ops=True) as manager:
             for output, tensor in zip(outputs, tensors, strict=True):

@@ -65,7 +65,10 @@ def _swap(path: Path, draw: random.Random) -> None:
 
 def _edit(path: Path, draw: random.Random) -> None:
     """As somebody may who has torch: the file is whole, but not what this program has saved."""
-    parts = torch.load(path, weights_only=True)
+    try:
+        parts = torch.load(path, weights_only=True)
+    except Exception:  # what was done to it before is enough
+        return
     place = draw.choice(list(_leaves({name: parts[name] for name in parts if name != "format"})))
     _change(parts, place, draw.choice((_drop, _other_type, _other_value)))
     torch.save(parts, path)

@@ -55,7 +55,13 @@ PARTLY_USED = (
     "passing",
 )  # models of which ZeRO takes a gradient that nobody has for zeros, as documented
 # Models that strategies of these names do not train, as documented; some end the process.
-UNSUITED = {"leaving": ("ddp", "fsdp"), "passing": ("ddp", "fsdp"), "nested": ("ddp", "fsdp"), "writing": ("fsdp",)}
+UNSUITED = {
+    "leaving": ("ddp", "fsdp"),
+    "passing": ("ddp", "fsdp"),
+    "nested": ("ddp", "fsdp"),
+    "writing": ("fsdp",),
+    "branching": ("fsdp",),
+}
 LOCAL_NORMS = ("detached", "norms")  # which with fsdp are those of a rank's rows, as documented
 STEPS = (
     "plain", "plain", "accumulate", "forward fails", "backward fails", "evaluate", "forward alone", "gradients stay",
@@ -147,9 +153,10 @@ class Outcome:
     error: str = ""
 
     def distance(self, other: "Outcome") -> float:
-        """The largest difference of the parameters; NaNs are alike."""
+        """The largest difference of the parameters, relative to those above 1; NaNs are alike."""
         own, others = torch.tensor(self.parameters), torch.tensor(other.parameters)
-        gap = (own - others).abs().masked_fill(own.isnan() & others.isnan(), 0.0)
+        gap = (own - others).abs() / others.abs().clamp(min=1.0)
+        gap = gap.masked_fill(own.isnan() & others.isnan(), 0.0)
         return gap.nan_to_num(nan=torch.inf).max().item()
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
+from tests.ringsim.topologies import PrivateLinks
 
 
 @st.composite
@@ -44,20 +45,36 @@ def build_key(key: tuple[Collective, str], num_ranks: int) -> Schedule:
     return build(*key, num_ranks)
 
 
-def networks(private_links: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Network]:
-    """Uniform networks; for chunks of a few bytes latency, overheads, sending and reducing cost about the same."""
+@st.composite
+def rings(draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_steps: int = 6) -> Schedule:
+    """Any transfers to the next rank of a ring, at most one of each rank in a step, for no particular collective."""
+    order = draw(st.permutations(range(draw(st.integers(2, max_ranks)))))
+    num_chunks = draw(st.integers(1, max_chunks))
+    sent = st.tuples(st.integers(0, num_chunks - 1), st.booleans())
+    steps = draw(st.lists(st.dictionaries(st.sampled_from(range(len(order))), sent), max_size=max_steps))
+    rows = [
+        [Transfer(order[at], order[(at + 1) % len(order)], chunk, reduce) for at, (chunk, reduce) in step.items()]
+        for step in steps
+    ]
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "random ring", len(order), num_chunks, rows)
+
+
+def uniform_networks(kind: type[Network] = Network) -> st.SearchStrategy[Network]:
+    """With a port for each rank; for chunks of a few bytes latency, overheads, sending and reducing cost about as much.
+
+    kind: `PrivateLinks` for networks on which nothing is shared, whatever the schedule.
+    """
     cost_s, bytes_per_s = st.floats(0, 10), st.floats(0.1, 10)
     return st.builds(
-        Network,
+        kind,
         latency_s=cost_s,
         bandwidth_bytes_per_s=bytes_per_s,
         reduce_bytes_per_s=bytes_per_s | st.just(math.inf),
         gap_s=cost_s,
         receive_overhead_s=cost_s,
-        private_links=st.booleans() if private_links is None else private_links,
     )
 
 
-def private_networks() -> st.SearchStrategy[Network]:
-    """Those on which nothing is shared, whatever the schedule."""
-    return networks(st.just(True))
+def networks() -> st.SearchStrategy[Network]:
+    """With ports or private links."""
+    return uniform_networks() | uniform_networks(PrivateLinks)

@@ -3,7 +3,9 @@
 import ast
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from matplotlib.figure import Figure
 
 import ringsim
 from ringsim.calibration import ComparedCase, Comparison, TimedCase
+from ringsim.report.notebook import html_of, register
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "ring.ipynb"
 NETWORK = ringsim.Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -43,7 +46,7 @@ RESULTS = {
     "Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)": lambda: ringsim.run_sweep(
         ringsim.Collective.ALL_REDUCE, ["ring"], [2, 4], [8], {"one": NETWORK}
     ),
-    "Overview(all_reduce ring over 4 ranks, 39.06 KiB, 120 us)": lambda: ringsim.make_overview(RING, NETWORK, 40_000),
+    "RunView(all_reduce ring over 4 ranks, 39.06 KiB, 120 us)": lambda: ringsim.RunView(RING, NETWORK, 40_000),
     "Comparison(<mine>, 1 case, median |error| 10.0%)": comparison,
     "Explanation(Timeline(4 ranks, 24 transfers, 180 us), bandwidth 67%, latency 33%, bottleneck rank0.out)": (
         lambda: ringsim.explain(RING, NETWORK, 80_000)
@@ -69,7 +72,7 @@ def test_the_repr_of_a_network_makes_it_again() -> None:
 def displayed(value: Any) -> None:
     """What a notebook does with the value of a cell."""
     assert repr(value)
-    html = getattr(value, "_repr_html_", lambda: None)()
+    html = html_of(value)
     assert html is None or html.startswith("<div>")
     if isinstance(value, Figure):
         assert value._repr_png_().startswith(b"\x89PNG")
@@ -111,55 +114,61 @@ def check_what_the_notebook_says_of_its_sweep(sweep: ringsim.Sweep) -> None:
     assert times["direct", 16, 2**26] > 5 * times["ring", 16, 2**26]
 
 
-def test_results_draw_themselves() -> None:
-    """As `ringsim.plot` does, in the style that is asked for."""
+def test_results_are_drawn() -> None:
+    """In the style that is asked for."""
     for result in (RING, ringsim.simulate(RING, NETWORK, 4096), failing_timeline(), comparison(3)):
-        assert isinstance(result.plot(), Figure)
-    figure = RING.plot(style="dark")
+        assert isinstance(ringsim.plot(result), Figure)
+    figure = ringsim.plot(RING, style="dark")
     assert sum(figure.get_facecolor()[:3]) < 1
-    assert sum(RING.plot(style="light").get_facecolor()[:3]) == 3
+    assert sum(ringsim.plot(RING, style="light").get_facecolor()[:3]) == 3
     with pytest.raises(ValueError, match="num_ranks 200: a picture shows at most 128 ranks"):
-        ringsim.ring_all_reduce(200).plot()
+        ringsim.plot(ringsim.ring_all_reduce(200))
+
+
+def test_a_notebook_asks_for_html(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is IPython, its formatter knows the results."""
+    formats: dict[type, Any] = {}
+    formatter = SimpleNamespace(for_type=formats.__setitem__)
+    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    register()
+    assert set(formats) == {ringsim.Schedule, ringsim.Timeline, ringsim.Sweep, ringsim.Comparison}
+    assert formats[ringsim.Schedule](RING) == html_of(RING)
 
 
 def test_a_schedule_is_shown_as_its_grid() -> None:
     """Step downwards, ranks across; a large one is cut, and says so."""
-    html = RING._repr_html_()
+    html = html_of(RING)
     assert html is not None
     assert "<td>0</td><td>c2 + r3</td><td>c3 + r0</td>" in html
     assert "c0 = r2" in html
-    large = ringsim.ring_all_reduce(64)._repr_html_()
+    large = html_of(ringsim.ring_all_reduce(64))
     assert large is not None
     assert "and 94 more steps" in large
-    assert "<th>and 48 more ranks</th>" in large
+    assert ">and 48 more ranks</th>" in large
 
 
 def test_a_timeline_is_shown_as_its_lanes() -> None:
-    """A rectangle a sending, which tells about it; a large one, or one that never begins, has its line alone."""
-    html = ringsim.simulate(RING, NETWORK, 40_000)._repr_html_()
-    assert html is not None
-    assert html.count("<rect") == 24
-    assert "<title>c3: rank 0 to rank 1, step 0, 0 ns to 10 us</title>" in html
-    large = ringsim.simulate(ringsim.ring_all_reduce(100), NETWORK, 40_000)._repr_html_()
-    assert large is not None
-    assert "<svg" not in large
-    assert "no lanes: they are drawn here for at most 64 ranks and 5,000 transfers" in large
-    alone = ringsim.simulate(ringsim.ring_all_reduce(1), NETWORK, 40_000)._repr_html_()
-    assert "no lanes: nothing is sent" in str(alone)
+    """As SVG on paper of its own, also one that never begins or ends; a large one has its line alone."""
+    html = str(html_of(ringsim.simulate(RING, NETWORK, 40_000)))
+    assert "c3 → r1</text>" in html
+    large = html_of(ringsim.simulate(ringsim.ring_all_reduce(100), NETWORK, 40_000))
+    assert "<svg" not in str(large)
+    assert "no lanes: they are drawn here for at most 64 ranks and 5,000 transfers" in str(large)
+    assert "nothing is sent" in str(html_of(ringsim.simulate(ringsim.ring_all_reduce(1), NETWORK, 40_000)))
     at_once = ringsim.simulate(RING, ringsim.network.read_network("[host]\nranks = 1\n", "free.toml"), 8)
-    assert "no lanes: no time passes in which something is sent" in str(at_once._repr_html_())
-    failing = failing_timeline()._repr_html_()
-    assert failing is not None
+    assert "<svg" in str(html_of(at_once))
+    failing = str(html_of(failing_timeline()))
     assert "never finishes" in failing
-    assert not re.search("inf|nan", failing)
+    assert not re.search(r"\b(inf|nan)\b", failing)
 
 
 def test_a_sweep_is_shown_as_the_fastest_and_a_comparison_as_its_cases() -> None:
     """With names escaped, and what is left out counted."""
-    sweep = RESULTS["Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)"]()._repr_html_()
+    sweep = html_of(RESULTS["Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)"]())
     assert "<td>8 B</td><td>ring 20.01 us</td><td>ring 60.01 us</td>" in sweep
-    html = comparison(40)._repr_html_()
+    html = html_of(comparison(40))
     assert html is not None
     assert "&lt;mine&gt;" in html
-    assert "<td>+10.0%</td>" in html
+    assert ">+10.0%</td>" in html
     assert "and 8 more cases" in html

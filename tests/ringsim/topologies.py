@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from ringsim.network import Network
 from ringsim.network.topology import NONE, Floats, Ints, Jitter, Paths, Processors, Resources, Topology
 
 
@@ -25,6 +26,18 @@ class TableTopology(Topology):
     def paths(self, src: Ints, dst: Ints) -> Paths:
         tables = (self.latency_s, self.bytes_per_s, self.resource, self.use)
         return Paths(*(table[src, dst] for table in tables))
+
+
+class PrivateLinks(Network):
+    """Each pair of ranks has a link of its own, so that nothing is shared, whatever the schedule."""
+
+    def topology(self, num_ranks: int) -> TableTopology:
+        """As the uniform network has it, without ports."""
+        pairs = (num_ranks, num_ranks)
+        latency, rate = np.full(pairs, self.latency_s), np.full(pairs, self.bandwidth_bytes_per_s)
+        processors = Network.topology(self, num_ranks).processors
+        empty = np.empty((*pairs, 0))
+        return TableTopology(num_ranks, Resources.none(), processors, None, latency, rate, empty.astype(int), empty)
 
 
 def resources(capacity: list[float], fails_at_s: list[float] | None = None) -> Resources:

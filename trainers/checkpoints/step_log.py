@@ -125,7 +125,7 @@ def _keep_beside(path: Path, content: bytes) -> Path:
 
 
 def require_tensorboard() -> None:
-    """Raises ValueError, which says how to install it, if it is not installed."""
+    """Raise ValueError, which says how to install it, if it is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError(f"--tensorboard: {ADVICE}")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ringsim.report.plots.loss_curves import draw_loss_curves
+from ringsim.report.plots.charts import draw_loss_curves
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import new_figure, points, save_figure
 from trainers.comparison.runs import ComparisonRow

@@ -2,10 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ringsim.text_table import align_columns, wrap_text
+from ringsim.verdict import TrainingComparison
 
 HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "exposed", "loss off", "grad off")
 FOOTNOTE = (
@@ -92,5 +93,5 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 def as_dict(rows: Sequence[ComparisonRow], provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
-    return {"format": "ringsim-comparison", "version": 1, "provenance": provenance, "runs": [asdict(r) for r in rows]}
+    """Return the comparison for JSON."""
+    return TrainingComparison.FORMAT.write({"provenance": provenance, "runs": list(rows)})

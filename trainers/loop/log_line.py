@@ -11,7 +11,7 @@ STATUS = Path("/proc/self/status")  # of Linux
 
 
 def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Returns a line of the log as it is printed. num_steps: of the whole run.
+    """Return a line of the log as it is printed. num_steps: of the whole run.
 
     >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
     >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
@@ -32,14 +32,14 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def describe_process(line: Mapping[str, Any]) -> list[str]:
-    """Returns what is told at the end of every line: the memory, where it is known, and the time left."""
+    """Return what is told at the end of every line: the memory, where it is known, and the time left."""
     memory = line["peak_memory_bytes"]
     shown = [] if memory is None else [f"memory {format_size(memory)}"]
     return [*shown, f"{format_duration(line['time_left_s'])} left"]
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
-    """Returns the line that is printed of an evaluation.
+    """Return the line that is printed of an evaluation.
 
     >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
     'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'

@@ -7,6 +7,7 @@ import torch
 
 from ringsim.measurements import provenance, save_json
 from ringsim.units import format_size, plural
+from ringsim.verdict import TrainingSession
 from trainers.checkpoints.manager import RESULT
 from trainers.checkpoints.output import OPTIONS_FILE
 from trainers.checkpoints.step_log import FOLDER, LOG
@@ -27,22 +28,22 @@ def judge(trainer: Trainer) -> tuple[dict[str, Any], str]:
 def result_of(trainer: Trainer, figures: dict[str, Any], train_s: float) -> dict[str, Any]:
     """Return the result for JSON. train_s: seconds of training since the launch, which may have been a resumption."""
     model, meter = trainer.train_step.model.model, trainer.meter
-    return {
-        "format": "ringsim-session",
-        "version": 1,
-        **trainer.identity,
-        "num_parameters": sum(p.numel() for p in model.parameters()),
-        "steps": trainer.num_steps,
-        "resumed_at": trainer.first_step,
-        "skipped_steps": meter.skipped,
-        "last_loss": meter.last_loss,
-        "memory_bytes": trainer.memory_bytes,  # of rank 0
-        "evaluation": figures,
-        "fingerprint": fingerprint(model),  # equal for two runs whose models are, bit for bit
-        "checkpoint": trainer.manager.folder.path(trainer.num_steps).name,
-        "train_s": train_s,
-        "provenance": {**provenance(), "torch": torch.__version__},
-    }
+    return TrainingSession.FORMAT.write(
+        {
+            **trainer.identity,
+            "num_parameters": sum(p.numel() for p in model.parameters()),
+            "steps": trainer.num_steps,
+            "resumed_at": trainer.first_step,
+            "skipped_steps": meter.skipped,
+            "last_loss": meter.last_loss,
+            "memory_bytes": trainer.memory_bytes,  # of rank 0
+            "evaluation": figures,
+            "fingerprint": fingerprint(model),  # equal for two runs whose models are, bit for bit
+            "checkpoint": trainer.manager.folder.path(trainer.num_steps).name,
+            "train_s": train_s,
+            "provenance": {**provenance(), "torch": torch.__version__},
+        }
+    )
 
 
 def save_result(trainer: Trainer, result: dict[str, Any]) -> None:

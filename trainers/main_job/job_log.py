@@ -96,7 +96,7 @@ class JobLog:
 
 
 def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Returns a line of the main job's log as it is printed: from which strategy's figures to which.
+    """Return a line of the main job's log as it is printed: from which strategy's figures to which.
 
     num_steps: of each strategy.
     """

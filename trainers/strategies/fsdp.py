@@ -302,7 +302,7 @@ class Fsdp(Strategy):
         return super().load_into(model, parts, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raises ValueError, as `zero3` does."""
+        """Raise ValueError, as `zero3` does."""
         raise ValueError(f"{self.name}: its passes are not compiled here; take ddp or zero2")
 
     def gradient_norm(self) -> torch.Tensor:

@@ -136,5 +136,5 @@ class Zero3(ShardedGradients):
         self.unshard()
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raises ValueError: parameters come and go within a pass, which a compiled one does not expect."""
+        """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
         raise ValueError("zero3: its passes cannot be compiled; take zero1 or zero2")

@@ -34,7 +34,7 @@ from ringsim.console import (
 from ringsim.files import atomic_file
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
-from ringsim.report import comparison_csv, format_comparison, write_run_trace
+from ringsim.report import format_comparison, records_csv, write_run_trace
 
 SHARE = Quantity("share", parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded
@@ -119,7 +119,7 @@ def _report(comparison: Comparison, text: str, output: Path, style: str | None) 
     data = json.dumps(comparison.as_dict(), indent=1, allow_nan=False) + "\n"
     texts = {
         output / "compare.txt": text + "\n",
-        output / "compare.csv": comparison_csv(comparison),
+        output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
         output / "compare.json": data,
     }
     for path, content in texts.items():

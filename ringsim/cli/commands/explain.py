@@ -42,7 +42,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
         advice = advise(schedule, described, size, build_other, bar.update, library_time)
     result = summarise(schedule, network, size, explanation, library=library) | {"walkthrough": told.as_dict()}
-    text = format_walkthrough(schedule, network, size, told, explanation, advice, wide=wide)
+    text = format_walkthrough(schedule, size, told, explanation, advice, wide=wide)
     if not wide:
         text = "\n".join(wrap_text(line, WIDTH, _indentation(line)) for line in text.splitlines())
     print_result(text, result | {"alternatives": advice_dict(advice)}, as_json)

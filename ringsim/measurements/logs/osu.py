@@ -4,9 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from ringsim.measurements.collective_times import PT2PT_BANDWIDTH, PT2PT_LATENCY
-from ringsim.measurements.logs.lines import whole
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
@@ -70,7 +68,7 @@ class Osu:
         size_text, value_text, *_ = line.split()
         size, value = whole(size_text), decimal_number(value_text)
         if not value > 0:
-            raise ValueError(f"{self.file}: line {number}: {value_text}: a latency or rate must be greater than 0")
+            raise ValueError(f"{value_text}: a latency or rate must be greater than 0")
         if size == 0:
             return  # no bytes: what it costs to do nothing is in the smallest message too
         bandwidth = self._test == PT2PT_BANDWIDTH  # MB/s, of all pairs together

@@ -4,16 +4,16 @@ import re
 from html import escape
 
 from ringsim.report.pages.page import asset, page
-from ringsim.report.pages.report_pictures import pictures
 from ringsim.report.pages.report_tables import tables
-from ringsim.report.pages.tables import table
 from ringsim.verdict import Finding, Verdict
 
 _CODE = re.compile(r"`([^`]+)`")
 
 
 def report_page(verdict: Verdict, title: str) -> str:
-    """Returns the HTML of the page."""
+    """Return the HTML of the page."""
+    from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
+
     drawn = "".join(pictures(verdict))
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -21,9 +21,10 @@ def report_page(verdict: Verdict, title: str) -> str:
         f'<section class="verdict">{"".join(map(_finding, verdict.findings))}</section>',
         f'<h2>Pictures</h2><div class="pictures">{drawn}</div>' if drawn else "",
         *tables(verdict),
-        _refused(verdict),
     ]
-    return page(title, "\n".join(filter(None, parts)), style=asset("report.css"), script=asset("report.js"))
+    return page(
+        title, "\n".join(filter(None, parts)), style=asset("report.css") + svg_colours(), script=asset("report.js")
+    )
 
 
 def _subtitle(verdict: Verdict) -> str:
@@ -51,8 +52,3 @@ def _finding(finding: Finding) -> str:
 def _words(sentence: str) -> str:
     """A sentence as HTML, what stands between backticks as code."""
     return _CODE.sub(r"<code>\1</code>", escape(sentence))
-
-
-def _refused(verdict: Verdict) -> str:
-    rows = sorted(verdict.contents.refused.items())
-    return table("refused", "Files that are not, or not wholly, in this report", ("file", "why"), rows)

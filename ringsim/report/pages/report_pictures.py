@@ -1,155 +1,246 @@
-"""The pictures of a report: times by size, what bounds them, strategies, losses, more ranks, and bucket caps."""
+"""The pictures of a report, as SVG: times by size, their bounds, strategies, losses, more ranks, and bucket caps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from html import escape
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
+
+from ringsim.analysis import Sweep
+from ringsim.calibration import ComparedCase, Comparison
+from ringsim.files import shortened
 from ringsim.measurements import p10_p90
-from ringsim.report.pages.charts import COLOURS, ChartPoint, ChartSeries, figure, line_chart, range_chart, share_chart
-from ringsim.report.pages.predictions import prediction_pictures
-from ringsim.units import format_size, format_time
-from ringsim.verdict import Attribution, Bound, JobReport, Verdict
+from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
+from ringsim.report.plots.charts import (
+    Curve,
+    Label,
+    SyncTimes,
+    draw_curves,
+    draw_loss_curves,
+    draw_shares,
+    draw_sync_times,
+    set_axis,
+)
+from ringsim.report.plots.comparison_figure import draw_time_curves
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import drawing, inline_svg, new_figure, points
+from ringsim.report.plots.sweep_figure import draw_sweep_curves
+from ringsim.units import format_size, format_time, plural
+from ringsim.verdict import Attribution, Bound, JobReport, RunDirectory, Verdict
 
-_BOUNDS = {Bound.BANDWIDTH: "blue", Bound.LATENCY: "sky", Bound.CORES: "orange", Bound.STRAGGLER: "vermillion"}
+_WIDTH, _HEIGHT, _ROW = 6.2, 3.6, 0.3  # inches
 _MOST_CURVES = 12  # of a picture: those of one model trained with many strategies they lie on one another
+_MOST_ROWS, _ROW_NAME = 20, 10  # of a picture; characters
 
 
 def pictures(verdict: Verdict) -> Iterator[str]:
-    """Yields the HTML of each picture that there are data for."""
-    if verdict.forecast and verdict.subject:
-        yield _bounds(verdict.forecast.attributions)
-    if verdict.subject and verdict.subject.job:
-        yield _strategies(verdict.subject.file, verdict.subject.job)
-    yield from _collectives(verdict)
-    if verdict.forecast:
-        yield _ranks(verdict)
-        yield _buckets(verdict)
-    for file, job in verdict.contents.jobs.items():
-        yield _losses(file, [(result.strategy, list(enumerate(result.losses, start=1))) for result in job.strategies])
-    yield _losses("training runs", _curves(verdict, "loss"))
-    yield _rates(verdict)
-    yield from prediction_pictures(verdict.contents)
+    """Yield the HTML of each picture that there are data for, light or dark as the page is."""
+    with drawing("page"):
+        yield from filter(None, _pictures(verdict))
+
+
+def svg_colours() -> str:
+    """Return the style of a page that makes its pictures follow light and dark, see `inline_svg`."""
+    dark = "".join(f" --x{light[1:]}: {colour};" for light, colour in dark_colours().items())
+    return f"@media (prefers-color-scheme: dark) {{ figure svg {{{dark} }} }}\n"
+
+
+def _pictures(verdict: Verdict) -> Iterator[str]:
+    subject, forecast = verdict.subject, verdict.forecast
+    if forecast and subject:
+        yield _bounds(forecast.attributions)
+    if subject and subject.job:
+        yield _strategies(subject.file, subject.job)
+    for other in verdict.subjects:
+        if other.comparison:
+            yield from _collectives(
+                f"on {other.num_ranks} ranks, predicted and measured ({other.file})", other.comparison
+            )
+    yield _ranks(verdict)
+    if forecast and (buckets := forecast.buckets):
+        steps = [(step.config.caps.rest_bytes, step.step_s) for step in buckets.steps]
+        yield _caps("A step with DDP against the size of its buckets, predicted", steps, buckets.default.step_s)
+    yield from _training(verdict.contents)
+    yield _critical_paths(verdict.contents)
+    yield from _predicted_steps(verdict.contents)
+    for file, sweep in verdict.contents.sweeps.items():
+        yield from _times_by_size(file, sweep)
+
+
+def _picture(title: str, draw: Callable[[Axes], bool], note: str = "", height: float = _HEIGHT) -> str:
+    """Return a picture with its title, a legend of what is drawn, and a note; "" if `draw` finds nothing to draw."""
+    figure = new_figure(_WIDTH, height, layout="constrained")
+    axes = figure.subplots()
+    if not draw(axes):
+        return ""
+    if axes.get_legend_handles_labels()[1]:
+        figure.legend(loc="outside lower left", ncols=2, fontsize=points(8.5), frameon=False, handlelength=2.5)
+    below = f'<p class="faint">{escape(note)}</p>' if note else ""
+    return f"<figure><figcaption>{escape(title)}</figcaption>{inline_svg(figure)}{below}</figure>"
+
+
+class _Scale(NamedTuple):
+    """How an axis is labelled, and written; log_base: of a logarithmic one."""
+
+    label: str
+    text: Label
+    log_base: int | None = None
+
+
+_STEPS = _Scale("step", "{:g}".format)
+_RANKS = _Scale("ranks", "{:g}".format, 2)
+_SIZES = _Scale("size of the tensor", format_size, 2)
+_TIMES = _Scale("", format_time, 10)
+
+
+def _set_axes(axes: Axes, x: _Scale, y: _Scale) -> None:
+    set_axis(axes.xaxis, *x)
+    set_axis(axes.yaxis, *y)
+
+
+def _line_chart(title: str, curves: Sequence[Curve], x: _Scale, y: _Scale, note: str = "") -> str:
+    def draw(axes: Axes) -> bool:
+        _set_axes(axes, x, y)
+        return draw_curves(axes, curves)
+
+    return _picture(title, draw, note)
+
+
+def _share_chart(
+    title: str, label: str, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]
+) -> str:
+    def draw(axes: Axes) -> bool:
+        set_axis(axes.xaxis, label, "{:.0%}".format)
+        return draw_shares(axes, rows, colours)
+
+    return _picture(title, draw, height=1.2 + _ROW * len(rows))
 
 
 def _bounds(attributions: Sequence[Attribution]) -> str:
-    """Of each size the shares of its bounds."""
-    rows = []
-    for attribution in attributions:
-        shares = [
-            (colour, attribution.share(bound), f"{bound.value}: {format_time(attribution.seconds[bound])} of "
-             f"{format_time(attribution.time_s)} ({attribution.share(bound):.0%})")
-            for bound, colour in _BOUNDS.items()
-        ]  # fmt: skip
-        rows.append((format_size(attribution.size_bytes), shares))
-    legend = [ChartSeries(bound.value, (), colour) for bound, colour in _BOUNDS.items()]
+    """Return the shares of the bounds, by size."""
+    hues = palette()
+    colours = {Bound.BANDWIDTH: hues.blue, Bound.LATENCY: hues.sky, Bound.CORES: hues.orange,
+               Bound.STRAGGLER: hues.vermillion}  # fmt: skip
+    rows = [
+        (format_size(attribution.size_bytes), {bound.value: attribution.share(bound) for bound in colours})
+        for attribution in attributions
+    ]
     first = attributions[0]
     title = f"What an all_reduce by a {first.algorithm} on {first.num_ranks} ranks is spent on, by size"
-    return figure(title, share_chart(rows, "share of the predicted time"), legend)
+    named = {bound.value: colour for bound, colour in colours.items()}
+    return _share_chart(title, "share of the predicted time", rows, named)
 
 
 def _strategies(file: str, job: JobReport) -> str:
-    """Synchronisation, predicted and measured."""
-    rows = []
-    for result in job.synchronising:
-        low, high = p10_p90(result.sync_s) if result.sync_s else (result.measured_sync_s, result.measured_sync_s)
-        note = (
-            f"{result.strategy}: measured {format_time(result.measured_sync_s)}, {format_time(low)} to "
-            f"{format_time(high)}; predicted {format_time(result.predicted_sync_s)}"
-        )
-        point = ChartPoint(result.measured_sync_s, 0.0, low, high, note)
-        rows.append((result.strategy, point, result.predicted_sync_s))
-    legend = [
-        ChartSeries("measured, median", (), "vermillion", line=False),
-        ChartSeries("10th to 90th percentile", (), "orange"),
-        ChartSeries("predicted", (), "blue", line=False, dots=False),
-    ]
-    svg = range_chart(rows, "synchronising gradients, in each step", format_time)
-    return figure(f"Synchronisation, predicted and measured ({file})", svg, legend)
+    times = [
+        SyncTimes(result.strategy, result.predicted_sync_s, result.measured_sync_s,
+                  *(p10_p90(result.sync_s) if result.sync_s else (result.measured_sync_s,) * 2))
+        for result in job.synchronising
+    ]  # fmt: skip
+    title = f"Synchronisation, predicted and measured ({file})"
+    return _picture(title, partial(draw_sync_times, times=times), height=1.5 + _ROW * len(times))
 
 
-def _collectives(verdict: Verdict) -> Iterator[str]:
-    """For each collective, the times of each algorithm against size: points measured, lines predicted."""
-    for subject in verdict.subjects:
-        if subject.comparison is None:
-            continue
-        cases = subject.comparison.cases
-        for collective in dict.fromkeys(case.case.collective for case in cases):
-            series = []
-            names = list(dict.fromkeys(c.case.algorithm for c in cases if c.case.collective == collective))
-            for number, name in enumerate(names):
-                colour = COLOURS[number % len(COLOURS)]
-                some = [c for c in cases if (c.case.collective, c.case.algorithm) == (collective, name)]
-                some.sort(key=lambda compared: compared.case.size_bytes)
-                measured = [ChartPoint(c.case.size_bytes, c.case.measured_s, *c.case.spread_s) for c in some]
-                predicted = [ChartPoint(c.case.size_bytes, c.predicted_s) for c in some if c.predicted_s is not None]
-                series.append(ChartSeries(f"{name}, measured", tuple(measured), colour, line=False))
-                series.append(ChartSeries(f"{name}, predicted", tuple(predicted), colour, dots=False))
-            svg = line_chart(series, "size of the tensor", format_size, format_time, log=(True, True))
-            title = f"{collective} on {subject.num_ranks} ranks, predicted and measured ({subject.file})"
-            yield figure(title, svg, series, "Bars: 10th to 90th percentile of the measured times.")
+def _collectives(where: str, comparison: Comparison) -> Iterator[str]:
+    """Yield a picture for each collective: the times of its algorithms against size."""
+    for collective in dict.fromkeys(compared.case.collective for compared in comparison.cases):
+        cases = tuple(compared for compared in comparison.cases if compared.case.collective == collective)
+
+        def draw(axes: Axes, cases: tuple[ComparedCase, ...] = cases) -> bool:
+            _set_axes(axes, _SIZES, _TIMES)
+            return draw_time_curves(axes, replace(comparison, cases=cases))
+
+        note = "Lines: predicted. Bars: 10th to 90th percentile of the measured times."
+        yield _picture(f"{collective} {where}", draw, note)
 
 
 def _ranks(verdict: Verdict) -> str:
-    assert verdict.forecast
-    assert verdict.subject
-    size = format_size(verdict.subject.size_bytes)
-    scaled = verdict.forecast.scaled
-    points = tuple(
-        ChartPoint(entry.num_ranks, entry.all_reduce_s.time_s, entry.all_reduce_s.low_s, entry.all_reduce_s.high_s)
-        for entry in scaled
-    )
-    steps = tuple(
-        ChartPoint(entry.num_ranks, entry.step_s.time_s, entry.step_s.low_s, entry.step_s.high_s)
-        for entry in scaled
-        if entry.step_s
-    )
-    series = [ChartSeries(f"all_reduce of {size} by a ring", points, "blue")]
-    if steps:
-        series.append(ChartSeries("a step with DDP", steps, "vermillion"))
-    svg = line_chart(series, "ranks", "{:g}".format, format_time, log=(True, True))
-    return figure("More ranks of the same kind, predicted", svg, series, "Bars: 95 % interval from the probes' noise.")
-
-
-def _buckets(verdict: Verdict) -> str:
-    assert verdict.forecast
-    buckets = verdict.forecast.buckets
-    if buckets is None:
+    if not (verdict.forecast and verdict.subject):
         return ""
-    caps = [step.config.caps.rest_bytes for step in buckets.steps]
-    points = tuple(ChartPoint(cap, step.step_s) for cap, step in zip(caps, buckets.steps, strict=True))
-    ends = tuple(ChartPoint(cap, buckets.default.step_s) for cap in (caps[0], caps[-1]))
-    series = [
-        ChartSeries("step by bucket_cap_mb", points, "blue"),
-        ChartSeries("torch's own caps", ends, "faint", dots=False, dashed=True),
-    ]
-    svg = line_chart(series, "bucket_cap_mb", format_size, format_time, log=(True, False))
-    return figure("A step with DDP against the size of its buckets, predicted", svg, series)
+    name = f"all_reduce of {format_size(verdict.subject.size_bytes)} by a ring"
+    curves = []
+    for curve, field in ((name, "all_reduce_s"), ("a step with DDP", "step_s")):
+        seen = [(entry.num_ranks, getattr(entry, field)) for entry in verdict.forecast.scaled if getattr(entry, field)]
+        if seen:
+            ranks, times = zip(*seen, strict=True)
+            ends = [time.low_s for time in times], [time.high_s for time in times]
+            curves.append(Curve(curve, ranks, [time.time_s for time in times], *ends))
+    note = "Bars: 95 % interval from the probes' noise."
+    return _line_chart("More ranks of the same kind, predicted", curves, _RANKS, _TIMES, note)
 
 
-Curve = tuple[str, list[tuple[int, float]]]
+def _caps(title: str, steps: Sequence[tuple[int, float | None]], default_s: float | None = None) -> str:
+    """Return the time of a step against the size of its buckets; default_s: with torch's own caps."""
+    caps, times = zip(*sorted((cap, time_s) for cap, time_s in steps if time_s is not None), strict=True)
+    curves = [Curve("step by bucket_cap_mb", caps, times)]
+    if default_s is not None:
+        curves.append(Curve("torch's own caps", (caps[0], caps[-1]), (default_s,) * 2, marker=""))
+    return _line_chart(title, curves, _Scale("bucket_cap_mb", format_size, 2), _Scale("", format_time))
 
 
-def _curves(verdict: Verdict, name: str) -> list[Curve]:
-    """Of each log, what it says by step under that name."""
-    return [
-        (folder, [(entry.step, getattr(entry, name)) for entry in log.entries if getattr(entry, name) is not None])
-        for folder, log in verdict.contents.logs.items()
-    ]
+def _training(contents: RunDirectory) -> Iterator[str]:
+    """Yield the losses of main jobs and training runs, and how fast the runs were as they went on."""
+    for file, job in contents.jobs.items():
+        yield _losses(f"Loss by step ({file})", {result.strategy: result.losses for result in job.strategies})
+    logs = list(contents.logs.items())[:_MOST_CURVES]
+    for title, field, text in (
+        ("Loss by step (training runs)", "loss", "{:.3g}"),
+        ("Samples per second by step (training runs)", "samples_per_s", "{:,.6g}"),
+    ):
+        curves = []
+        for folder, log in logs:
+            seen = [entry for entry in log.entries if getattr(entry, field) is not None]
+            x, y = [entry.step for entry in seen], [getattr(entry, field) for entry in seen]
+            curves.append(Curve(folder, x, y, marker=""))
+        yield _line_chart(title, curves, _STEPS, _Scale("", text.format))
 
 
-def _losses(source: str, curves: Sequence[Curve]) -> str:
-    series = [_series(number, curve) for number, curve in enumerate(curves[:_MOST_CURVES])]
-    svg = line_chart(series, "step", "{:g}".format, "{:.3g}".format, log=(False, False), base=10)
-    return figure(f"Loss by step ({source})", svg, series)
+def _losses(title: str, losses: Mapping[str, Sequence[float]]) -> str:
+    def draw(axes: Axes) -> bool:
+        _set_axes(axes, _STEPS, _Scale("", "{:.3g}".format))
+        draw_loss_curves(axes, dict(list(losses.items())[:_MOST_CURVES]))
+        return any(losses.values())
+
+    return _picture(title, draw)
 
 
-def _rates(verdict: Verdict) -> str:
-    """How fast training runs were as they went on."""
-    series = [_series(number, curve) for number, curve in enumerate(_curves(verdict, "samples_per_s")[:_MOST_CURVES])]
-    svg = line_chart(series, "step", "{:g}".format, "{:,.6g}".format, log=(False, False), base=10)
-    return figure("Samples per second by step (training runs)", svg, series)
+def _critical_paths(contents: RunDirectory) -> str:
+    """Return what the time on the critical path of each simulated collective is spent on."""
+    runs = [run for run in contents.simulated.values() if sum(run.path_s.values()) > 0][:_MOST_ROWS]
+    rows = []
+    for run in runs:
+        total_s = sum(run.path_s.values())
+        shares = {kind: spent_s / total_s for kind, spent_s in run.path_s.items() if spent_s > 0}
+        rows.append((f"{shortened(run.algorithm, _ROW_NAME)} {format_size(run.size_bytes)}", shares))
+    hues = palette()
+    colours = {"bandwidth": hues.blue, "latency": hues.sky, "contention": hues.orange, "reduction": hues.peach,
+               "waiting": hues.vermillion}  # fmt: skip
+    title = "What simulated collectives spend their time on"
+    return _share_chart(title, "share of the time on the critical path", rows, colours)
 
 
-def _series(number: int, curve: Curve) -> ChartSeries:
-    name, points = curve
-    turns, colour = divmod(number, len(COLOURS))
-    marks = tuple(ChartPoint(step, value) for step, value in points)
-    return ChartSeries(name, marks, COLOURS[colour], dots=False, dashed=bool(turns % 2))
+def _predicted_steps(contents: RunDirectory) -> Iterator[str]:
+    for file, prediction in contents.predicted.items():
+        sizes = [(step.cap_bytes, step.step_s) for step in prediction.sweep if step.step_s is not None]
+        if sizes:
+            yield _caps(f"A step with DDP against the size of its buckets ({file})", sizes)
+        steps = [step for step in prediction.scaling if step.efficiency is not None]
+        shares = [step.efficiency or 0.0 for step in steps]
+        curve = Curve("efficiency", [step.num_ranks for step in steps], shares)
+        title = f"Efficiency of a step with DDP by number of ranks ({file})"
+        yield _line_chart(title, [curve], _RANKS, _Scale("", "{:.1%}".format))
+
+
+def _times_by_size(file: str, sweep: Sweep) -> Iterator[str]:
+    """Yield for each network the times on the most ranks, a curve for each algorithm."""
+    num_ranks, styles = max(sweep.ranks), styles_of(sweep.algorithms)
+    for network in sweep.networks:
+
+        def draw(axes: Axes, network: str = network) -> bool:
+            _set_axes(axes, _SIZES, _TIMES)
+            return draw_sweep_curves(axes, sweep, network, num_ranks, styles)
+
+        title = f"{sweep.collective.value} on {plural(num_ranks, 'rank')} of {network}, simulated ({file})"
+        yield _picture(title, draw)

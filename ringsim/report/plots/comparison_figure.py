@@ -31,6 +31,17 @@ def save_times(comparison: Comparison, path: Path, style: str | None = None) -> 
 def draw_times(comparison: Comparison) -> Figure:
     """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
+    draw_time_curves(axes, comparison)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel("time")
+    _draw_legend(axes, _groups(comparison), [Line2D([], [], color=palette().dark_grey, label="predicted")])
+    return figure
+
+
+def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
+    """Draw predicted lines, and measured points with bars; return whether there are any."""
     groups = _groups(comparison)
     for group in groups[:_MAX_GROUPS]:
         colour = group.style.colour
@@ -40,12 +51,7 @@ def draw_times(comparison: Comparison) -> Figure:
         bars = np.stack([np.maximum(measured - low, 0), np.maximum(high - measured, 0)])
         axes.errorbar(group.sizes, measured, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
         _draw_points(axes, group, measured)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel("time")
-    _draw_legend(axes, groups, [Line2D([], [], color=palette().dark_grey, label="predicted")])
-    return figure
+    return bool(groups)
 
 
 def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
@@ -93,12 +99,12 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Returns how far off a prediction is in percent: +20%."""
+    """Return how far off a prediction is in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Returns how far off a prediction is in words: 2 times too long, 3 times too short."""
+    """Return how far off a prediction is in words: 2 times too long, 3 times too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"

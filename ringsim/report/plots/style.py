@@ -5,6 +5,7 @@ What the user has set stays: fonts, colours and resolution are matplotlib's sett
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ _LIGHT = {"paper": "#FFFFFF", "ink": "#000000"}
 _DARK = {"paper": "#14181D", "ink": "#E8EAED"}
 # Matplotlib's types know every name, and take no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
-OWN_STYLES = {"light": _LIGHT, "dark": _DARK}
+OWN_STYLES = {"light": _LIGHT, "dark": _DARK, "page": {"paper": "#FFFFFF", "ink": "#1B1B1B"}}
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raises ValueError, in one line, for a style that there is not."""
+    """Raise ValueError, in one line, for a style that there is not."""
     with rc_context():
         _use(style)
 
@@ -63,18 +64,18 @@ def _use(style: str) -> None:
 
 
 def setting(name: str, ours: Any) -> Any:
-    """Returns matplotlib's setting of this name if the user has changed it, else ours."""
+    """Return matplotlib's setting of this name if the user has changed it, else ours."""
     theirs = _SETTINGS[name]
     return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:
-    """Returns how many times as large as matplotlib's own the user's font is."""
+    """Return how many times as large as matplotlib's own the user's font is."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Returns the size of a text in points, where `size` is what it has with matplotlib's own font size."""
+    """Return the size of a text in points, where `size` is what it has with matplotlib's own font size."""
     return size * font_scale()
 
 
@@ -88,7 +89,7 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Returns an empty page of so many inches, larger or smaller as the user's font is."""
+    """Return an empty page of so many inches, larger or smaller as the user's font is."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
@@ -102,3 +103,20 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
         draw().savefig(file, format=path.suffix[1:] or "png")
+
+
+def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
+    """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
+
+    Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
+    """
+    file = io.StringIO()
+    with rc_context({"svg.hashsalt": "ringsim"}):
+        figure.savefig(
+            file, format="svg", transparent=transparent, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    used = set(re.findall(r"#([\w-]+)[\")]", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
+    return re.sub(r"(?<=: )#([0-9a-f]{6})\b", r"var(--x\1, #\1)", svg)

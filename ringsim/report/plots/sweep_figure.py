@@ -57,7 +57,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def panel_ranks(ranks: Sequence[int]) -> list[int]:
-    """Returns the numbers of ranks with a panel of their own: the least, the middle and the largest."""
+    """Return the numbers of ranks with a panel of their own: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
 
@@ -129,14 +129,19 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)
-    curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}  # the first on top
+    if not draw_sweep_curves(axes, sweep, network, num_ranks, styles):
+        why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
+        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))
+
+
+def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> bool:
+    """Draw time against size for each algorithm, the first on top; return whether there is any curve."""
+    curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
     for name, curve in curves.items():
         if curve:
             sizes, times = zip(*curve, strict=True)
             axes.plot(sizes, times, color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
-    if not any(curves.values()):
-        why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
-        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))
+    return any(curves.values())
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:

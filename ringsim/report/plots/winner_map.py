@@ -12,8 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.plots.algorithm_styles import Style
-from ringsim.report.plots.boxes import Floats, boxes, draw_boxes
-from ringsim.report.plots.labels import Label, draw_labels
+from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
 from ringsim.report.sweep_table import format_gain
@@ -53,7 +52,7 @@ def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Returns the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
+    """Return the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for (winner_network, num_ranks, size), winner in sweep.winners().items():
         if winner_network == network:
@@ -62,7 +61,7 @@ def winning_names(sweep: Sweep, network: str) -> Names:
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Returns the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))

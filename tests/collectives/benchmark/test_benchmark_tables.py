@@ -8,7 +8,6 @@ import pytest
 from collectives.benchmark.nccl_format import format_nccl_tests
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.table import format_table
-from collectives.benchmark.targets import TARGETS, Ratio, format_targets, ratios_of
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.measurements import Measurements
@@ -54,7 +53,7 @@ MADE_UP = Measurements(
         times("ring", 64, 300e-6, in_place=True),
         times("dist", 67108864, 0.12),
         times("ring", 67108864, 0.09),
-        times("raw_sockets", 67108864, 0.06, wrong=None),
+        times("plain_ring", 67108864, 0.06, wrong=None),
         times("dist", 4096, 1e-3, collective=Collective.ALL_GATHER, op="none", dtype="bfloat16", in_place=True),
     ),
 )
@@ -71,9 +70,9 @@ TABLE = """\
           64            16     float     sum      -1    50.00    0.00    0.00      3    300.0    0.00    0.00      0  ring                      30.00..70.00   0.50       180.0..420.0   1.50
     67108864      16777216     float     sum      -1   120000    0.56    0.84      0      N/A     N/A     N/A    N/A  dist                     72000..168000   1.00                N/A    N/A
     67108864      16777216     float     sum      -1    90000    0.75    1.12      0      N/A     N/A     N/A    N/A  ring                     54000..126000   0.75                N/A    N/A
-    67108864      16777216     float     sum      -1    60000    1.12    1.68    N/A      N/A     N/A     N/A    N/A  raw_sockets               36000..84000   0.50                N/A    N/A
+    67108864      16777216     float     sum      -1    60000    1.12    1.68    N/A      N/A     N/A     N/A    N/A  plain_ring                36000..84000   0.50                N/A    N/A
 # ring: geometric mean of the ratios 0.612 out of place, 1.500 in place
-# raw_sockets: geometric mean of the ratios 0.500 out of place
+# plain_ring: geometric mean of the ratios 0.500 out of place
 
 # all_gather, 4 ranks
 #                                                             out-of-place                       in-place
@@ -109,10 +108,10 @@ NARROW_TABLE = """\
       64 B  ring                   50.00   0.00   0.50     300.0   0.00   1.50
     64 MiB  dist                  120000   0.84   1.00         -      -      -
     64 MiB  ring                   90000   1.12   0.75         -      -      -
-    64 MiB  raw_sockets            60000   1.68   0.50         -      -      -
+    64 MiB  plain_ring             60000   1.68   0.50         -      -      -
 # WRONG: ring, 64 B, out of place: 3 elements
 # ring: geometric mean of the ratios 0.612 out of place, 1.500 in place
-# raw_sockets: geometric mean of the ratios 0.500 out of place
+# plain_ring: geometric mean of the ratios 0.500 out of place
 
 # all_gather, 4 ranks, bfloat16
 #                                           in-place
@@ -179,61 +178,3 @@ def test_our_own_reader_reads_them(tmp_path: Path) -> None:
     assert (table.test, table.num_ranks, table.num_nodes, table.devices) == ("all_reduce", 4, 2, ("abacus",))
     assert [row.size_bytes for row in table.rows] == [64, 67108864]
     assert table.rows[0].times_s == pytest.approx((50e-6, 300e-6))
-
-
-TARGETS_TABLE = """\
-# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster
-
-# all_reduce float32, 64 B to 64 MiB: ours over torch.distributed
-  ranks  algorithm            cells   mean  worst  worst cell
-      2  ring                     1  1.000  1.000  64 B on 2 ranks
-      2  direct                   1  1.000  1.000  64 B on 2 ranks
-      2  best of these            1  1.000  1.000  64 B on 2 ranks
-      4  ring                     2  1.000  4.000  64 B on 4 ranks
-      4  direct                   2  2.828  4.000  1 MiB on 4 ranks
-      4  best of these            2  0.707  2.000  64 B on 4 ranks
-    all  ring                     3  1.000  4.000  64 B on 4 ranks
-    all  direct                   3  2.000  4.000  1 MiB on 4 ranks
-    all  best of these            3  0.794  2.000  64 B on 4 ranks
-"""
-
-
-def test_the_targets() -> None:
-    """For each number of ranks and for all, the mean and the worst cell; of several algorithms, also the best."""
-    four = Measurements(
-        4,
-        WHERE,
-        collectives=(
-            times("dist", 64, 1e-3),
-            times("ring", 64, 4e-3),
-            times("direct", 64, 2e-3),
-            times("dist", 2**20, 8e-3),
-            times("ring", 2**20, 2e-3),
-            times("direct", 2**20, 32e-3),
-        ),
-    )
-    two = Measurements(2, WHERE, collectives=tuple(times(name, 64, 1e-3, **TWO) for name in ("dist", "ring", "direct")))
-    assert format_targets([(TARGETS[2], [two, four])]) + "\n" == TARGETS_TABLE
-
-
-TWO = {"num_ranks": 2, "rank_medians_s": (1e-3, 1e-3)}
-
-
-def test_raw_sockets_are_a_rival() -> None:
-    """Where the target says so, ratios are over theirs; without them there is nothing to say."""
-    assert ratios_of(TARGETS[4], [MADE_UP_LARGE]) == [Ratio("ring", 4, 2**26, pytest.approx(1.5))]
-    without = Measurements(4, WHERE, collectives=MADE_UP_LARGE.collectives[:2])
-    with pytest.raises(ValueError, match="all_reduce of 67108864 bytes: no times of raw_sockets to compare with"):
-        ratios_of(TARGETS[4], [without])
-
-
-MADE_UP_LARGE = Measurements(4, WHERE, collectives=MADE_UP.collectives[4:7])
-
-
-def test_targets_ask_for_what_there_is() -> None:
-    """An algorithm is passed to the collectives that have it, one of the user's own to all; a target is never empty."""
-    scatter, _, reduce, *_ = TARGETS
-    names = ["recursive_doubling", "my.py:mine"]
-    assert scatter.algorithms(names) == ["my.py:mine"]
-    assert reduce.algorithms(names) == names
-    assert scatter.algorithms(["recursive_doubling"]) == ["ring"]

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import MAX_TRANSFERS, BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
-from collectives.probes.clock import Clock, ask_time, read_clock
+from collectives.probes.hosts import Clock, ask_time, read_clock
 from ringsim.calibration.compared_run import compare_run
 from ringsim.measurements.measurements import Measurements
 from ringsim.measurements.recorded_run import RecordedRun
@@ -25,12 +25,12 @@ PLAN = BenchmarkPlan(
 
 def measured_by(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
     """All that a benchmark of `plan` finds."""
-    return run_plan(plan, group, timeout_s=10.0)
+    return run_plan(plan, group)
 
 
 def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
     """What a benchmark of `plan` records."""
-    return run_plan(plan, group, timeout_s=10.0).runs
+    return run_plan(plan, group).runs
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])

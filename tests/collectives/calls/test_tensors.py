@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.coalesced import all_reduce_coalesced
+from collectives.calls.functions import all_reduce_coalesced
 from collectives.calls.tensor_checks import assign, check_writable, resolved
 from tests.ranks import RankPool, group_on
 

@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
-from collectives.probes.probe import IN_FLIGHT, probe
-from collectives.probes.workload import CALLS_PER_BLOCK, Blocks, ProbeWorkload, time_blocks
+from collectives.probes.probe import probe
+from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, time_blocks
+from collectives.probes.workloads import IN_FLIGHT
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
@@ -82,7 +83,7 @@ def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float,
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
     meet = partial(meeting.run, torch.zeros(1))
-    with mock.patch("collectives.probes.workload.time", clock):
+    with mock.patch("collectives.probes.timing.time", clock):
         blocks = time_blocks(ProbeWorkload("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
     return len(calls), blocks
 

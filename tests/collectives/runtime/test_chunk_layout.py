@@ -3,8 +3,8 @@
 import pytest
 import torch.distributed as dist
 
-from collectives.runtime import chunk_layout, preposted
-from collectives.runtime.chunk_layout import ChunkLayouts, LayoutKey
+from collectives.runtime import chunks, preposted
+from collectives.runtime.chunks import ChunkLayouts, LayoutKey
 from collectives.runtime.preposted import PrepostedReceives, is_eager
 from ringsim.algorithms import ring_all_reduce
 
@@ -24,7 +24,7 @@ def key(num_elements: int) -> LayoutKey:
 
 def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest goes; made again it is as it was, and takes no more of the memory that is set aside for messages."""
-    monkeypatch.setattr(chunk_layout, "MAX_KEPT", 5)
+    monkeypatch.setattr(chunks, "MAX_KEPT", 5)
     monkeypatch.setattr(preposted, "LIMIT_BYTES", 12 * preposted.BUFFERS_PER_CLASS * preposted.MIN_BUFFER_BYTES)
     group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
     layouts = ChunkLayouts(ring_all_reduce(2), PrepostedReceives(group), tag=7)

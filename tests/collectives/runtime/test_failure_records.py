@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives
 from collectives import CollectiveError
 from collectives.calls.reduction import Reduction
-from collectives.runtime import failure_records
-from collectives.runtime.failure_records import FailureRecord, FailureRecords, disagreement, first_difference
+from collectives.runtime import failures
+from collectives.runtime.errors import disagreement
+from collectives.runtime.failures import FailureRecord, FailureRecords, first_difference
 from tests.ranks import RankPool, fork_process, group_on
 
 
@@ -129,8 +130,8 @@ def test_an_earlier_life_of_the_store_is_forgotten() -> None:
 
 def test_who_serves_the_store_waits_for_all_where_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the last one that reads there finds nothing, as when ranks have mixed up their calls."""
-    monkeypatch.setattr(failure_records, "_server_of", lambda *_: 0)
-    monkeypatch.setattr(failure_records, "LIMIT_S", 60.0)
+    monkeypatch.setattr(failures, "_server_of", lambda *_: 0)
+    monkeypatch.setattr(failures, "LIMIT_S", 60.0)
     store = dist.HashStore()
     serving = FailureRecords(FakeGroup(0, 3, store))  # type: ignore[arg-type]
     for rank, call in (1, "max"), (2, "sum"):
@@ -166,7 +167,7 @@ class Gone:
 
 def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error then names the neighbour alone, and does not wait for the store."""
-    monkeypatch.setattr(failure_records, "LIMIT_S", 0.05)
+    monkeypatch.setattr(failures, "LIMIT_S", 0.05)
     stuck = Stuck()
     assert told(2, {1: waiting_for(0)}, stuck) == {1: ""}
     stuck.over.set()

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import collectives
 from collectives.runtime import Executor
-from collectives.runtime.schedule_run import Event
+from collectives.runtime.hooks import Event
 from collectives.runtime.shared_plan import portion_bytes
-from collectives.runtime.shared_schedule_run import SharedScheduleRun
+from collectives.runtime.transports import SharedMemoryTransport
 from collectives.shared_memory import CACHE_LINE
 from ringsim.registry import build_proved
 from ringsim.registry.algorithms import ALGORITHMS
@@ -26,7 +26,7 @@ from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
 SLOT = 2**20
-PLACE = SharedScheduleRun._place
+PLACE = SharedMemoryTransport.place
 LENGTH = 8 * 9 * 5 * 13  # each rank count's shares are equal; the chunks of a share differ in length
 
 
@@ -90,14 +90,14 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
     log: list[Event] = []
     counting = Counting(log)
 
-    def noted(run: SharedScheduleRun, number: int) -> int:
+    def noted(transport: SharedMemoryTransport, number: int) -> int:
         counting.is_publishing = True
-        location = PLACE(run, number)
+        location = PLACE(transport, number)
         counting.is_publishing = False
         return location
 
     logged = mock.patch.object(Executor, "run", partialmethod(Executor.run, log=log))
-    with logged, mock.patch.object(SharedScheduleRun, "_place", noted), counting:
+    with logged, mock.patch.object(SharedMemoryTransport, "place", noted), counting:
         call()
     passes = []
     for number, kind, num_bytes in counting.notes:

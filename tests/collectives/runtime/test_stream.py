@@ -5,9 +5,10 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from collectives.runtime import stream, work
-from collectives.runtime.stream import StreamSync
+from collectives.runtime import work
+from collectives.runtime.work import StreamSync
 
 
 class Stream:
@@ -75,7 +76,7 @@ class Cuda:
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is noted, in a world with streams."""
     noted: list[str] = []
-    monkeypatch.setattr(stream, "torch", SimpleNamespace(cuda=Cuda(noted)))
+    monkeypatch.setattr(work, "torch", SimpleNamespace(cuda=Cuda(noted), futures=torch.futures))
     return noted
 
 
@@ -89,7 +90,7 @@ def test_the_group_waits_for_the_caller_and_the_caller_for_the_group(notes: list
     sync = stream_sync(notes)
     assert notes == ["caller marks"]
     assert not sync.is_completed()
-    sync.run(lambda: notes.append(f"turn on {stream.torch.cuda.current_stream('cuda:1').name}"))
+    sync.run(lambda: notes.append(f"turn on {work.torch.cuda.current_stream('cuda:1').name}"))
     sync.wait()
     assert sync.is_completed()
     assert notes[1:] == [

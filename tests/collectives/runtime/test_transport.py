@@ -9,13 +9,13 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
+from collectives.runtime.executor import ObjectAllGather
 from collectives.runtime.instructions import (
     Opcode,
     batched_instructions_of,
     instructions_of,
     num_staging_buffers_in_a_step,
 )
-from collectives.runtime.object_gather import ObjectAllGather
 from collectives.runtime.transport import Transport, find_transport, home_of
 from ringsim import Collective
 from ringsim.registry import build

@@ -1,7 +1,7 @@
 """Tests of `ringsim.analysis.advice`: what it says is what simulating it gives."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from ringsim.registry import build
 from ringsim.schedule import Collective, permute_ranks
 from ringsim.simulation import predict_time
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, SLOW_RANK, made_network
+from tests.ringsim.topologies import PrivateLinks
 
 RING = build(Collective.ALL_REDUCE, "ring", 8)
 UNIFORM = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=5e9)
@@ -88,12 +89,12 @@ def test_what_is_too_large_is_skipped_with_its_reason(monkeypatch: pytest.Monkey
 
 
 def test_more_is_simulated_of_what_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On ports that is a ring; on private links everything."""
+    """On ports that is a ring; where each pair has a link of its own, everything."""
     monkeypatch.setattr("ringsim.analysis.advice.MAX_TRANSFERS", 20)
-    for network in (UNIFORM, replace(UNIFORM, private_links=True)):
+    for network in (UNIFORM, PrivateLinks(**asdict(UNIFORM))):
         skipped = {other.name for other in advise(RING, network, 1024).alternatives if other.skipped}
         assert "ring/4" not in skipped
-        assert ("direct" in skipped) is not network.private_links
+        assert ("direct" in skipped) is not isinstance(network, PrivateLinks)
 
 
 def test_a_rank_placement_holds_for_the_others_too() -> None:

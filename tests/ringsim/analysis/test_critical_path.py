@@ -17,6 +17,7 @@ from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate
 from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import schedules
+from tests.ringsim.topologies import PrivateLinks
 
 
 def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
@@ -42,8 +43,8 @@ def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size:
 
 @given(schedules(), st.integers(0, 10**5))
 def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int) -> None:
-    """On private links all is accounted for by what the path alone takes."""
-    network = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6, private_links=True)
+    """All is accounted for by what the path alone takes."""
+    network = PrivateLinks(1e-5, 1e9, 4e9, 1e-6, 2e-6)
     assert path_of(schedule, network, size).seconds()[CostKind.CONTENTION] == 0
 
 
@@ -93,7 +94,7 @@ def test_jitter_is_no_contention() -> None:
 
 def test_each_kind_of_wait_is_followed() -> None:
     """Data that was written, a link, a turn, and a send of the chunk to be overwritten, worked out by hand."""
-    network = Network(0.0, 1.0, 1.0, private_links=True)
+    network = PrivateLinks(0.0, 1.0, 1.0)
     for rows, expected in (
         ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [Cause.START, Cause.ARRIVED, Cause.READY]),
         ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.CHANNEL]),

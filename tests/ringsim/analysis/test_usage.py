@@ -13,6 +13,7 @@ from ringsim.simulation import simulate
 from tests.ringsim.network.test_cluster import files
 from tests.ringsim.simulation.test_simulate import NETWORK
 from tests.ringsim.strategies import schedules
+from tests.ringsim.topologies import PrivateLinks
 
 
 def cluster(text: str) -> Cluster:
@@ -91,9 +92,9 @@ def test_ports_are_the_links_of_a_uniform_network() -> None:
     assert links.utilisation.tolist() == [0.5] * 4
 
 
-def test_pairs_are_the_private_links() -> None:
+def test_pairs_are_links_where_no_resource_limits_them() -> None:
     """A ring of three has three."""
-    network = Network(1.0, 1.0, private_links=True)
+    network = PrivateLinks(1.0, 1.0)
     links = links_of(build(Collective.ALL_GATHER, "ring", 3), network, 3)
     assert [links.name(link) for link in range(3)] == ["rank0 -> rank1", "rank1 -> rank2", "rank2 -> rank0"]
     assert links.utilisation.tolist() == [0.5, 0.5, 0.5]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ringsim.calibration.one_host import calibrate_host
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.hosts import calibrate_host
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import call_overhead_s
 from ringsim.network.cluster import Cluster

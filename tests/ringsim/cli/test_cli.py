@@ -455,17 +455,7 @@ def test_what_is_said_stays_in_one_line(error: Exception, message: str) -> None:
     assert message_of(error) == message
 
 
-def test_simulate_says_that_links_are_private() -> None:
-    """In one line of the description, and why a busbw is above a link's rate; of a network file it says neither."""
-    options = ["--ranks", "8", "--bandwidth", "1GB/s", "--private-links"]
-    words = " ".join(run("simulate", "--algorithm", "direct", *options).split())
-    assert " network each pair of ranks has a link of its own, which flatters sending to many at once" in words
-    assert " 1.75 GB/s, above the 1 GB/s of a link, as a rank uses several of its private links at once" in words
-    assert "above the" not in run("simulate", *options)
-    assert "link of its own" not in run("simulate", "--ranks", "8", "--algorithm", "direct", "--network", "gbe")
-
-
-def test_a_rank_has_one_port_unless_told_otherwise() -> None:
+def test_a_rank_has_one_port() -> None:
     """No algorithm has a busbw above it: sending to seven at once takes four times as long as a ring."""
     results = {
         name: json.loads(run("simulate", "--ranks", "8", "--bandwidth", "1GB/s", "--algorithm", name, "--json"))
@@ -473,13 +463,3 @@ def test_a_rank_has_one_port_unless_told_otherwise() -> None:
     }
     assert results["direct"]["busbw_bytes_per_s"] == pytest.approx(0.25e9, rel=1e-3)
     assert results["direct"]["time_s"] == pytest.approx(4 * results["ring"]["time_s"], rel=1e-2)
-    assert results["direct"]["network"]["private_links"] is False
-
-
-def test_private_links_are_part_of_no_network_file() -> None:
-    """One line says which options exclude each other."""
-    result = CliRunner().invoke(main, ["simulate", "--network", "gbe", "--private-links"])
-    assert (result.exit_code, result.output) == (
-        2,
-        "ringsim simulate: --network and --private-links exclude each other\n",
-    )

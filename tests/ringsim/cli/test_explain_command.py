@@ -35,15 +35,11 @@ def test_a_ring_of_four() -> None:
     assert "  time           1.318 ms" in lines
 
 
-def test_private_links_are_named_where_others_gain_by_them() -> None:
-    """A rank with one port is the default, about which nothing need be said."""
-    options = ["--ranks", "4", "--size", "16MiB", "--wide"]
-    note = "Each pair of ranks has a link of its own here"
-    assert note in run(*options, "--private-links")
-    on_ports = run(*options)
-    assert note not in on_ports
-    assert "bottleneck     rank0.out" in on_ports
-    helping = on_ports[on_ports.index("What would help most") : on_ports.index("no gain: ")]
+def test_a_rank_with_one_port_gains_nothing_by_sending_to_many() -> None:
+    """Its port is named as the bottleneck."""
+    told = run("--ranks", "4", "--size", "16MiB", "--wide")
+    assert "bottleneck     rank0.out" in told
+    helping = told[told.index("What would help most") : told.index("no gain: ")]
     assert "algorithm direct" not in helping
 
 

@@ -9,13 +9,13 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 
-from ringsim import Collective, Network, Schedule, closed_form_s
+from ringsim import Collective, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import schedules
+from tests.ringsim.topologies import PrivateLinks
 
 LINE = re.compile(
     r"(?P<label>[a-z]\d+): (?:(?P<kind>send|recv) (?P<size>\d+)b (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+)"
@@ -29,7 +29,7 @@ AS_LONG_IN_LOGGOPSIM = {
     ("all_reduce", "recursive_doubling"),
     ("broadcast", "direct"),
 }
-NETWORK = Network(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE, private_links=True)
+NETWORK = PrivateLinks(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE)
 
 
 @dataclass
@@ -147,7 +147,7 @@ def assert_agrees(schedule: Schedule, size_bytes: int) -> None:
 def test_another_simulator_finishes_at_the_same_time(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Every algorithm: the operations and what they require are all there is to know."""
     schedule = build(collective, algorithm, num_ranks)
-    if shares(schedule, NETWORK.topology(num_ranks)):
+    if has_contention(schedule, NETWORK.topology(num_ranks)):
         two_channels_share_a_link = ("double_binary_tree", *NCCL_ALGORITHMS)  # there one has it first
         assert num_ranks <= 3 or algorithm in two_channels_share_a_link
     else:

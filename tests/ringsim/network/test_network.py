@@ -1,4 +1,4 @@
-"""`Network`: a port for each rank, or a link for each pair."""
+"""`Network`: a port for each rank."""
 
 import math
 from dataclasses import replace
@@ -30,31 +30,26 @@ def test_a_rank_has_one_port_each_way() -> None:
     assert paths.alone_bytes_per_s(topology.resources).tolist() == [1e9, 1e9]
 
 
-@pytest.mark.parametrize(
-    ("network", "bytes_per_s"),
-    [(replace(PORTS, private_links=True), 1e9), (replace(PORTS, bandwidth_bytes_per_s=math.inf), math.inf)],
-)
-def test_private_links_and_ports_without_limit_are_no_resources(network: Network, bytes_per_s: float) -> None:
-    """Each message goes at the rate of a link, whatever else is sent."""
-    topology = network.topology(3)
+def test_ports_without_limit_are_no_resources() -> None:
+    """A message takes no time, whatever else is sent."""
+    topology = replace(PORTS, bandwidth_bytes_per_s=math.inf).topology(3)
     assert (topology.resources.names, used(topology)) == ((), [[], []])
-    assert topology.paths(SRC, DST).alone_bytes_per_s(topology.resources).tolist() == [bytes_per_s] * 2
+    assert topology.paths(SRC, DST).alone_bytes_per_s(topology.resources).tolist() == [math.inf] * 2
 
 
-@pytest.mark.parametrize("network", [PORTS, replace(PORTS, private_links=True)])
-def test_a_network_is_read_as_it_was_written(network: Network) -> None:
+def test_a_network_is_read_as_it_was_written() -> None:
     """With infinity as None."""
-    assert network.as_dict()["reduce_bytes_per_s"] is None
-    assert Network.from_dict(network.as_dict()) == network
+    assert PORTS.as_dict()["reduce_bytes_per_s"] is None
+    assert Network.from_dict(PORTS.as_dict()) == PORTS
 
 
-def test_networks_of_older_versions_had_private_links() -> None:
-    """They did not say so."""
-    older = {name: value for name, value in PORTS.as_dict().items() if name != "private_links"}
-    assert Network.from_dict(older) == replace(PORTS, private_links=True)
+def test_private_links_of_older_versions_are_refused() -> None:
+    """With what to do instead; ports could be named there, too."""
+    assert Network.from_dict({**PORTS.as_dict(), "private_links": False}) == PORTS
+    with pytest.raises(ValueError, match=r"private_links: .* describe hosts with a cable between each two"):
+        Network.from_dict({**PORTS.as_dict(), "private_links": True})
 
 
 def test_only_a_choice_is_named() -> None:
-    """A port is what one expects."""
-    assert "private_links" not in repr(PORTS)
-    assert repr(replace(PORTS, private_links=True)).endswith(", private_links=True)")
+    """What is as one expects is left out."""
+    assert repr(PORTS) == "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0, gap_s=1e-06)"

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.calibration import ComparedCase, Comparison, TimedCase
+from ringsim.report.plots.charts import draw_loss_curves
 from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
-from ringsim.report.plots.loss_curves import draw_loss_curves
 
 
 def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> Comparison:

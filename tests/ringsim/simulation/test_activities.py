@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ringsim.network.topology import Resources
-from ringsim.simulation.engines.activities import Activities
+from ringsim.simulation.engines.rates import Activities
 
 INF = math.inf
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation.closed_form import closed_form_of
-from tests.ringsim.strategies import build_key, networks
+from tests.ringsim.strategies import build_key, uniform_networks
+from tests.ringsim.topologies import PrivateLinks
 
 Key = tuple[Collective, str]
 WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", *NCCL_ALGORITHMS)]
@@ -37,14 +37,11 @@ def ranks_for(key: Key) -> st.SearchStrategy[int]:
     return st.integers(1, 24)
 
 
-def networks_for(key: Key, in_order: bool, num_ranks: int) -> st.SearchStrategy[Network]:
-    """Networks for which there is a formula: two rings have two links or one port, and in order apply in no time."""
-    if key[1] not in TWO_RINGS:
-        return networks()
-    with_ports = networks(st.just(False)) if num_ranks == 2 else networks()
-    if not in_order:
-        return with_ports
-    return with_ports.map(lambda network: replace(network, reduce_bytes_per_s=math.inf, receive_overhead_s=0.0))
+def networks_for(key: Key, in_order: bool) -> st.SearchStrategy[Network]:
+    """Networks for which there is a formula: in order, two rings apply in no time."""
+    if key[1] not in TWO_RINGS or not in_order:
+        return uniform_networks()
+    return uniform_networks().map(lambda network: replace(network, reduce_bytes_per_s=math.inf, receive_overhead_s=0.0))
 
 
 Case = tuple[Key, bool, int, Network]
@@ -53,7 +50,7 @@ Case = tuple[Key, bool, int, Network]
 def cases(modes: Sequence[tuple[Key, bool]] = MODES) -> st.SearchStrategy[Case]:
     """An algorithm, whether it is executed in order, a number of ranks and a network for which there is a formula."""
     triples = st.sampled_from(modes).flatmap(lambda mode: st.tuples(*map(st.just, mode), ranks_for(mode[0])))
-    return triples.flatmap(lambda triple: st.tuples(*map(st.just, triple), networks_for(*triple)))
+    return triples.flatmap(lambda triple: st.tuples(*map(st.just, triple), networks_for(*triple[:2])))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +67,9 @@ def test_the_simulator_takes_what_the_formula_says(
     size = schedule.num_chunks * chunk_bytes
     expected = closed_form_s(*key, num_ranks, size, network, in_order=in_order)
     assert expected is not None
-    # Where ports are shared, moments closer than 1e-10 of the time are one.
-    rel = 1e-12 if network.private_links else 1e-9
     predicted = predict_time(schedule, network, size, in_order=in_order)
-    assert predicted == pytest.approx(expected, rel=rel, abs=1e-15)
+    # Where ports are shared, moments closer than 1e-10 of the time are one.
+    assert predicted == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("key", IN_ORDER_ONLY, ids=str)
@@ -82,7 +78,6 @@ def test_the_simulator_takes_what_the_formula_says(
 def test_what_the_rule_permits_takes_no_longer(key: Key, data: st.DataObject, chunk_bytes: int) -> None:
     """Where there is a formula for execution in order only: that is a bound, and what is sent is another."""
     _, _, num_ranks, network = data.draw(cases([(key, True)]))
-    network = replace(network, private_links=True)
     schedule = build_key(key, num_ranks)
     size = schedule.num_chunks * chunk_bytes
     assert num_ranks == 1 or closed_form_s(*key, num_ranks, size, network) is None
@@ -90,13 +85,13 @@ def test_what_the_rule_permits_takes_no_longer(key: Key, data: st.DataObject, ch
     assert bound is not None
     halves = 2 if key[0] is Collective.ALL_REDUCE else 1
     sent_s = halves * size * (num_ranks - 1) / num_ranks / network.bandwidth_bytes_per_s
-    assert sent_s * (1 - 1e-12) <= predict_time(schedule, network, size) <= bound * (1 + 1e-9)
+    assert sent_s * (1 - 1e-12) <= predict_time(schedule, PrivateLinks(**asdict(network)), size) <= bound * (1 + 1e-9)
 
 
 def is_even(case: Case) -> bool:
     """Whether no messages of unlike sizes meet at a port, so that one of them comes late."""
-    key, _, _, network = case
-    return network.private_links or (key[1] not in TWO_RINGS and key not in FOR_POWERS_OF_TWO)
+    key, *_ = case
+    return key[1] not in TWO_RINGS and key not in FOR_POWERS_OF_TWO
 
 
 @settings(max_examples=150, deadline=None)
@@ -144,25 +139,6 @@ def test_the_formulas_are_those_of_the_textbooks(
     assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3)
 
 
-PRIVATE = [  # what is sent to several ranks at once shares nothing
-    ("all_reduce", "parameter_server", 5, 2, 2),
-    ("all_reduce", "two_shot", 5, 2, 2 / 5),
-    ("all_reduce", "direct", 8, 1, 1),
-    ("all_reduce", "bidirectional_ring", 4, 6, 6 / 8),
-    ("all_reduce", "ring", 4, 6, 6 / 4),
-]
-
-
-@pytest.mark.parametrize(("collective", "algorithm", "num_ranks", "rounds", "sendings"), PRIVATE)
-def test_the_formulas_of_private_links(
-    collective: str, algorithm: str, num_ranks: int, rounds: int, sendings: float
-) -> None:
-    """The same latency and bandwidth, of each link."""
-    network = Network(10e-6, 1e9, private_links=True)
-    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, network)
-    assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3)
-
-
 def test_a_ring_adds_once() -> None:
     """2(n-1)(alpha + S/(nB)) + (n-1)(S/n)/R for 4 ranks and 4 MB, overheads being part of alpha."""
     network = Network(10e-6, 1e9, reduce_bytes_per_s=4e9, gap_s=3e-6, receive_overhead_s=2e-6)
@@ -185,7 +161,6 @@ PORTS, SLOW_ADDING = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1
         (Collective.ALL_REDUCE, "torus", 9, PORTS),
         (Collective.ALL_REDUCE, "hierarchical", 16, PORTS),
         (Collective.ALL_REDUCE, "bidirectional_ring", 4, SLOW_ADDING),
-        (Collective.ALL_REDUCE, "bidirectional_ring", 2, replace(PORTS, private_links=True)),
         (Collective.ALL_REDUCE, "my_file.py:ring", 8, PORTS),
     ],
 )

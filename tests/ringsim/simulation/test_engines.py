@@ -12,15 +12,14 @@ from ringsim import Cluster, Network, Schedule, Timeline, predict_time
 from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.engines.by_step import run_steps, time_steps
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from tests.ringsim.plain_events import COLUMNS, PlainRun
-from tests.ringsim.strategies import private_networks, schedules
+from tests.ringsim.strategies import rings, schedules, uniform_networks
 from tests.ringsim.topologies import private_topologies, shared_topologies
 
 MAX_RANKS = 4
@@ -38,38 +37,40 @@ def times(timeline: Timeline) -> np.ndarray:
 
 def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> None:
     """To the last bit, in all columns, in order or not."""
+    sizes = chunk_bytes(schedule, size)
+    by_step = run_steps(schedule, topology, sizes)
     for in_order in (False, True):
-        by_step, by_event = (
-            run(schedule, topology, chunk_bytes(schedule, size), in_order=in_order) for run in (run_steps, run_events)
-        )
+        by_event = run_events(schedule, topology, sizes, in_order=in_order)
         for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
             assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
-        assert time_steps(schedule, topology, chunk_bytes(schedule, size), in_order=in_order) == by_event.time_s
+        assert time_steps(schedule, topology, sizes) == by_event.time_s
 
 
-@given(schedules(), private_networks(), st.integers(0, 10**6))
+@given(rings(), uniform_networks(), st.integers(0, 10**6))
 def test_engines_agree_on_uniform_networks(schedule: Schedule, network: Network, size: int) -> None:
-    """For any schedule."""
+    """For any ring."""
     assert_engines_agree(schedule, network.topology(schedule.num_ranks), size)
 
 
-@given(schedules(), private_topologies(MAX_RANKS), st.integers(0, 10**6))
+@given(rings(), private_topologies(MAX_RANKS), st.integers(0, 10**6))
 def test_engines_agree_where_every_pair_is_different(schedule: Schedule, topology: Topology, size: int) -> None:
     """With slow ranks, costs by pair, and jitter."""
     assert_engines_agree(schedule, topology, size)
 
 
+RINGS = ("ring", "gloo_ring")
+
+
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
 @pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
-def test_engines_agree_on_every_algorithm(collective: Collective, name: str, num_ranks: int) -> None:
-    """On private links, all alike."""
-    schedule, network = build(collective, name, num_ranks), Network(1e-5, 1e9, 4e9, 1e-6, 2e-6, private_links=True)
+def test_engines_agree_on_every_ring(collective: Collective, name: str, num_ranks: int) -> None:
+    """Also on other algorithms that happen to be one, as those of two levels with one rank in a level."""
+    schedule, network = build(collective, name, num_ranks), Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
     topology = network.topology(num_ranks)
-    if shares(schedule, topology):
-        two_between_the_same_ranks = ("double_binary_tree", *NCCL_ALGORITHMS)  # channels
-        assert num_ranks == 2 or name in two_between_the_same_ranks
-    else:
+    if is_for_steps(schedule, topology):
         assert_engines_agree(schedule, topology, 10**6 + 7)
+    else:
+        assert name not in RINGS
 
 
 def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringsim.simulation.engines.fair_share import fair_rates
+from ringsim.simulation.engines.rates import fair_rates
 from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
 
 INF = math.inf

@@ -7,7 +7,7 @@ from ringsim import Collective, Schedule, Transfer, explain, load_network, predi
 from ringsim.network import NONE, Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, serving, time_queue
-from ringsim.simulation.engines.sharing import shares
+from ringsim.simulation.routes import has_contention
 
 SHARE = 0.5
 
@@ -108,7 +108,7 @@ def test_the_event_engine_times_what_a_switch_adds_up(share: float | None) -> No
     """A port that several messages use as one has several senders."""
     cluster = hosts_of(4, share)
     schedule = of(ADDED)
-    assert shares(schedule, serving([schedule], cluster.topology(4)))
+    assert has_contention(schedule, serving([schedule], cluster.topology(4)))
     expected_s = 4 / 3 / SHARE if share else 3
     assert predict_time(schedule, cluster, 10**9) == pytest.approx(expected_s)
 

@@ -22,14 +22,16 @@ from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, pred
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
-from ringsim.schedule.dependencies import NO_ROW, dependencies
-from ringsim.simulation import shares, simulate
-from tests.ringsim.strategies import build_key, built_in_schedules, networks, private_networks, schedules
+from ringsim.schedule.dependencies import dependencies
+from ringsim.schedule.flow import NO_ROW
+from ringsim.simulation import has_contention, simulate
+from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules, uniform_networks
+from tests.ringsim.topologies import PrivateLinks
 
 TIMES = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
 ROUNDING = 1 + 1e-12
 ROOTED = (Collective.BROADCAST, Collective.REDUCE)
-COSTS = [field.name for field in fields(Network) if field.name != "private_links"]
+COSTS = [field.name for field in fields(Network)]
 OWNED = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
 ONE_LINK = ("ring", "gloo_ring")  # a rank sends to one other only
 
@@ -57,23 +59,23 @@ def transfer_bytes(schedule: Schedule, timeline: Timeline, size: int) -> npt.NDA
 
 
 @settings(max_examples=150, deadline=None)
-@given(any_schedules, sizes, private_networks(), private_networks(), st.sampled_from(COSTS))
+@given(any_schedules, sizes, uniform_networks(PrivateLinks), uniform_networks(PrivateLinks), st.sampled_from(COSTS))
 def test_a_worse_network_is_never_faster(
     schedule: Schedule, size: int, network: Network, other: Network, name: str
 ) -> None:
     """In latency, 1/bandwidth, 1/reduce rate and each overhead: no transfer starts, leaves or is applied earlier."""
-    assume(not shares(schedule, network.topology(schedule.num_ranks)))  # as channels between two ranks do
+    assume(not has_contention(schedule, network.topology(schedule.num_ranks)))  # as channels between two ranks do
     worse = (min if name.endswith("_per_s") else max)(getattr(network, name), getattr(other, name))
     slower = simulate(schedule, replace(network, **{name: worse}), size)
     assert (times_of(slower) >= times_of(simulate(schedule, network, size))).all()
 
 
 @settings(max_examples=100, deadline=None)
-@given(any_schedules, sizes, st.integers(0, 300), private_networks())
+@given(any_schedules, sizes, st.integers(0, 300), uniform_networks(PrivateLinks))
 def test_larger_chunks_are_never_faster(schedule: Schedule, size: int, more: int, network: Network) -> None:
     """From the next multiple of the number of chunks on, no chunk is smaller than before, but as Gloo cuts."""
     larger = -(-size // schedule.num_chunks) * schedule.num_chunks + more
-    assume(not shares(schedule, network.topology(schedule.num_ranks)))
+    assume(not has_contention(schedule, network.topology(schedule.num_ranks)))
     assume((schedule.chunk_bytes(larger) >= schedule.chunk_bytes(size)).all())
     assert (times_of(simulate(schedule, network, larger)) >= times_of(simulate(schedule, network, size))).all()
 
@@ -91,7 +93,7 @@ def test_more_bytes_are_never_faster_on_a_ring(
 def test_elsewhere_a_byte_more_can_be_faster() -> None:
     """Since it moves the bounds of the chunks: of six, with 2 bytes 2 and 5 are not empty, with 3 bytes 1, 3 and 5."""
     rings = build_key((Collective.ALL_REDUCE, "bidirectional_ring"), 3)
-    network = Network(0.0, 1.0, reduce_bytes_per_s=0.5, private_links=True)
+    network = PrivateLinks(0.0, 1.0, reduce_bytes_per_s=0.5)
     assert [predict_time(rings, network, size, in_order=True) for size in (2, 3)] == [10.0, 8.0]
 
 
@@ -149,7 +151,9 @@ def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: 
     """
     timeline = simulate(schedule, network, size)
     num_links = len(set(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)))
-    links_each = num_links / (schedule.num_ranks - (schedule.collective in ROOTED)) if network.private_links else 1
+    links_each = 1.0
+    if isinstance(network, PrivateLinks):
+        links_each = num_links / (schedule.num_ranks - (schedule.collective in ROOTED))
     busbw = busbw_bytes_per_s(schedule.collective, schedule.num_ranks, size, timeline.time_s)
     assert busbw is not None
     assert busbw <= network.bandwidth_bytes_per_s * links_each * ROUNDING
@@ -175,7 +179,7 @@ def test_other_numbers_for_the_ranks_change_nothing(
     everyone = st.permutations(range(schedule.num_ranks))
     order = data.draw(everyone.filter(lambda order: order[0] == 0 or schedule.collective not in ROOTED))
     moved = simulate(permute_ranks(schedule, order), network, size)
-    rtol = 0 if network.private_links else 1e-9
+    rtol = 0 if isinstance(network, PrivateLinks) else 1e-9
     np.testing.assert_allclose(times_of(moved), times_of(simulate(schedule, network, size)), rtol=rtol, atol=0)
 
 

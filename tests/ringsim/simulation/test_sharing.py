@@ -1,7 +1,7 @@
 """Which engine is taken, and that there is memory for what it keeps."""
 
 import tracemalloc
-from dataclasses import replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,11 +12,12 @@ from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import memory as memory_module
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.engines.by_step import run_steps
-from ringsim.simulation.engines.sharing import shares, used_connections
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.step_engine import run_steps
+from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
 from tests.ringsim.simulation.test_engines import assert_engines_agree, chunk_bytes
+from tests.ringsim.topologies import PrivateLinks
 
 PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
 ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
@@ -45,14 +46,14 @@ def cluster(text: str) -> Cluster:
 def test_what_is_shared(text: str, algorithm: str, expected: bool) -> None:
     """It depends on who sends to whom, not only on the topology."""
     schedule = build(Collective.ALL_REDUCE, algorithm, 8)
-    assert shares(schedule, cluster(text).topology(8)) is expected
+    assert has_contention(schedule, cluster(text).topology(8)) is expected
 
 
 @pytest.mark.parametrize("num_ranks", [2, 5, 8])
 def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> None:
     """To the last bit; `simulate` and `predict_time` take the faster one."""
     schedule, topology = ring_all_reduce(num_ranks), cluster(PRIVATE).topology(num_ranks)
-    assert not shares(schedule, topology)
+    assert not has_contention(schedule, topology)
     assert_engines_agree(schedule, topology, 10**6 + 7)
     assert predict_time(schedule, cluster(PRIVATE), 10**6 + 7) == simulate(schedule, cluster(PRIVATE), 10**6 + 7).time_s
 
@@ -62,11 +63,10 @@ def test_a_ring_with_ports_of_its_own_is_timed_alike_by_both(num_ranks: int) -> 
     [("ring", False), ("gloo_ring", False), ("ring/4", False), ("direct", True), ("multi_ring", True)],
 )
 def test_what_is_shared_on_a_uniform_network(algorithm: str, expected: bool) -> None:
-    """The ports of ranks that send on several channels or receive from several ranks; private links never."""
+    """The ports of ranks that send on several channels or receive from several ranks, if these have a limit."""
     schedule = build(Collective.ALL_REDUCE, algorithm, 8)
-    assert shares(schedule, Network(1e-5, 1e9).topology(8)) is expected
-    assert not shares(schedule, Network(1e-5, 1e9, private_links=True).topology(8))
-    assert not shares(schedule, Network(1e-5, np.inf).topology(8))
+    assert has_contention(schedule, Network(1e-5, 1e9).topology(8)) is expected
+    assert not has_contention(schedule, Network(1e-5, np.inf).topology(8))
 
 
 RINGS = [
@@ -81,10 +81,8 @@ RINGS = [
 def test_rings_take_on_ports_what_they_take_on_private_links(key: tuple[Collective, str], num_ranks: int) -> None:
     """To the last bit, since a rank sends to one other at a time."""
     schedule, network = build(*key, num_ranks), Network(1e-5, 1.3e9, 4.1e9, 1.1e-6, 2.3e-6)
-    on_ports, on_links = (
-        simulate(schedule, replace(network, private_links=private), 1_000_003) for private in (False, True)
-    )
-    assert on_ports.columns() == on_links.columns()
+    on_links = simulate(schedule, PrivateLinks(**asdict(network)), 1_000_003)
+    assert simulate(schedule, network, 1_000_003).columns() == on_links.columns()
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 8])
@@ -143,7 +141,7 @@ def test_memory_of_the_event_engine() -> None:
     """524,000 transfers on hosts with one NIC."""
     schedule = build(Collective.ALL_REDUCE, "hierarchical", 512)
     topology = cluster('[host]\nranks = 8\nlink.bandwidth = "9GB/s"\nnic.bandwidth = "1GB/s"\n').topology(512)
-    assert shares(schedule, topology)
+    assert has_contention(schedule, topology)
     assert peak_bytes(run_events, schedule, topology) <= BYTES_RECORDED
 
 

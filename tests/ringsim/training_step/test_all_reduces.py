@@ -9,8 +9,8 @@ from ringsim.calibration import choose
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.simulation import QueuedCall, time_queue
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.in_switch import serving
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.routes import serving
 from ringsim.training_step import all_reduces
 from ringsim.training_step.all_reduces import AllReduces, in_even_chunks
 from ringsim.training_step.buckets import BucketCaps

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.probes.probe import probe
-from collectives.probes.workload import Blocks
+from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.loop.config import StepConfig

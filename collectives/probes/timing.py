@@ -1,0 +1,119 @@
+"""`time_blocks`: how the rounds of a probe are timed, on ranks that agree on their number."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from collectives.runtime import Executor
+from ringsim.measurements import ROUNDS_PER_RUN
+
+CALLS_PER_BLOCK = 3  # each after what is done before it
+MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
+
+Rounds = Callable[[], None]
+
+
+class ProbeWorkload(NamedTuple):
+    """What the ranks do in one probe.
+
+    ranks: those that have a part in it.
+    rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
+    before: is done before each call, and not timed; all ranks must then have a part in it.
+    """
+
+    kind: str
+    size_bytes: int
+    in_flight: int
+    ranks: Sequence[int]
+    rounds: Rounds
+    before: Rounds | None = None
+
+
+class Blocks(NamedTuple):
+    """How a probe is timed: `turns` times, each time in `number` blocks of rounds that take `least_s` or more each.
+
+    Where threads share cores, one that polls can keep another from going on until the kernel's next tick, 4 ms and
+    more. A block that is not much longer than that has one such wait or none, and the median of the blocks none.
+    """
+
+    turns: int = 4
+    number: int = 4
+    least_s: float = 20e-3
+
+
+def spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
+    """Pieces of `length` elements from all over the memory, in order."""
+    count = min(len(memory) // length, MAX_PIECES)
+    return [piece[:length] for piece in memory.split(len(memory) // count)[:count]]
+
+
+def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """What an addition takes whatever it adds; what bytes take is probed by itself."""
+    chunk[:1].add_(arrived[:1])
+
+
+def time_blocks(
+    workload: ProbeWorkload, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
+) -> list[tuple[float, float]]:
+    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
+
+    Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has.
+    meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
+    for all blocks.
+    """
+    if workload.before is not None:
+        return [_time_calls(workload.before, workload.rounds, meeting) for _ in range(blocks.number)]
+    num_runs = _agreed_runs(workload, blocks, meeting)
+    times = [(0.0, 0.0)] * blocks.number
+    for block in range(blocks.number):
+        meet()
+        if meeting.group.rank() not in workload.ranks:
+            continue
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        for _ in range(num_runs):
+            workload.rounds()
+        elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
+        times[block] = elapsed / num_runs / ROUNDS_PER_RUN, of_core / num_runs / ROUNDS_PER_RUN
+    return times
+
+
+def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> tuple[float, float]:
+    """Seconds of a call, elapsed and of a core; the same on all ranks.
+
+    Ranks do not come at the same time. The one that comes last waits for nobody, and takes the shortest.
+    """
+    times = torch.zeros(CALLS_PER_BLOCK, 2, dtype=torch.float64)
+    for number in range(CALLS_PER_BLOCK):
+        before()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        call()
+        times[number, 0] = time.perf_counter() - begin
+        times[number, 1] = time.process_time() - begin_cpu
+    meeting.run(times, reduce=_minimum)
+    elapsed, of_core = times.median(dim=0).values.tolist()
+    return elapsed, of_core
+
+
+def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    torch.minimum(chunk, arrived, out=chunk)
+
+
+def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
+    """How many times eight rounds a block has, the same on all ranks, which also have met then."""
+    num_runs = 1
+    meeting.run(torch.zeros(1))  # the others must not disturb it with what came before
+    for _ in range(2):  # the first also warms up, and so tells too few
+        begin = time.perf_counter()
+        if meeting.group.rank() in workload.ranks:
+            for _ in range(num_runs):
+                workload.rounds()
+        spent_s = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+        meeting.run(spent_s)
+        run_s = spent_s.item() / len(workload.ranks) / num_runs
+        num_runs = max(math.ceil(blocks.least_s / run_s), 1)
+        if num_runs == 1:
+            break
+    return num_runs

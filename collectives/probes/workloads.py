@@ -1,0 +1,204 @@
+"""What the ranks do in each probe: messages that wait for one another as those of collectives do, additions and copies.
+
+Over torch.distributed, and, where all ranks of the group share memory, once more through that.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from collectives.probes.timing import ProbeWorkload, Rounds, add_one, spread
+from collectives.runtime import Executor, Sharing, state_of
+from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, RankHosts
+from ringsim.native import NEW_BEYOND_BYTES
+from ringsim.schedule import Collective, Schedule
+
+
+def shift_schedule(
+    num_ranks: int,
+    rings: Sequence[Sequence[int]],
+    rounds: int,
+    groups: int,
+    in_flight: int,
+    collective: Collective = Collective.ALL_REDUCE,
+) -> Schedule:
+    """In each ring every rank passes on to the next what has just come, `in_flight` chunks at a time.
+
+    As in a ring, but with as many groups of chunks as there is memory to be touched, and for as many rounds as asked.
+    collective: which chunks a rank must hold in the end.
+    """
+    sources = np.concatenate([np.asarray(ring) for ring in rings])[:, None]
+    targets = np.concatenate([np.roll(ring, -1) for ring in rings])[:, None]
+    positions = np.concatenate([np.arange(len(ring)) for ring in rings])[:, None]
+    one_of = np.arange(in_flight)
+    columns = (
+        (sources, targets, (positions - index) % groups * in_flight + one_of, np.True_) for index in range(rounds)
+    )
+    return Schedule.from_columns(collective, "shift", num_ranks, groups * in_flight, columns)
+
+
+def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
+    """Every rank sends the next one `rounds` chunks of its own, none of which is passed on."""
+    ranks = np.arange(num_ranks)
+    num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that none is written to that is also sent
+    colour = ranks % 2
+    colour[-1] = num_colours - 1
+    columns = (
+        (ranks, np.roll(ranks, -1), colour * rounds + index, np.full(num_ranks, reduce)) for index in range(rounds)
+    )
+    return Schedule.from_columns(Collective.ALL_REDUCE, "one_way", num_ranks, num_colours * rounds, columns)
+
+
+def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Schedule:
+    """Ping-pong: a chunk goes from one rank to the other, and back, `rounds` messages in all; the rest are idle."""
+    pair = (one, other)
+    columns = ((pair[index % 2], pair[1 - index % 2], 0, np.True_) for index in range(rounds))
+    return Schedule.from_columns(Collective.ALL_REDUCE, "ping_pong", num_ranks, 1, columns)
+
+
+IN_FLIGHT = 4
+FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
+
+
+def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
+    """Every rank sends to the next in the ring; once more with several messages at a time."""
+    if group.size() == 1:
+        return
+    for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
+        groups = min(ROUNDS_PER_RUN, max(len(memory) // (in_flight * size), 1))
+        ring = range(group.size())
+        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
+        yield ProbeWorkload("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
+
+
+def ping_pongs(
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts
+) -> Iterator[ProbeWorkload]:
+    """Ping-pong: a message there and back between all neighbours of different hosts, and one pair on one host."""
+    num_ranks, hosts = group.size(), places.hosts
+    across = [rank for rank in range(num_ranks) if hosts[rank] != hosts[places.right_of(rank)]]
+    within = [rank for rank in range(num_ranks - 1) if hosts[rank] == hosts[rank + 1]][:1]
+    for rank in sorted(across + within):
+        pair = rank, places.right_of(rank)
+        schedule = ping_pong_schedule(num_ranks, *pair, ROUNDS_PER_RUN)
+        for size in sizes:
+            yield ProbeWorkload(f"ping/{rank}", size, 1, pair, _messages(schedule, group, memory, size))
+
+
+def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
+    """Bidirectional bandwidth: one pair of neighbours, and all pairs there are, send to each other at once."""
+    for num_pairs in sorted({1, group.size() // 2} - {0}) if group.size() > 1 else ():
+        rings = [(2 * pair, 2 * pair + 1) for pair in range(num_pairs)]
+        for size in sizes:
+            groups = min(ROUNDS_PER_RUN, max(len(memory) // size, 1))
+            schedule = shift_schedule(group.size(), rings, ROUNDS_PER_RUN, groups, 1)
+            rounds = _messages(schedule, group, memory, size)
+            yield ProbeWorkload(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
+
+
+def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
+    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    # Calls of torch.distributed are to be predicted, too. And ranks that have no part in a probe leave it out, which
+    # ranks that share memory must not.
+    executor = Executor(schedule, group, shares_memory=False)
+    windows = cycle(spread(memory, schedule.num_chunks * size))
+    return lambda: executor.run(next(windows), reduce=add_one)
+
+
+def additions(
+    num_ranks: int, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
+) -> Iterator[ProbeWorkload]:
+    """Every rank adds."""
+    held = memory[: len(memory) // 4 * 4].view(dtype)
+    for size in sizes:
+        length = size // dtype.itemsize
+        rounds = _reduce(spread(held, length), torch.zeros(length, dtype=dtype))
+        yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds)
+
+
+def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
+    """Every rank copies into memory that is new to it, if tensors are as long as those that get such memory."""
+    if len(memory) >= FRESH_BYTES:
+        pieces = cycle(spread(memory, FRESH_BYTES))
+
+        def rounds() -> None:
+            for _ in range(ROUNDS_PER_RUN):
+                next(pieces).clone()
+
+        yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
+
+
+def _reduce(held: Sequence[torch.Tensor], arrived: torch.Tensor) -> Rounds:
+    chunks = cycle(held)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS_PER_RUN):
+            next(chunks).add_(arrived)  # what has just arrived is still in the caches, what it is added to is not
+
+    return rounds
+
+
+_FURTHER_SIZES = (256 * 2**10,)  # between two of those of all probes: what fits the caches changes quickly there
+
+
+def shared_memory_sizes(group: dist.ProcessGroup, memory: torch.Tensor) -> dict[str, Any]:
+    """For the provenance, if all ranks of `group` share memory: what a rank can publish, and has touched, at a time."""
+    shared = state_of(group).part(Sharing).of(group)
+    if not shared.on_one_host:
+        return {}
+    return {SLOT_BYTES: shared.slot_bytes, TOUCHED_BYTES: len(memory)}
+
+
+def shared_memory_probes(
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], thoroughly: bool
+) -> Iterator[ProbeWorkload]:
+    """None unless all ranks of `group` share memory. The first time all ranks must ask.
+
+    thoroughly: also what a tensor takes that is still in the caches, and one more size.
+
+    Their kinds are described at `Probe`. What a rank publishes in a run fills a slot at most.
+    """
+    shared = state_of(group).part(Sharing).of(group)
+    if not shared.on_one_host:
+        return
+    num_ranks = group.size()
+    schedules = {
+        "shm/shift": shift_schedule(
+            num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER
+        ),
+        "shm/copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
+        "shm/add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
+    }
+    most_chunks = max(_num_pieces(schedule) for schedule in schedules.values())
+    most = min(shared.slot_bytes // ROUNDS_PER_RUN, len(memory) // most_chunks) // 64 * 64
+    wanted = (*sizes, *_FURTHER_SIZES) if thoroughly else sizes
+    for kind, schedule in schedules.items():
+        for size in sorted({min(size, most) for size in wanted} - {0}):
+            yield _published(kind, schedule, group, memory, size)
+            if thoroughly:
+                same = memory[: _num_pieces(schedule) * size]
+                yield _published(f"{kind}/cached", schedule, group, same, size)
+
+
+def _num_pieces(schedule: Schedule) -> int:
+    """How many pieces of memory as long as a chunk a run needs: sums are formed elsewhere than in what is given."""
+    return schedule.num_chunks * (2 if schedule.collective is Collective.REDUCE_SCATTER else 1)
+
+
+def _published(
+    kind: str, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
+) -> ProbeWorkload:
+    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    executor = Executor(schedule, group)
+    windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
+    length = schedule.num_chunks * size // 4
+
+    def rounds() -> None:
+        window = next(windows)
+        executor.run(window[:length], source=window[length:] if len(window) > length else None)
+
+    return ProbeWorkload(kind, size, 1, range(group.size()), rounds)

@@ -1,0 +1,198 @@
+"""The chunks of a run: how a tensor is cut into them (`ChunkLayout`), and the memory where they are (`ChunkMemory`).
+
+The layout also says how chunks are cut into portions, and which tags their messages have.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
+from collectives.runtime.tags import numbered_tag
+from collectives.shared_memory import TOKEN_BITS
+from ringsim.schedule import Collective, Receive, Schedule
+
+ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
+
+Reduce = Callable[[torch.Tensor, torch.Tensor], object]
+
+
+def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Put into `output` what `reduce` makes of `chunk`, which stays as it is unless it is the output itself."""
+    if output is chunk:
+        reduce(chunk, arrived)
+    elif reduce is torch.Tensor.add_:
+        torch.add(chunk, arrived, out=output)  # at once: most of the time of a sum is reading and writing
+    else:
+        output.copy_(chunk)
+        reduce(output, arrived)
+
+
+@dataclass(slots=True)
+class ChunkMemory:
+    """The chunks of one run on one rank, or of one portion of it.
+
+    chunks: where each chunk is now: in the target, or, until it is first written, in the source.
+    targets: where each chunk is in the end.
+    wire_chunks: what is sent of each chunk: `chunks` itself, or, if they travel in another dtype, tensors of that.
+    staging_buffers: for what must not land in its chunk, nor in an eager buffer.
+    """
+
+    chunks: list[torch.Tensor]
+    targets: list[torch.Tensor]
+    wire_chunks: list[torch.Tensor]
+    reduce: Reduce
+    staging_buffers: Sequence[torch.Tensor]
+    num_staged: int = 0
+
+    def cut(self, cuts: Sequence[slice]) -> "ChunkMemory":
+        """Return the memory of a portion, which has those elements of each chunk."""
+        chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
+        wire_chunks = _cut_each(self.wire_chunks, cuts) if self.rounds else chunks
+        return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether chunks travel in another dtype."""
+        return self.wire_chunks is not self.chunks
+
+    def landing(self, receive: Receive) -> torch.Tensor:
+        """Return where a message lands that is not eager."""
+        if not receive.lands_apart:
+            return (self.wire_chunks if self.rounds else self.targets)[receive.chunk]
+        # It is free again: there are as many as such receives are ever posted and not yet applied.
+        self.num_staged += 1
+        buffer = self.staging_buffers[self.num_staged % len(self.staging_buffers)]
+        return buffer[: self.wire_chunks[receive.chunk].numel()]
+
+    def apply(self, receive: Receive, arrived: torch.Tensor) -> None:
+        """Add what has arrived to the chunk, or copy it there; from now on the chunk is in its target."""
+        number = receive.chunk
+        target = self.targets[number]
+        if receive.reduce:
+            reduce_into(self.reduce, target, self.chunks[number], arrived)
+        elif arrived is not target:
+            target.copy_(arrived)
+        self.chunks[number] = target
+
+    def message(self, number: int) -> torch.Tensor:
+        """Return what is sent of a chunk: itself, or what it is in the dtype that travels."""
+        message, chunk = self.wire_chunks[number], self.chunks[number]
+        if message is not chunk:
+            message.copy_(chunk)  # rounds; if it is still being sent, it is the same once more
+            chunk.copy_(message)  # in an exchange both sides must add the same two
+        return message
+
+    def finish(self, collective: Collective) -> None:
+        """Round what this rank has not sent, where all ranks shall hold the same."""
+        if self.rounds and collective in ALIKE:
+            for chunk, sent in zip(self.chunks, self.wire_chunks, strict=True):
+                sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
+                chunk.copy_(sent)
+
+
+def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[torch.Tensor]:
+    return [chunk[cut] for chunk, cut in zip(chunks, cuts, strict=True)]
+
+
+MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
+
+
+class Portion(NamedTuple):
+    """A part of every chunk, for which the whole schedule is executed before that of the next.
+
+    cuts: which elements of each chunk belong to it; None if all do.
+    tags: of the messages of each chunk.
+    """
+
+    cuts: list[slice] | None
+    tags: list[int]
+
+
+class ChunkLayout(NamedTuple):
+    """How a tensor is cut.
+
+    lengths: elements of each chunk.
+    portions: one, unless the chunks have to fit the slots of shared memory.
+    staging_length: elements that a staging buffer must have for what is not eager; 0 if all is.
+    token: a number that stands for the schedule and the tensor, less than 2**TOKEN_BITS.
+    """
+
+    lengths: list[int]
+    portions: list[Portion]
+    staging_length: int
+    token: int
+
+
+class LayoutKey(NamedTuple):
+    """What a layout depends on, beside the schedule.
+
+    bytes_each: of an element as it travels.
+    eager: whether receives may stay posted between calls, as only Gloo lets them.
+    number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
+    portion_bytes: that a portion may have of each chunk; None for no limit.
+    """
+
+    num_elements: int
+    bytes_each: int
+    eager: bool
+    number: int
+    stamped: bool
+    portion_bytes: int | None
+
+
+class ChunkLayouts:
+    """Those of one schedule; kept, as a program calls with the same few sizes again and again.
+
+    tag: of the messages that have no number.
+    """
+
+    def __init__(self, schedule: Schedule, preposted: PrepostedReceives, tag: int) -> None:
+        self._schedule, self._preposted, self._tag = schedule, preposted, tag
+        self._known: dict[LayoutKey, ChunkLayout] = {}
+
+    def of(self, key: LayoutKey) -> ChunkLayout:
+        """That for these elements."""
+        layout = self._known.get(key)
+        if layout is None:
+            if len(self._known) == MAX_KEPT:
+                del self._known[next(iter(self._known))]
+            layout = self._known[key] = self._new(key)
+        return layout
+
+    def _new(self, key: LayoutKey) -> ChunkLayout:
+        lengths = np.diff(self._schedule.bounds(key.num_elements)).tolist()
+        cuts = _portion_cuts(lengths, key)
+        parts = [[cut.stop - cut.start for cut in portion] for portion in cuts]
+        tags = [self._tags([length * key.bytes_each for length in part], key) for part in parts]
+        staged = [
+            max(length, 1)
+            for part, own in zip(parts, tags, strict=True)
+            for length, tag in zip(part, own, strict=True)
+            if not is_eager(tag)
+        ]
+        portions = [Portion(portion if len(cuts) > 1 else None, own) for portion, own in zip(cuts, tags, strict=True)]
+        token = zlib.crc32(f"{self._schedule} {self._tag} {key}".encode()) & (1 << TOKEN_BITS) - 1
+        return ChunkLayout(lengths, portions, max(staged, default=0), token)
+
+    def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
+        """The tags of the messages of chunks of those sizes."""
+        own = numbered_tag(self._tag, key.number, key.stamped)
+        tags = [eager_tag(own, size) for size in sizes_bytes]
+        # What has no number shares its buffers with all else that has none, so that these are not counted.
+        eager = key.eager and (key.number == 0 or self._preposted.reserve(set(tags)))
+        return tags if eager else [own] * len(tags)
+
+
+def _portion_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
+    """As many portions as are needed for the longest chunk, and of each chunk an equal share in each."""
+    longest_bytes = max(lengths, default=0) * key.bytes_each
+    number = 1 if key.portion_bytes is None else max(1, -(-longest_bytes // key.portion_bytes))
+    return [
+        [slice(length * index // number, length * (index + 1) // number) for length in lengths]
+        for index in range(number)
+    ]

@@ -1,0 +1,324 @@
+"""How chunks travel in a run: by Gloo, each by itself; by NCCL, in batches; and through shared memory.
+
+Each transport says what a run does for every opcode. Of the memory of a run they ask where a message lands, what it is
+made of, and to apply it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from collectives.runtime.chunks import ChunkMemory, reduce_into
+from collectives.runtime.hooks import Actions
+from collectives.runtime.instructions import RankInstruction, RankPart
+from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
+from collectives.runtime.shared_plan import SharedPlan
+from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
+from collectives.shared_memory import OtherCallError
+from ringsim.schedule import Receive, Send
+
+
+class ChunkTransport:
+    """What a run asks of its transport.
+
+    instructions: what it has to be asked to do, in order; `actions`: what does that, by opcode.
+    """
+
+    __slots__ = ()
+    instructions: Sequence[RankInstruction]
+    actions: Actions
+
+    def open(self) -> None:
+        """Begin a run. Raises RuntimeError if other ranks cannot."""
+
+    def close(self) -> None:
+        """End a run that went well."""
+
+    def fail(self) -> None:
+        """End a run that did not: whoever waits for this rank need not wait any longer."""
+
+
+class PostedReceive(NamedTuple):
+    """A receive that is posted: where it lands, what to wait for, and the eager buffer if it is one."""
+
+    buffer: torch.Tensor
+    work: dist.Work | FailedReceive
+    eager: EagerBuffer | None = None
+
+
+class GlooTransport(ChunkTransport):
+    """Sends and receives of torch.distributed, each by itself.
+
+    Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
+    said where to. Those of short messages are posted even before the call (`PrepostedReceives`).
+
+    tags: of each chunk's messages, but for the digest. stamp: of the call.
+    outgoing: what is sent of each chunk, where it carries the stamp; `copied` are those that hold the chunk as it is.
+    """
+
+    __slots__ = (
+        "actions", "copied", "group", "instructions", "memory", "outgoing", "part", "preposted", "receives", "sends",
+        "stamp", "tags",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        part: RankPart,
+        memory: ChunkMemory,
+        group: dist.ProcessGroup,
+        preposted: PrepostedReceives,
+        tags: list[int],
+        stamp: CallStamp,
+    ) -> None:
+        self.part, self.memory, self.group, self.preposted = part, memory, group, preposted
+        self.tags, self.stamp = tags, stamp
+        self.instructions = part.instructions
+        self.receives: dict[int, PostedReceive] = {}
+        self.sends: dict[int, dist.Work] = {}
+        self.outgoing: dict[int, EagerBuffer] = {}
+        self.copied: set[int] = set()
+        self.actions = (
+            self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        for number, buffer in self.outgoing.items():
+            self.preposted.put_outgoing(self.tags[number], buffer)
+
+    def post_recv(self, index: int) -> None:
+        """Say where a message may land."""
+        receive = self.part.program.receives[index]
+        peer, tag = self.part.peers[receive.peer], self.tags[receive.chunk]
+        if is_eager(tag):
+            eager = self.preposted.take(self.group, peer, tag)
+            assert eager.work is not None
+            message = self.memory.wire_chunks[receive.chunk]
+            self.receives[index] = PostedReceive(eager.view_as(message), eager.work, eager)
+            return
+        buffer = self.memory.landing(receive)
+        work = self.group.recv([buffer], peer, self._rendezvous_tag(tag))
+        self.receives[index] = PostedReceive(buffer, work)
+
+    def wait_recv(self, index: int) -> None:
+        """Wait until it has arrived."""
+        _, work, eager = self.receives[index]
+        work.wait()
+        if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
+            peer = self.part.peers[self.part.program.receives[index].peer]
+            detail = f": it has sent this in call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
+            raise OtherCallError(peer, detail)
+
+    def apply(self, index: int) -> None:
+        """Write it into its chunk."""
+        receive = self.part.program.receives[index]
+        self.memory.apply(receive, self.receives[index].buffer)
+        self.copied.discard(receive.chunk)
+
+    def repost_recv(self, index: int) -> None:
+        """Post the buffer that it landed in once more, for a later call."""
+        eager = self.receives[index].eager
+        if eager is not None:
+            receive = self.part.program.receives[index]
+            self.preposted.repost(self.group, self.part.peers[receive.peer], self.tags[receive.chunk], eager)
+
+    def send(self, index: int) -> None:
+        """Send a chunk."""
+        send = self.part.sends[index]
+        message, tag = self.memory.message(send.chunk), self.tags[send.chunk]
+        if not is_eager(tag):
+            tag = self._rendezvous_tag(tag)
+        elif tag & STAMPED:
+            message = self._stamped(send.chunk, message, tag)
+        self.sends[index] = self.group.send([message], self.part.peers[send.peer], tag)
+
+    def wait_send(self, index: int) -> None:
+        """Wait until it has left."""
+        self.sends[index].wait()
+
+    def _rendezvous_tag(self, tag: int) -> int:
+        return digest_tag(tag, self.stamp.digest) if tag & STAMPED else tag
+
+    def _stamped(self, number: int, message: torch.Tensor, tag: int) -> torch.Tensor:
+        """Return `message`, what is sent of that chunk, behind the stamp of the call."""
+        buffer = self.outgoing.get(number)
+        if buffer is None:
+            buffer = self.outgoing[number] = self.preposted.take_outgoing(tag)
+        if number in self.copied:
+            return buffer.whole
+        self.copied.add(number)
+        return buffer.filled(message, self.stamp)  # earlier sends of the chunk have left: rule 4
+
+
+class NcclTransport(ChunkTransport):
+    """All that a rank sends and receives in a step as one group: POST_RECV and SEND put into it, LAUNCH launches it.
+
+    NCCL asks for that: two ranks that send to each other by themselves would each wait for the other's receive. On NCCL
+    nothing here makes the CPU wait; it is the current stream that does.
+
+    batch: what was put in since the last launch; nothing of empty chunks, as both ends know that they are.
+    works: what is yet to be waited for, in the order of the batch; on NCCL one for all of it.
+    """
+
+    __slots__ = ("actions", "batch", "buffers", "group", "instructions", "memory", "part", "tags", "works")
+
+    def __init__(self, part: RankPart, memory: ChunkMemory, group: dist.ProcessGroup, tags: list[int]) -> None:
+        self.part, self.memory, self.group, self.tags = part, memory, group, tags
+        self.instructions = part.instructions
+        self.buffers: dict[int, torch.Tensor] = {}
+        self.batch: list[dist.P2POp] = []
+        self.works: deque[dist.Work] = deque()
+        self.actions = (
+            self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send, self.launch,
+        )  # fmt: skip
+
+    def post_recv(self, index: int) -> None:
+        """Put a receive into the batch."""
+        receive = self.part.program.receives[index]
+        self.buffers[index] = self.memory.landing(receive)
+        self._add(dist.irecv, self.buffers[index], receive)
+
+    def send(self, index: int) -> None:
+        """Put a send into the batch."""
+        send = self.part.sends[index]
+        self._add(dist.isend, self.memory.message(send.chunk), send)
+
+    def launch(self, _: int) -> None:
+        """Launch the batch."""
+        if self.batch:
+            self.works.extend(dist.batch_isend_irecv(self.batch))
+            self.batch.clear()
+
+    def wait_recv(self, index: int) -> None:
+        """Wait until a message has arrived."""
+        self._wait(self.buffers[index])
+
+    def apply(self, index: int) -> None:
+        """Write it into its chunk."""
+        self.memory.apply(self.part.program.receives[index], self.buffers[index])
+
+    def repost_recv(self, index: int) -> None:
+        """Do nothing: no receive stays posted between calls."""
+
+    def wait_send(self, index: int) -> None:
+        """Wait until a message has left."""
+        self._wait(self.memory.wire_chunks[self.part.sends[index].chunk])
+
+    def _add(self, op: Callable[..., dist.Work | None], message: torch.Tensor, transfer: Send | Receive) -> None:
+        if message.numel():
+            data = message.view(torch.uint8)  # NCCL knows fewer dtypes than torch
+            peer, tag = self.part.peers[transfer.peer], self.tags[transfer.chunk]
+            self.batch.append(dist.P2POp(op, data, group=self.group, tag=tag, group_peer=peer))
+
+    def _wait(self, message: torch.Tensor) -> None:
+        if message.numel() and self.works:
+            self.works.popleft().wait()
+
+
+class SharedMemoryTransport(ChunkTransport):
+    """Ranks of a host read what they receive where its sender has put it.
+
+    To send, a rank publishes where the chunk is: in its own segment, to which it copies it if it is not there yet, or,
+    if it has only been passed on to this rank, where it was published first. The receiver adds it, or copies it, from
+    there. What is to be sent on is added straight into the receiver's own segment. As each chunk that is published has
+    a place of its own in the portion, nothing is ever overwritten that somebody may still read (rule 4).
+
+    plan: of this rank. local: the ranks of this host. token: stands for the schedule and the tensor.
+    remote: for messages to and from ranks of other hosts; None if there are none.
+    locations: where each chunk is published; None if, as it is now, it is not.
+    arrived: what each receive has brought, and where that is published; None if it came from another host.
+    """
+
+    __slots__ = (
+        "actions", "arrived", "instructions", "local", "locations", "memory", "part", "plan", "remote",
+        "rounds", "token",
+    )  # fmt: skip
+
+    def __init__(
+        self, part: RankPart, memory: ChunkMemory, plan: SharedPlan, token: int, remote: GlooTransport | None
+    ) -> None:
+        self.part, self.memory, self.local, self.plan, self.token = part, memory, plan.local, plan, token
+        self.remote, self.rounds = remote, memory.rounds
+        self.instructions = plan.instructions
+        self.locations: list[int | None] = [None] * len(memory.chunks)
+        self.arrived: dict[int, tuple[torch.Tensor, int | None]] = {}
+        if remote is None:
+            self.actions = (_never, self.wait_recv, self.apply, _never, self.send, _never)
+        else:
+            self.actions = (
+                remote.post_recv, self.wait_recv, self.apply, remote.repost_recv, self.send, remote.wait_send,
+            )  # fmt: skip
+
+    def open(self) -> None:
+        self.local.open_portion(self.token)
+
+    def close(self) -> None:
+        if self.remote is not None:
+            self.remote.close()
+        self.local.close_portion()
+
+    def fail(self) -> None:
+        self.local.fail()
+
+    def wait_recv(self, index: int) -> None:
+        """Wait until a message is published, or has arrived from another host."""
+        record = self.plan.records[index]
+        if record < 0:
+            assert self.remote is not None
+            self.remote.wait_recv(index)
+            self.arrived[index] = self.remote.receives[index].buffer, None
+            return
+        receive = self.part.program.receives[index]
+        location = self.local.wait_for(self.part.peers[receive.peer], record)
+        message = self.memory.wire_chunks[receive.chunk]
+        self.arrived[index] = self.local.view(location, message.numel(), message.dtype), location
+
+    def apply(self, index: int) -> None:
+        """Add what has arrived, in this rank's segment if the sum is sent on; or let the chunk be where it is."""
+        receive, memory = self.part.program.receives[index], self.memory
+        number = receive.chunk
+        output = target = memory.targets[number]
+        arrived, location = self.arrived[index]
+        if receive.reduce:
+            location = None
+            if self.plan.sent_on[index] and not self.rounds:
+                location, output = self.local.allocate(target.numel(), target.dtype)
+            reduce_into(memory.reduce, output, memory.chunks[number], arrived)
+        elif location is not None and not self.rounds:
+            output = arrived
+        elif arrived is not target:
+            target.copy_(arrived)
+        if output is not target and self.plan.is_kept[index]:
+            target.copy_(output)
+        memory.chunks[number] = output
+        self.locations[number] = location
+        if self.remote is not None:
+            self.remote.copied.discard(number)
+
+    def send(self, index: int) -> None:
+        """Publish where a chunk is, or send it to another host."""
+        send = self.part.sends[index]
+        peer = self.part.peers[send.peer]
+        if self.remote is not None and peer not in self.local:
+            self.remote.send(index)
+            return
+        location = self.locations[send.chunk]
+        if location is None:
+            location = self.locations[send.chunk] = self.place(send.chunk)
+        self.local.publish(peer, index, location)
+
+    def place(self, number: int) -> int:
+        """Copy a chunk to where others can read it; return its location."""
+        chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
+        location, place = self.local.allocate(message.numel(), message.dtype)
+        place.copy_(chunk)  # rounds, if it travels in another dtype
+        if self.rounds:
+            chunk.copy_(place)  # in an exchange both sides must add the same two
+        return location
+
+
+def _never(_: int) -> None:
+    """Stand for what a plan without other hosts has no instructions for."""
+    raise AssertionError

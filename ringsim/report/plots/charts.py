@@ -1,0 +1,134 @@
+"""Charts that reports and trainers share: curves, bars of shares, times predicted and measured, and loss curves."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from ringsim.report.plots.algorithm_styles import series_style
+from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import points
+from ringsim.units import format_time
+
+_WIDEST, _THINNEST = 5.0, 1.2  # points
+_MARKS = 8  # on each curve
+_BEYOND = 1e100  # losses come near to the end of floats, which no axis can hold
+Label = Callable[[float], str]
+
+
+class Curve(NamedTuple):
+    """Points joined by a line. low, high: the ends of each point's interval; empty without."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    marker: str = "o"
+
+
+class SyncTimes(NamedTuple):
+    """What a strategy's synchronisation takes, in seconds; low, high: percentiles of the measured times."""
+
+    strategy: str
+    predicted_s: float
+    measured_s: float
+    low_s: float
+    high_s: float
+
+
+def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
+    """Draw curves, each in a colour of its own; return whether there was any point that an axis can hold."""
+    hues = palette()
+    colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
+    drawn = [curve for curve in curves if any(map(_holds, curve.y))]
+    for number, curve in enumerate(drawn):
+        turns, place = divmod(number, len(colours))
+        y = [value if _holds(value) else math.nan for value in curve.y]
+        style: dict[str, Any] = {"color": colours[place], "linestyle": "--" if turns % 2 else "-", "linewidth": 1.6}
+        axes.plot(curve.x, y, marker=curve.marker, markersize=4.5, label=curve.name, **style)
+        if curve.low:
+            axes.vlines(curve.x, curve.low, curve.high, color=colours[place], linewidth=1)
+    return bool(drawn)
+
+
+def _holds(value: float) -> bool:
+    return abs(value) < _BEYOND
+
+
+def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -> None:
+    """Name an axis and say how its values are written; log_base: 2 or 10 for a logarithmic axis."""
+    axis.axes.grid(color=palette().light_grey, linewidth=0.6)
+    axis.axes.set_axisbelow(True)
+    axis.axes.spines[["top", "right"]].set_visible(False)
+    if log_base:
+        (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log", base=log_base)
+        finer = (1, 2, 5) if log_base == 10 else (1,)
+        axis.set_major_locator(LogLocator(base=log_base, subs=finer, numticks=9))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_label_text(label, fontsize=points(9))
+    axis.set_tick_params(labelsize=points(8))
+
+
+def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
+    """Draw a bar for each named row, whose parts fill their shares, the first on top; return whether there is any.
+
+    colours: of the kinds of parts that have one; the others are grey.
+    """
+    kinds = dict.fromkeys(kind for _, shares in rows for kind in shares)
+    ends = [0.0] * len(rows)
+    for kind in kinds:
+        widths = [shares.get(kind, 0.0) for _, shares in rows]
+        colour = colours.get(kind, palette().grey)
+        style: dict[str, Any] = {"height": 0.75, "color": colour, "edgecolor": palette().paper, "linewidth": 0.8}
+        axes.barh(range(len(rows)), widths, left=ends, label=kind, **style)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=points(8))
+    axes.set(xlim=(0, 1), ylim=(max(len(rows), 1) - 0.5, -0.5))
+    axes.grid(visible=False, axis="y")
+    return bool(rows)
+
+
+def draw_sync_times(axes: Axes, times: Sequence[SyncTimes]) -> bool:
+    """Draw a row for each strategy, what was measured and what was predicted; return whether there is any.
+
+    The axis is logarithmic, as one message per parameter takes many times what the rest does.
+    """
+    colours, rows = palette(), range(len(times))
+    low, high = [row.low_s for row in times], [row.high_s for row in times]
+    measured, predicted = [row.measured_s for row in times], [row.predicted_s for row in times]
+    axes.hlines(rows, low, high, color=colours.orange, linewidth=7, alpha=0.45, label="measured, 10 % to 90 %")
+    axes.plot(measured, rows, "o", color=colours.vermillion, markersize=8, label="measured, median")
+    hollow: dict[str, Any] = {"fillstyle": "none", "markersize": 7, "markeredgewidth": 2}
+    axes.plot(predicted, rows, "D", color=colours.blue, label="predicted", **hollow)
+    for place, row in enumerate(times):
+        if row.measured_s > 0:
+            error, at = f"{row.predicted_s / row.measured_s - 1:+.0%}", (row.measured_s, place)
+            axes.annotate(error, at, (0, 8), textcoords="offset points", ha="center", fontsize=points(8))
+    set_axis(axes.xaxis, "gradient synchronisation of a step", format_time, log_base=10)
+    axes.set_yticks(rows, [row.strategy for row in times], fontsize=points(9))
+    axes.set_ylim(len(times) - 0.4, -1)
+    axes.grid(visible=False, axis="y")
+    return bool(times)
+
+
+def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> None:
+    """Draw each curve against its step, the first the widest and below the others; none has the marks of another.
+
+    The marks stand at other steps on each curve, so that those of equal curves do not hide one another.
+    """
+    for number, (name, losses) in enumerate(curves.items()):
+        style, marker = series_style(number)
+        width = max(_THINNEST, _WIDEST - 1.3 * number)
+        stride = max(1, len(losses) // _MARKS)
+        shown = [loss if _holds(loss) else math.nan for loss in losses]
+        axes.plot(range(1, len(losses) + 1), shown, linestyle=style.stroke, color=style.colour, linewidth=width,
+                  marker=marker, markersize=max(5.0, width + 1.5), markeredgewidth=0.6, markeredgecolor=style.ink,
+                  markevery=(number * stride // max(len(curves), 1) % stride, stride), label=name)  # fmt: skip
+    axes.set_xlabel("step")

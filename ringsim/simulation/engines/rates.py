@@ -1,0 +1,328 @@
+"""Work that shares resources: how fast each piece goes, and when it ends.
+
+Rates are max-min fair, as in SimGrid: none can be raised except by lowering one that is no higher. They follow from
+the *level* of each resource, which is the rate of those of its users that nothing else holds back, and infinite while
+the resource is not used up. A piece of work goes at the lowest level of what it uses, or at its own limit.
+
+When a few pieces begin or end, `Levels` corrects the levels of the resources that they use, then those of resources
+whose users are held back more or less than before, until nothing changes (Charny, Clark and Jain 1995). When many
+do, all levels are computed anew in arrays. The two differ by rounding only.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.network import Floats, Resources
+
+Ints = npt.NDArray[np.signedinteger]
+
+# Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
+# step although sums differ in their last bits, and a thousand events cost hardly more than one.
+SAME_MOMENT = 1e-10
+SAME_LEVEL = 1e-14  # levels that differ by this fraction are the same, so that corrections come to an end
+FEW_CHANGES = 64  # of work; with more at a time, arrays are faster
+
+
+def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
+    """Return the max-min fair rates of these activities, (num_activities,).
+
+    resource: (width, num_activities), what each activity uses, nothing twice; where it uses less than `width`, the
+    number of a resource without limit.
+    use: (width, num_activities), of that resource's capacity for one unit of rate.
+    most: (num_activities,), finite, the rate of each if nothing were shared.
+    capacity: (num_resources,), of each resource; infinite: without limit.
+
+    Raises ValueError where there are no such rates, because something is NaN.
+    """
+    return _rates_at(fair_levels(resource, use, most, capacity), resource, most)
+
+
+def _rates_at(level: Floats, resource: Ints, most: Floats) -> Floats:
+    rates: Floats = np.minimum(most, level[resource].min(axis=0))
+    return rates
+
+
+def fair_levels(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
+    """Return the level of each resource, (num_resources,), by progressive filling; for the arguments see `fair_rates`.
+
+    Progressive filling is the algorithm of Bertsekas and Gallager 1992, section 6.5.2. Unlike the textbook, one round
+    fixes the levels of all resources that are used up before any other resource of their users: no later round can
+    change them.
+    """
+    levels = np.full(len(capacity), np.inf)
+    left = capacity.copy()
+    while len(most):
+        demand = _sum_by(resource, use, len(left))
+        level = np.full(len(left), np.inf)
+        np.divide(np.maximum(left, 0.0), demand, out=level, where=demand > 0)
+        seen = level[resource]  # by each activity, of each resource it uses
+        lowest = np.minimum(most, seen.min(axis=0))
+        later = demand == 0  # resources of which an activity is held up elsewhere before, or that nobody uses
+        later[resource[lowest < seen]] = True
+        levels[~later] = level[~later]
+        fixed = ((seen == lowest) & ~later[resource]).any(axis=0) | (lowest == most)
+        if not fixed.any():  # no number is equal to NaN: the rates would rise for ever
+            raise ValueError(
+                f"activity 0: its rate is at most {lowest[0]}, with {most[0]} if nothing were shared: "
+                f"all rates, uses and capacities must be numbers, and not negative"
+            )
+        left -= _sum_by(resource[:, fixed], use[:, fixed] * lowest[fixed], len(left))
+        resource, use, most = resource[:, ~fixed], use[:, ~fixed], most[~fixed]
+    return levels
+
+
+def _sum_by(resource: Ints, amount: Floats, num_resources: int) -> Floats:
+    total: Floats = np.bincount(resource.ravel(), weights=amount.ravel(), minlength=num_resources)  # type: ignore[assignment]  # weights make floats
+    return total
+
+
+class Levels:
+    """The level of each resource while work in slots begins and ends; for the arguments see `fair_rates`."""
+
+    def __init__(self, resource: Ints, use: Floats, most: Floats, capacity: Floats) -> None:
+        self._resource, self._use, self._most, self._capacity = resource, use, most, capacity
+        self._num_slots = len(most)
+        self._active = np.zeros(self._num_slots, dtype=np.bool_)
+        self._level = np.full(len(capacity), np.inf)
+        # Single elements of a memoryview are read and written faster than those of an array.
+        self._most_of, self._capacity_of, self._level_of = (
+            cast("memoryview[float]", memoryview(column))  # type: ignore[arg-type]
+            for column in (most, capacity, self._level)
+        )
+        self._uses: dict[int, tuple[tuple[int, float], ...]] = {}
+        self._users: dict[int, dict[int, float]] = {}
+        self._by_resource: tuple[Ints, Ints] | None = None
+        self._failed: list[int] = []
+
+    def fail(self, resource: Ints) -> None:
+        """From the next update on these resources give nothing."""
+        self._capacity[resource] = 0.0
+        self._failed += resource.tolist()
+
+    def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
+        """Let the work in the slots `left` end, and work begin in the slots `joined`.
+
+        Returns the slots that have joined and those whose rates may have changed, and their rates.
+        """
+        self._active[left] = False
+        self._active[joined] = True
+        touched = self._correct(left.tolist(), joined.tolist()) if len(left) + len(joined) <= FEW_CHANGES else None
+        if touched is None:
+            slot = np.flatnonzero(self._active)
+            columns = self._resource[:, slot], self._use[:, slot], self._most[slot]
+            self._level[:] = fair_levels(*columns, self._capacity)
+            self._users.clear()
+        else:
+            users = (user for number in touched for user in self._users_of(number))
+            slot = np.fromiter(dict.fromkeys((*joined.tolist(), *users)), dtype=np.int64)
+        self._failed = []
+        return slot, _rates_at(self._level, self._resource[:, slot], self._most[slot])
+
+    def _correct(self, left: Iterable[int], joined: Iterable[int]) -> set[int] | None:
+        """Correct the levels; return the resources whose level has changed, or None if that takes too long."""
+        # Work that follows work in a slot changes nothing for the others.
+        ended, begun = set(left).difference(joined), set(joined).difference(left)
+        for slot in ended:
+            for number, _ in self._uses_of(slot):
+                self._users.get(number, {}).pop(slot, None)
+        for slot in begun:
+            for number, use in self._uses_of(slot):
+                if number in self._users:
+                    self._users[number][slot] = use
+        waiting = dict.fromkeys(number for slot in ended | begun for number, _ in self._uses_of(slot))
+        return self._spread(deque(dict.fromkeys((*self._failed, *waiting))))
+
+    def _spread(self, waiting: deque[int]) -> set[int] | None:
+        """Correct the levels of the resources that wait, and let those wait that share a user with a changed one."""
+        touched, queued = set(), set(waiting)
+        most_visits = FEW_CHANGES + np.count_nonzero(self._active) // 2  # then arrays are faster
+        while waiting:
+            most_visits -= 1
+            if most_visits < 0:
+                return None
+            number = waiting.popleft()
+            queued.discard(number)
+            level = self._corrected(number)
+            if math.isclose(level, self._level_of[number], rel_tol=SAME_LEVEL):
+                continue
+            self._level_of[number] = level
+            touched.add(number)
+            for slot in self._users_of(number):
+                for other, _ in self._uses_of(slot):
+                    if other != number and other not in queued:
+                        queued.add(other)
+                        waiting.append(other)
+        return touched
+
+    def _corrected(self, number: int) -> float:
+        """Return the level of a resource, given the levels of the others."""
+        demands = []
+        for slot, use in self._users_of(number).items():
+            wanted = self._most_of[slot]
+            for other, _ in self._uses_of(slot):
+                if other != number and self._level_of[other] < wanted:
+                    wanted = self._level_of[other]
+            demands.append((wanted, use))
+        demands.sort(reverse=True)
+        # Added up, since to subtract what is held back elsewhere would leave little but rounding of small uses.
+        rising = list(accumulate(use for _, use in demands))
+        left = self._capacity_of[number]
+        while demands:
+            wanted, use = demands.pop()
+            demand = rising.pop()
+            if wanted * demand >= left:
+                return max(left, 0.0) / demand
+            left -= wanted * use
+        return math.inf
+
+    def _uses_of(self, slot: int) -> tuple[tuple[int, float], ...]:
+        """Return the resources that the work in a slot uses, and how much of each."""
+        if slot not in self._uses:
+            uses = zip(self._resource[:, slot].tolist(), self._use[:, slot].tolist(), strict=True)
+            self._uses[slot] = tuple((number, use) for number, use in uses if use > 0)
+        return self._uses[slot]
+
+    def _users_of(self, number: int) -> dict[int, float]:
+        """Return the slots at work that use a resource, and how much of it."""
+        if number not in self._users:
+            order, first = self._places()
+            place = order[first[number] : first[number + 1]]
+            place = place[self._active[place % self._num_slots] & (self._use.ravel()[place] > 0)]
+            uses = zip((place % self._num_slots).tolist(), self._use.ravel()[place].tolist(), strict=True)
+            self._users[number] = dict(uses)
+        return self._users[number]
+
+    def _places(self) -> tuple[Ints, Ints]:
+        """Return all places of the table of resources in order of resource, and where those of each begin."""
+        if self._by_resource is None:
+            numbers = self._resource.ravel()
+            order = np.argsort(numbers, kind="stable")
+            self._by_resource = order, np.searchsorted(numbers[order], np.arange(len(self._capacity) + 1))
+        return self._by_resource
+
+
+class Activities:
+    """A fixed number of slots, in each of which one activity at a time can be at work.
+
+    resource, use: (width, num_slots), and `most`: (num_slots,), of the work done in each slot: see `fair_rates`.
+
+    The rate of an activity changes only when another one begins or ends. As long as it does not, the end is worked out
+    from the beginning in one go, so that work that shares nothing takes exactly `amount / most`.
+    """
+
+    def __init__(self, resource: Ints, use: Floats, most: Floats, resources: Resources) -> None:
+        self.num_slots = num_slots = len(most)
+        # One resource more, the last, without limit: where a slot uses less than others.
+        self._resource = np.where(use > 0, resource, len(resources.names))
+        self._names = resources.names
+        self._levels = Levels(self._resource, use, most, np.append(resources.capacity, np.inf))
+        self._fails_at_s = resources.fails_at_s.copy()
+        self._now_s = 0.0
+        self._joins_s = np.full(num_slots, np.inf)  # when it becomes active
+        self._ends_s = np.full(num_slots, np.inf)
+        self._since_s = np.zeros(num_slots)  # the moment from which `lead` and `amount` are still to be done
+        self._lead_s = np.zeros(num_slots)
+        self._amount = np.zeros(num_slots)
+        self._rate = np.zeros(num_slots)
+        self._ended = np.empty(0, dtype=np.int64)
+        self._let_fail()
+
+    def begin(self, slot: Ints, at_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+        """Begin work of `amount` in each of these free slots, after a lead that shares nothing.
+
+        Raises ValueError for a time or amount that is negative or NaN, with which the clock would stand still.
+        """
+        good = (at_s >= 0) & (lead_s >= 0) & (amount >= 0)
+        if not good.all():
+            first = int(np.argmin(good))
+            lead = np.broadcast_to(lead_s, len(slot))[first]
+            raise ValueError(
+                f"{self._name(slot[first])}: begins at {at_s[first]} s, with a lead of {lead} s and {amount[first]} to "
+                "do: none of these may be negative or NaN"
+            )
+        self._joins_s[slot] = at_s + lead_s
+        self._since_s[slot] = at_s
+        self._lead_s[slot] = lead_s
+        self._amount[slot] = amount
+        self._rate[slot] = 0.0
+
+    def next_ended(self) -> tuple[Ints, Floats]:
+        """Return the slots in which work ends next, at the same moment, and when; none if no work will ever end.
+
+        Whatever begins at that moment must be begun before the next call.
+        """
+        while True:
+            self._let_join()
+            # NumPy's minimum, as that of Python may pass over NaN.
+            ends_s = float(np.minimum.reduce(self._ends_s, initial=np.inf))
+            joins_s = float(np.minimum.reduce(self._joins_s, initial=np.inf))
+            now = float(np.minimum(np.minimum(ends_s, joins_s), self._next_failure_s))
+            if now == np.inf:
+                return np.empty(0, dtype=np.int64), np.empty(0)
+            self._require_progress(now)
+            self._now_s = now
+            if self._next_failure_s <= now:
+                self._let_fail()
+            moment_s = now * (1 + SAME_MOMENT)
+            if ends_s <= moment_s:
+                self._ended = np.flatnonzero(self._ends_s <= moment_s)
+                ends = self._ends_s[self._ended]
+                self._ends_s[self._ended] = np.inf
+                return self._ended, ends
+
+    def _require_progress(self, now: float) -> None:
+        """Raise ValueError, which names what stands still, unless the next moment is one at which something happens.
+
+        Each round has an event: work joins, ends or fails, once. With NaN nothing would, and the rounds would not end.
+        """
+        if now >= self._now_s * (1 - SAME_MOMENT):
+            return
+        for times, event in ((self._joins_s, "begins"), (self._ends_s, "ends")):
+            for slot in np.flatnonzero(~(times >= self._now_s))[:1].tolist():
+                raise ValueError(
+                    f"{self._name(slot)}: {event} at {times[slot]} s: the clock is at {self._now_s} s already"
+                )
+        raise ValueError(f"the clock does not advance: from {self._now_s} s to {now} s")
+
+    def _name(self, slot: int) -> str:
+        """Return the name of the work in a slot, with the resources that it uses, for messages."""
+        used = [self._names[number] for number in self._resource[:, slot].tolist() if number < len(self._names)]
+        return f"work in slot {slot}" + (f", on {', '.join(used)}" if used else "")
+
+    def _let_join(self) -> None:
+        """Let the work of this moment begin, and change the rates accordingly."""
+        joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
+        self._joins_s[joining] = np.inf
+        slot, rate = self._levels.update(self._ended, joining)
+        self._ended = self._ended[:0]
+        before = self._rate[slot]
+        changed = rate != before
+        self._account_for(slot[changed & (before > 0)])
+        self._set_rates(slot[changed], rate[changed])
+
+    def _let_fail(self) -> None:
+        failing = np.flatnonzero(self._fails_at_s <= self._now_s)
+        if len(failing):
+            self._fails_at_s[failing] = np.inf
+            self._levels.fail(failing)
+        self._next_failure_s = float(self._fails_at_s.min(initial=np.inf))
+
+    def _account_for(self, slot: Ints) -> None:
+        """Take off what has been done until now, at the rate that ends now."""
+        begun_s = self._since_s[slot] + self._lead_s[slot]
+        now_s = np.maximum(begun_s, self._now_s)
+        self._amount[slot] = np.maximum(self._amount[slot] - self._rate[slot] * (now_s - begun_s), 0.0)
+        self._since_s[slot] = now_s
+        self._lead_s[slot] = 0.0
+
+    def _set_rates(self, slot: Ints, rate: Floats) -> None:
+        self._rate[slot] = rate
+        work_s = np.full(len(slot), np.inf)
+        np.divide(self._amount[slot], rate, out=work_s, where=rate > 0)
+        self._ends_s[slot] = self._since_s[slot] + (self._lead_s[slot] + work_s)

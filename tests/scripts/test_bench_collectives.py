@@ -1,0 +1,64 @@
+"""The targets of `make bench` and their table, from made-up times."""
+
+import pytest
+
+from bench_collectives import TARGETS, format_targets, ratios_of
+from ringsim.measurements.measurements import Measurements
+from tests.collectives.benchmark.test_benchmark_tables import WHERE, times
+
+TARGETS_TABLE = """\
+# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster
+
+# all_reduce float32, 64 B to 64 MiB: ours over torch.distributed
+  ranks  algorithm            cells   mean  worst  worst cell
+      2  ring                     1  1.000  1.000  64 B on 2 ranks
+      2  direct                   1  1.000  1.000  64 B on 2 ranks
+      2  best of these            1  1.000  1.000  64 B on 2 ranks
+      4  ring                     2  1.000  4.000  64 B on 4 ranks
+      4  direct                   2  2.828  4.000  1 MiB on 4 ranks
+      4  best of these            2  0.707  2.000  64 B on 4 ranks
+    all  ring                     3  1.000  4.000  64 B on 4 ranks
+    all  direct                   3  2.000  4.000  1 MiB on 4 ranks
+    all  best of these            3  0.794  2.000  64 B on 4 ranks
+"""
+
+
+def test_the_targets() -> None:
+    """For each number of ranks and for all, the mean and the worst cell; of several algorithms, also the best."""
+    four = Measurements(
+        4,
+        WHERE,
+        collectives=(
+            times("dist", 64, 1e-3),
+            times("ring", 64, 4e-3),
+            times("direct", 64, 2e-3),
+            times("dist", 2**20, 8e-3),
+            times("ring", 2**20, 2e-3),
+            times("direct", 2**20, 32e-3),
+        ),
+    )
+    two = Measurements(2, WHERE, collectives=tuple(times(name, 64, 1e-3, **TWO) for name in ("dist", "ring", "direct")))
+    assert format_targets([(TARGETS[2], [two, four])]) + "\n" == TARGETS_TABLE
+
+
+TWO = {"num_ranks": 2, "rank_medians_s": (1e-3, 1e-3)}
+
+
+def test_a_plain_ring_is_a_rival() -> None:
+    """Ratios are over its times where the target says so; without them there is nothing to say."""
+    target = TARGETS[-1]
+    both = times("ring", 2**26, 0.09), times("plain_ring", 2**26, 0.06)
+    (ratio,) = ratios_of(target, [Measurements(4, WHERE, collectives=both)])
+    assert (ratio.algorithm, ratio.num_ranks, ratio.size_bytes) == ("ring", 4, 2**26)
+    assert ratio.value == pytest.approx(1.5)
+    with pytest.raises(ValueError, match="all_reduce of 67108864 bytes: no times of plain_ring to compare with"):
+        ratios_of(target, [Measurements(4, WHERE, collectives=both[:1])])
+
+
+def test_targets_ask_for_what_there_is() -> None:
+    """An algorithm is passed to the collectives that have it, one of the user's own to all; a target is never empty."""
+    scatter, _, reduce, *_ = TARGETS
+    names = ["recursive_doubling", "my.py:mine"]
+    assert scatter.algorithms(names) == ["my.py:mine"]
+    assert reduce.algorithms(names) == names
+    assert scatter.algorithms(["recursive_doubling"]) == ["ring"]
