@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
-from ringsim.report.explanation_table import lines
+from ringsim.report.run_summary import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time

@@ -21,7 +21,7 @@ from ringsim.schedule import Collective
 
 
 class Bound(Enum):
-    """What can bound a collective."""
+    """The costs that can bound a collective."""
 
     STRAGGLER = "a straggler"
     CORES = "cores"

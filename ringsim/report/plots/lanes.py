@@ -36,7 +36,7 @@ from ringsim.report.plots.bulk import (
 )
 from ringsim.report.plots.palette import ink_on, palette
 from ringsim.report.plots.style import font_scale, points
-from ringsim.report.send_rows import pack_sends
+from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 from ringsim.units import format_time

@@ -17,7 +17,7 @@ from ringsim.report.plots.bulk import Floats
 from ringsim.report.plots.chunk_grid import shaded_image, striped_image
 from ringsim.report.plots.lanes import Lanes, draw_lanes
 from ringsim.report.plots.run_pages import draw_run_page, save_run_page
-from ringsim.report.send_rows import pack_sends
+from ringsim.report.trace import pack_sends
 from ringsim.schedule.collective import Collective
 
 NETWORK = Network(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)

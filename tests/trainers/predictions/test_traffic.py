@@ -22,7 +22,7 @@ from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
 from trainers.strategies import plain
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.grouping import described
+from trainers.strategies.flat_vector import described
 from trainers.strategy_names import STRATEGY_NAMES
 
 FSDP = ("fsdp", "fsdp_on_ring")
