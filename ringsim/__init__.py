@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.analysis import (
-    Animation,
     Explanation,
-    Overview,
     RankPlacement,
+    RunView,
     Sweep,
     explain,
     find_placement,
-    make_animation,
-    make_overview,
     run_sweep,
 )
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
@@ -59,16 +56,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "NEVER",
-    "Animation",
     "Cluster",
     "Collective",
     "Comparison",
     "Explanation",
     "Measurements",
     "Network",
-    "Overview",
     "ProbeFit",
     "RankPlacement",
+    "RunView",
     "Schedule",
     "ScheduleError",
     "SharedMemoryNetwork",
@@ -90,8 +86,6 @@ __all__ = [
     "find_placement",
     "goal_lines",
     "load_network",
-    "make_animation",
-    "make_overview",
     "merge",
     "msccl_lines",
     "on_channel",

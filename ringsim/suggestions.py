@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most like `name`, whatever their case; None if none is like it.
+    """Return the known name that is most like `name`, whatever their case; None if none is like it.
 
     >>> nearest("Rign", ["ring", "direct"])
     'ring'
@@ -16,7 +16,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: what may have been meant, or nothing.
+    """Return the end of a message about an unknown name: what may have been meant, or nothing.
 
     >>> suggestion("rign", ["ring", "direct"])
     '; did you mean ring?'

@@ -11,7 +11,7 @@ LEAST_WRAPPED = 16  # characters of a wrapped column
 def align_columns(
     rows: Sequence[Sequence[str]], alignment: str = "l", gap: str = GAP, width: int | None = None
 ) -> list[str]:
-    """Returns a line for each row, in which every column is as wide as its longest cell.
+    """Return a line for each row, in which every column is as wide as its longest cell.
 
     rows: all of one length. alignment: a letter for each column, l for left or r for right; the last letter holds for
     all columns that follow. Blanks at the end of a line are removed.
@@ -32,7 +32,7 @@ def align_columns(
 
 
 def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
-    """Returns the text in lines of at most `width` characters, those after the first one indented; None: as it is.
+    """Return the text in lines of at most `width` characters, those after the first one indented; None: as it is.
 
     >>> print(wrap_text("what does not fit goes on in the next line", 30, "  "))
     what does not fit goes on in

@@ -35,7 +35,7 @@ class Target:
     rival: str = TORCH
 
     def algorithms(self, names: Sequence[str]) -> list[str]:
-        """Those of `names` that the collective has, or that are no built-in at all; the ring if there are none."""
+        """Return the `names` that the collective has, or that are no built-in at all; the ring if there are none."""
         elsewhere = {name for _, name in ALGORITHMS}
         return [name for name in names if (self.collective, name) in ALGORITHMS or name not in elsewhere] or ["ring"]
 
@@ -95,7 +95,7 @@ class Ratio:
 
 
 def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> str:
-    """A row for each target, algorithm and number of ranks, and one for all numbers of ranks.
+    """Return a row for each target, algorithm and number of ranks, and one for all numbers of ranks.
 
     results: for each target, what was measured for it, a file for each number of ranks.
     """
@@ -107,7 +107,7 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
 
 
 def ratios_of(target: Target, files: Sequence[Measurements]) -> list[Ratio]:
-    """Those of each cell, and of its best algorithm where there are several."""
+    """Return the ratio of each cell, and of its best algorithm where there are several."""
     ratios: list[Ratio] = []
     for times in (file.collectives for file in files):
         ours = [timed for timed in times if timed.algorithm not in _RIVALS]
@@ -143,7 +143,7 @@ def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
 
 
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, file: Path) -> list[str]:
-    """What torchrun is given to measure `target` into `file`."""
+    """Return the arguments of torchrun that measure `target` into `file`."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
     less = [*target.quick_arguments, "-n", "3", "-w", "1"] if quick else []
     return [*BENCHMARK, *target.arguments, *less, *mine, "-o", str(file)]

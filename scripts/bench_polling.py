@@ -1,4 +1,4 @@
-"""What it gains to keep Gloo's polling threads from taking cores in use: the same calls with each policy, in turn.
+"""Measure the gain of keeping Gloo's polling threads off cores in use: the same calls with each policy, in turn.
 
 torchrun --nproc-per-node 4 scripts/bench_polling.py
 """
@@ -48,7 +48,7 @@ def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
 
 
 def _row(name: str, size: int, turns: int, turn_s: float) -> str:
-    """Of the table; collective."""
+    """Return a row of the table; collective."""
     tensor, call = torch.zeros(max(size // 4, 1)), IMPLEMENTATIONS[name]
     calls = _calls(lambda: call(tensor), turn_s)
     times_s: dict[GlooThreadPolicy, list[float]] = {"normal": [], "batch": []}
@@ -67,7 +67,7 @@ def _between(times_s: list[float]) -> str:
 
 
 def _calls(call: Callable[[], object], turn_s: float) -> int:
-    """How many calls a turn has, the same on all ranks."""
+    """Return how many calls a turn has, the same on all ranks."""
     _timed(call, TRIED)
     number = torch.tensor(max(turn_s / _timed(call, TRIED), 1.0))
     dist.broadcast(number, src=0)
@@ -75,7 +75,7 @@ def _calls(call: Callable[[], object], turn_s: float) -> int:
 
 
 def _timed(call: Callable[[], object], calls: int) -> float:
-    """Seconds of a call, in a row of them."""
+    """Return the seconds of a call, in a row of them."""
     dist.barrier()
     begin_s = time.perf_counter()
     for _ in range(calls):

@@ -26,7 +26,7 @@ TREE_RANKS, TREE_SIZE_BYTES = 512, 64 * 2**20
 
 
 def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
-    """A ring all-reduce as a SimPy user would write it: a process per rank, a store per link."""
+    """Return the time of a ring all-reduce as a SimPy user would write it: a process per rank, a store per link."""
     environment = simpy.Environment()
     bounds = partition(size_bytes, num_ranks).tolist()
     sizes = [high - low for low, high in pairwise(bounds)]
@@ -54,7 +54,7 @@ def simpy_ring_s(num_ranks: int, size_bytes: int) -> float:
 
 
 def median_s(run: Callable[[], object], repeats: int) -> float:
-    """The middle one of several times that `run` takes, in seconds."""
+    """Return the median of several times that `run` takes, in seconds."""
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -71,7 +71,7 @@ def report(name: str, num_ranks: int, transfers: int, taken_s: float) -> float:
 
 
 def report_rings(large: bool) -> None:
-    """Ring all-reduces on links that are not shared, without a timeline."""
+    """Time ring all-reduces on links that are not shared, without a timeline."""
     for num_ranks, repeats in [(SIMPY_RANKS, 5), (1024, 5), (4096, 5), *([(65536, 1)] if large else [])]:
         # Seven bytes more than even chunks: sizes differ, as they do in practice.
         size, schedule = num_ranks * CHUNK_BYTES + 7, ring_all_reduce(num_ranks)
@@ -86,7 +86,7 @@ def report_rings(large: bool) -> None:
 
 
 def report_shared() -> None:
-    """Hierarchical all-reduces on hosts of 8 ranks with one NIC, every transfer recorded."""
+    """Time hierarchical all-reduces on hosts of 8 ranks with one NIC, every transfer recorded."""
     jittery = replace(HOSTS, jitter=Jitter(latency=0.1, compute=0.1))
     cases = [
         ("shared NIC", HOSTS, 1024, 0),
@@ -101,14 +101,14 @@ def report_shared() -> None:
 
 
 def report_tree() -> None:
-    """A double tree whose ranks send to several others at once: nearly all messages share something with others."""
+    """Time a double tree whose ranks send to several others at once: nearly all messages share something."""
     schedule = double_binary_tree_all_reduce(TREE_RANKS)
     taken_s = median_s(lambda: simulate(schedule, load_network("ib-400g"), TREE_SIZE_BYTES), 1)
     report("double tree, shared NIC", TREE_RANKS, schedule.num_transfers, taken_s)
 
 
 def report_memory() -> None:
-    """Bytes for each recorded transfer, at most at any time."""
+    """Print the peak memory for each recorded transfer."""
     for name, network, schedule in [
         ("ring", NETWORK, ring_all_reduce(512)),
         ("shared NIC", Cluster("hosts", HOSTS), hierarchical_all_reduce(512, 8)),

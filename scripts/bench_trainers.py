@@ -36,7 +36,7 @@ class Hosts(NamedTuple):
     ranks: int
 
     def targets(self) -> dict[str, float]:
-        """The most that a step may take, over one with DDP, by strategy."""
+        """Return the most that a step may take, over one with DDP, by strategy."""
         equal = {"bucketed": 1.0, "ddp_ring": 1.0, "zero1": 1.05}
         return equal if self.count == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
 
@@ -56,7 +56,7 @@ def report(hosts: Hosts, arguments: list[str], output: Path) -> dict[str, Any]:
 
 
 def ratios(found: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """Of each strategy's steps over those of DDP: the median, the 10th and the 90th percentile."""
+    """Return the ratios of each strategy's steps to DDP's: the median, the 10th and the 90th percentile."""
     steps_s = {result["strategy"]: result["steps_s"] for result in found["strategies"]}
     theirs = steps_s.pop("ddp")
     return {name: _spread([a / b for a, b in zip(ours, theirs, strict=True)]) for name, ours in steps_s.items()}
@@ -67,7 +67,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 
 
 def rows(hosts: Hosts, model: str, found: dict[str, Any]) -> list[str]:
-    """A line for each strategy."""
+    """Return a line for each strategy."""
     targets = hosts.targets()
     step_ms = next(each["step_s"] for each in found["strategies"] if each["strategy"] == "ddp") * 1e3
     lines = [f"{hosts.title}, {model}: a step with ddp takes {step_ms:.1f} ms"]

@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
     @property
     def target(self) -> float:
-        """What the median should be at most."""
+        """Upper limit of the median."""
         return RING if self.pair.is_ring else CHOSEN
 
 
@@ -140,7 +140,7 @@ def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
 
 
 def table(results: list[Result]) -> str:
-    """Markdown."""
+    """Return the row as Markdown."""
     lines = [
         "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | target | |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""What some 400 commands answer before a change and after it: exit codes, numbers and files, to the bit.
+"""Compare the answers of some 400 commands before and after a change: exit codes, numbers and files, to the bit.
 
     python scripts/compare_commands.py record before      # in the old tree
     python scripts/compare_commands.py record after       # in the new tree, perhaps with the same --files
@@ -35,7 +35,7 @@ PASSING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+Z]*|(?<=in )[\d.]+ m?s\b|/tmp/\S
 
 
 def commands() -> Iterator[list[str]]:
-    """Each command with its arguments; files that it writes are in the current folder."""
+    """Yield each command with its arguments; files that it writes are in the current folder."""
     algorithms = _algorithms_of_each_collective()
     yield from _algorithms(algorithms)
     yield from _simulations(algorithms)
@@ -150,7 +150,7 @@ def _mistakes() -> Iterator[list[str]]:
 
 
 def commands_on(folder: Path) -> Iterator[list[str]]:
-    """What needs the results of a machine: `folder` has files of `ringsim measure`, and outputs of `trainers`."""
+    """Yield the commands on measured results: `folder` has files of `ringsim measure`, and outputs of `trainers`."""
     yield ["report", str(folder), "--json", "-o", "report.html"]
     for file in sorted(folder.glob("*measurements*.json")):
         yield ["calibrate", str(file), "-o", "fitted.toml"]
@@ -234,7 +234,15 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    return NUMBER.findall(PASSING.sub("", text))
+    return NUMBER.findall(PASSING.sub("", "\n".join(map(_in_one_order, text.splitlines()))))
+
+
+def _in_one_order(line: str) -> str:
+    """The line, with the keys in alphabetical order if it is a JSON object, perhaps after a # as in the CSV files."""
+    try:
+        return json.dumps(json.loads(line.removeprefix("# ")), sort_keys=True)
+    except ValueError:
+        return line
 
 
 def _diff(old: str, new: str) -> str:

@@ -11,6 +11,6 @@ class DocstringMarkdown(Extension):
     """Rewrites every docstring that griffe loads."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Called for each module, class, function and attribute."""
+        """Convert the docstring of a module, class, function or attribute."""
         if obj.docstring:
             obj.docstring.value = docstring_markdown(obj.docstring.value)

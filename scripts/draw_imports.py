@@ -18,19 +18,19 @@ Edges = dict[str, set[str]]
 
 
 def part(package: str) -> GeneratedPart:
-    """The place of a package's diagram in the page."""
+    """Return the place of a package's diagram in the page."""
     return GeneratedPart(f"<!-- imports of {package}: begin -->", f"<!-- imports of {package}: end -->")
 
 
 def diagram(package: str) -> str:
-    """The subpackages as a Mermaid flow chart."""
+    """Return the subpackages as a Mermaid flow chart."""
     edges = without_short_cuts(imports(package))
     arrows = [f"    {importer} --> {imported}" for importer in sorted(edges) for imported in sorted(edges[importer])]
     return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
 
 
 def imports(package: str) -> Edges:
-    """For each subpackage, or module beside them, of `package` those that it imports."""
+    """Return, for each subpackage or module of `package`, those that it imports."""
     graph = grimp.build_graph(package)
     children = sorted(graph.find_children(package))
     names = {module: module.rpartition(".")[2] for module in children}
@@ -47,7 +47,7 @@ def imports(package: str) -> Edges:
 
 
 def without_short_cuts(edges: Edges) -> Edges:
-    """The same without each arrow that leads where a longer way leads too."""
+    """Return the arrows without each one that leads where a longer way leads too."""
     reach: Edges = {}
 
     def reached(name: str) -> set[str]:

@@ -56,7 +56,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of its files."""
         slow = "".join(f"-{host}at{rate}" for host, rate in self.slow.items())
         return f"{self.hosts}x{self.ranks_per_host}{slow}{'' if self.transport == 'gloo' else f'-{self.transport}'}"
 
@@ -132,7 +132,7 @@ TRAININGS = (
 
 
 def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], again: bool) -> Measurements:
-    """What the benchmark finds there; what an earlier run has left in the folder, unless it is to be done again."""
+    """Return what the benchmark measures there, or what an earlier run has left in the folder, unless `again`."""
     file = folder / f"{place.name}-{what}.json"
     if again or not file.exists():
         place.run([*BENCHMARK, *arguments, "-o", str(file)])
@@ -140,7 +140,7 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
 
 
 def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
-    """The network of its probes, by way of its file, as a user would."""
+    """Return the network of its probes, by way of its file, as a user would."""
     probes = ("--probes", "-b", place.largest, "-e", place.largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
@@ -151,7 +151,7 @@ def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
 
 
 def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[ComparedCase]:
-    """All cases of an experiment."""
+    """Yield all cases of an experiment."""
     network = calibrated(experiment.calibrated, folder, again)
     for place in experiment.predicted:
         large = ("-b", "1MiB", "-e", place.largest)
@@ -163,7 +163,7 @@ def compared(experiment: Experiment, folder: Path, again: bool) -> Iterator[Comp
 
 
 def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float], target: float) -> str:
-    """Of the table."""
+    """Return a row of the table."""
     median = statistics.median(errors)
     return (
         f"| {title} | {sizes} | {len(errors)} | {median:.1%} | {p95(errors):.1%} | {statistics.median(spreads):.0%} | "
@@ -172,7 +172,7 @@ def row(title: str, sizes: str, errors: Sequence[float], spreads: Sequence[float
 
 
 def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
-    """One for each class of sizes."""
+    """Yield a row for each class of sizes."""
     cases = [each for each in compared(experiment, folder, again) if each.error is not None]
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
         some = [each for each in cases if low <= each.case.size_bytes < high]
@@ -182,7 +182,7 @@ def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
 
 
 def training_row(training: Training, folder: Path, again: bool) -> str:
-    """One for all strategies."""
+    """Return one row for all strategies."""
     output = folder / f"{training.place.name}-training"
     if again or not (output / "report.json").exists():
         training.place.run([*TRAINING, "--output", str(output)])

@@ -21,7 +21,7 @@ Edges = list[tuple[str, str]]
 
 
 def flow_chart_svg(text: str) -> str:
-    r"""The chart as one line of SVG.
+    r"""Return the chart as one line of SVG.
 
     Raises ValueError, which names the line, for what is neither the header nor an arrow.
 
@@ -34,7 +34,7 @@ def flow_chart_svg(text: str) -> str:
 
 
 def parse_arrows(text: str) -> Edges:
-    """The arrows, in the order of the text."""
+    """Return the arrows, in the order of the text."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines or lines[0].strip() != HEADER:
         raise ValueError(f"a Mermaid diagram begins with {lines[:1]}: only {HEADER!r} can be drawn")
@@ -46,7 +46,7 @@ def parse_arrows(text: str) -> Edges:
 
 
 def layers_of(edges: Edges) -> list[list[str]]:
-    """The nodes by the longest way to them. Raises ValueError for a cycle."""
+    """Return the nodes by the longest way to them. Raises ValueError for a cycle."""
     depth = dict.fromkeys((name for edge in edges for name in edge), 0)
     for _ in depth:
         changed = False
@@ -61,7 +61,7 @@ def layers_of(edges: Edges) -> list[list[str]]:
 
 
 def with_points(layers: list[list[str]], edges: Edges) -> tuple[list[list[str]], Edges]:
-    """The layers with a point in each that an arrow skips, and the arrows cut there."""
+    """Return the layers with a point in each that an arrow skips, and the arrows cut there."""
     place = {name: index for index, layer in enumerate(layers) for name in layer}
     layers, segments = [list(layer) for layer in layers], []
     for above, below in edges:
@@ -76,7 +76,7 @@ def with_points(layers: list[list[str]], edges: Edges) -> tuple[list[list[str]],
 
 
 def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
-    """The same layers, each in the order that leaves the fewest crossings of those looked at."""
+    """Return the layers, each in the order that leaves the fewest crossings of those looked at."""
     best = layers
     for sweep in range(SWEEPS):
         place = {name: (index + 0.5) / len(layer) for layer in layers for index, name in enumerate(layer)}
@@ -91,20 +91,20 @@ def ordered(layers: list[list[str]], segments: Edges) -> list[list[str]]:
 
 
 def _mean_place(name: str, segments: Edges, downwards: bool, place: dict[str, float]) -> float:
-    """Of the nodes that it is connected with: those above on the way down, those below on the way up."""
+    """Return the mean place of the nodes connected with it: those above on the way down, below on the way up."""
     others = [a if downwards else b for a, b in segments if name == (b if downwards else a)]
     return sum(place[other] for other in others) / len(others) if others else place[name]
 
 
 def crossings(layers: list[list[str]], segments: Edges) -> int:
-    """How many pairs of arrows cross."""
+    """Return how many pairs of arrows cross."""
     place = {name: (row, index) for row, layer in enumerate(layers) for index, name in enumerate(layer)}
     ends = [(place[a][0], place[a][1], place[b][1]) for a, b in segments]
     return sum(a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0 for i, a in enumerate(ends) for b in ends[:i])
 
 
 def drawing(layers: list[list[str]], segments: Edges, nodes: set[str]) -> str:
-    """The layers from top to bottom as SVG."""
+    """Return the layers from top to bottom as SVG."""
     width = {name: len(name) * CHARACTER + PADDING if name in nodes else POINT for layer in layers for name in layer}
     lengths = [sum(width[name] for name in layer) + GAP_X * (len(layer) - 1) for layer in layers]
     total = max(lengths)
@@ -122,7 +122,7 @@ def drawing(layers: list[list[str]], segments: Edges, nodes: set[str]) -> str:
 
 
 def _arrow(begin: tuple[float, float], end: tuple[float, float], from_box: bool, to_box: bool) -> str:
-    """A curve that leaves and arrives vertically; its tip only where it arrives at a box."""
+    """Return a curve that leaves and arrives vertically; its tip only where it arrives at a box."""
     (x0, y0), (x1, y1) = begin, end
     y0, y1 = y0 + HEIGHT / 2 * from_box, y1 - HEIGHT / 2 * to_box
     middle = (y0 + y1) / 2

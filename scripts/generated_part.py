@@ -24,7 +24,7 @@ class GeneratedPart:
             file.write("\n".join([*before, "", text.strip("\n"), "", *after]).encode())
 
     def _around(self, page: Path) -> tuple[list[str], list[str]]:
-        """The lines up to its beginning and from its end on, with the marks."""
+        """Return the lines up to its beginning and from its end on, with the marks."""
         lines = read_text(page).split("\n")
         for mark in (self.begin, self.end):
             if lines.count(mark) != 1:

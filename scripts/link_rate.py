@@ -1,4 +1,4 @@
-"""What one TCP connection gets between two hosts: `testbed.py --hosts 2 --rate 1gbit -- scripts/link_rate.py`."""
+"""Measure one TCP connection between two hosts: `testbed.py --hosts 2 --rate 1gbit -- scripts/link_rate.py`."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 def connect(rank: int) -> socket.socket:
-    """Between rank 0, which listens, and rank 1. Raises OSError if the other does not come."""
+    """Connect rank 0, which listens, with rank 1. Raises OSError if the other does not come."""
     place = (os.environ["MASTER_ADDR"], PORT)
     if rank == 0:
         with socket.create_server(place) as server:
@@ -31,13 +31,13 @@ def connect(rank: int) -> socket.socket:
 
 
 def send(connection: socket.socket, size_bytes: int) -> None:
-    """As many zeros."""
+    """Send `size_bytes` zeros."""
     for begin in range(0, size_bytes, len(PIECE)):
         connection.sendall(PIECE[: size_bytes - begin])
 
 
 def receive_rate(connection: socket.socket, size_bytes: int) -> float:
-    """Bits of payload per second from the end of the first tenth on: till then the link's burst and TCP's start."""
+    """Return the payload in bit/s after the first tenth, in which the link's burst and TCP's start count."""
     buffer, got, begin, counted_from = bytearray(len(PIECE)), 0, 0.0, 0
     while got < size_bytes:
         received = connection.recv_into(buffer, min(len(buffer), size_bytes - got))  # no more: the next follows at once
@@ -72,7 +72,7 @@ def main(size: str) -> None:
 
 
 def report(way: str, bit_per_s: float) -> None:
-    """One line, at once: another rank prints too."""
+    """Print a line at once: another rank prints too."""
     click.echo(f"{way}: {bit_per_s / 1e6:.1f} Mbit/s")
 
 

@@ -1,4 +1,4 @@
-"""What MkDocs does with pages of docs/ and with docstrings beside what its extensions do; mkdocs.yml names this file.
+"""Hooks of MkDocs for the pages of docs/ and for docstrings; mkdocs.yml names this file.
 
 The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
 outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
@@ -24,12 +24,12 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_startup(**_: Any) -> None:
-    """Makes the programs of this folder importable: the extension of griffe, and the testbed for its options."""
+    """Make the programs of this folder importable: the extension of griffe, and the testbed for its options."""
     sys.path.append(str(Path(__file__).parent))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """The text of a page with its diagrams drawn, its references filled in and its links to source files resolved."""
+    """Return a page with its diagrams drawn, its references filled in and its links to source files resolved."""
     folder, repo_url = posixpath.dirname(page.file.src_uri), config.repo_url
     markdown = DIAGRAM.sub(lambda match: flow_chart_svg(match[1]), markdown)
     markdown = OPTIONS.sub(options_directive, markdown)
@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """The page as it is. Raises ValueError for one that would load something from another site."""
+    """Return the page as it is. Raises ValueError for one that would load something from another site."""
     loaded = LOADED.search(output)
     if loaded:
         raise ValueError(f"{page.file.src_uri}: loads {loaded[1]}; the site must be complete without a network")
@@ -47,7 +47,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:
-    """A link that leads out of docs/ as one to the repository, or as its text if there is no address; others as is."""
+    """Return a link out of docs/ as one to the repository, or as text if there is no address; others as they are."""
     target = posixpath.normpath(posixpath.join("docs", folder, link[2]))
     if target.startswith("docs/"):
         return link[0]
@@ -55,19 +55,19 @@ def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str
 
 
 def options_directive(comment: re.Match[str]) -> str:
-    """What mkdocs-click replaces by the options of a command and of its subcommands."""
+    """Return the directive that mkdocs-click replaces by the options of a command and of its subcommands."""
     options = {"module": comment[1], "command": comment[2], "prog_name": comment[3], "depth": 1, "style": "plain"}
     return "\n".join(["::: mkdocs-click", *(f"    :{name}: {value}" for name, value in options.items())])
 
 
 def docstring_directive(item: re.Match[str]) -> str:
-    """What mkdocstrings replaces by the signature and docstring of a name, found in the file that the item links."""
+    """Return the directive that mkdocstrings replaces by the docstring of a name, found in the file of the link."""
     module = item[2].removesuffix("/__init__").replace("/", ".")
     return f"::: {module}.{item[1]}\n\n"
 
 
 def docstring_markdown(docstring: str) -> str:
-    r"""A docstring as Markdown: lines such as `size_bytes: of the whole tensor` are a list, and examples are code.
+    r"""Return a docstring as Markdown: lines such as `size_bytes: of the whole tensor` make a list, examples code.
 
     In a terminal such lines are read as they stand; Markdown would run them together.
 

@@ -23,7 +23,7 @@ def leave(number: int, _: FrameType | None) -> None:
 
 
 def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
-    """2=250mbit by host; the rates are looked at where they are used."""
+    """Parse 2=250mbit by host; the rates are checked where they are used."""
     rates: dict[int, str] = {}
     for text in texts:
         host, separator, rate = text.partition("=")

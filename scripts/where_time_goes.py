@@ -1,4 +1,4 @@
-"""What an all_reduce of ours spends its time on: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
+"""Measure on what an all_reduce of ours spends its time: `torchrun --nproc-per-node 2 scripts/where_time_goes.py`.
 
 A rank's instructions (collectives/runtime/instructions.py) are timed one by one, so what is left is Python before and
 after.
@@ -28,7 +28,7 @@ Seconds = dict[str, float]
 
 
 def time_instructions(spent: Seconds) -> None:
-    """From now on add to `spent` what each instruction takes, by its opcode."""
+    """Add to `spent`, from now on, what each instruction takes, by its opcode."""
     for transport in (GlooTransport, SharedMemoryTransport):
         for opcode in OPCODES:
             if hasattr(transport, opcode):
@@ -45,7 +45,7 @@ def _timed(action: Callable[[Any, int], None], opcode: str, spent: Seconds) -> C
 
 
 def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> list[Seconds]:
-    """Of each call: seconds in all, of a core in all threads, and what was noted meanwhile."""
+    """Return for each call the seconds in all, of a core in all threads, and what was noted meanwhile."""
     calls = []
     for _ in range(iterations):
         dist.barrier()
@@ -57,7 +57,7 @@ def times_of(call: Callable[[], object], iterations: int, spent: Seconds) -> lis
 
 
 def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -> Seconds:
-    """The medians of this rank, in seconds, by column."""
+    """Return the medians of this rank, in seconds, by column."""
     ours = partial(collectives.all_reduce, tensor, algorithm=algorithm)
     theirs = partial(dist.all_reduce, tensor)
     times_s: dict[str, list[float]] = defaultdict(list)

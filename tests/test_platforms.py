@@ -51,7 +51,7 @@ for line in ("sweep --ranks 2 --sizes 8 --csv a.csv -o a.png", "simulate --trace
 from ringsim.console import ended_once, local_ranks
 local_ranks.TORCHRUN = (sys.executable, "-c", "print('ranks')")
 local_ranks.run_local_ranks(2, ["script.py"], quiet=True)
-from trainers.checkpoints.output_lock import locked
+from trainers.checkpoints.output import locked
 told = []
 with locked(Path(), told.append):
     pass

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.runtime import naming_failures, resolve
-from trainers.identity import difference, difference_of_kinds, named_tensors
+from trainers.replica_check import first_mismatch, first_mismatch_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
@@ -64,7 +64,7 @@ class DataParallel(nn.Module):
         if broadcast:
             _check_tensors(model, self.group)
             broadcast_state(model, self.group)
-        elif differs := difference(model, self.group):
+        elif differs := first_mismatch(model, self.group):
             raise ValueError(
                 f"{differs}; seed all ranks alike before making the model, or give broadcast=True for that of rank 0"
             )
@@ -78,9 +78,9 @@ class DataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """What the model makes of the arguments."""
+        """Return what the model returns for the arguments."""
         self._in_backward = False
-        self.strategy.begin()
+        self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
             with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
                 for name in self._buffers_to_send:
@@ -95,11 +95,11 @@ class DataParallel(nn.Module):
             self._in_backward = True
             # Called when the whole backward pass is over; how torch's DDP and FSDP learn of it, too.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
-        self.strategy.ready(index)
+        self.strategy.on_grad(index)
 
     def _backward_ends(self) -> None:
         self._in_backward = False
-        self.strategy.finish()
+        self.strategy.on_backward_end()
 
     @property
     def module(self) -> nn.Module:
@@ -112,20 +112,20 @@ class DataParallel(nn.Module):
         return self._enabled
 
     def disable_grad_sync(self) -> None:
-        """From now on backward passes accumulate this rank's own gradients."""
+        """Let backward passes accumulate this rank's own gradients from now on."""
         self._enable(False)
 
     def enable_grad_sync(self) -> None:
-        """From now on backward passes are synchronised again; what has been accumulated is, too, by the next one."""
+        """Synchronise backward passes again from now on; the next one also synchronises what has been accumulated."""
         self._enable(True)
 
     def _enable(self, enabled: bool) -> None:
         self._enabled = enabled
-        self.strategy.hold(not enabled)
+        self.strategy.set_sync(enabled)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, forward and backward passes communicate nothing."""
+        """Let forward and backward passes in the block communicate nothing."""
         before = self._enabled
         self.disable_grad_sync()
         try:
@@ -179,7 +179,7 @@ class DataParallel(nn.Module):
         a strategy that lets ranks take steps of their own, the parameters differ until the next average.
         """
         self.unshard()
-        if differs := difference(self.model, self.group, buffers=False):
+        if differs := first_mismatch(self.model, self.group, buffers=False):
             raise DriftError(f"{differs}; {ADVICE}")
 
     def compile(self, *arguments: Any, **keywords: Any) -> None:
@@ -190,31 +190,31 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """That of the plain model.
+        """Return the state of the plain model.
 
         Where ranks have shares of the parameters it is collective, as is `load_state_dict`, and a copy.
         """
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Into the plain model. assign: refused, since strategies know the parameters as they are."""
+        """Load a state into the plain model. assign: refused, since strategies know the parameters as they are."""
         if assign:
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:
-        """As `__reduce__`; without it the model's own would be asked."""
+        """Raise TypeError as `__reduce__` does; without this the model's own method would be asked."""
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
-        """Raises TypeError: a process group cannot be copied or saved, which is what torch would say."""
+        """Raise TypeError: a process group cannot be copied or saved, which is what torch would say."""
         raise TypeError(
             "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain model before it "
             "is wrapped, or, but for fsdp, call unshard() on every rank and copy parallel.module"
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What this wrapper does not have the model may."""
+        """Ask the model for what this wrapper does not have."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -230,7 +230,7 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
 
 def _check_tensors(model: nn.Module, group: dist.ProcessGroup) -> None:
     """Refuse models of other tensors than rank 0's, which cannot be given its own; on every rank."""
-    if differs := difference_of_kinds(model, group):
+    if differs := first_mismatch_of_kinds(model, group):
         raise ValueError(f"{differs}: broadcast=True gives values, not layers; make the same model on every rank")
 
 

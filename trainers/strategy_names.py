@@ -1,38 +1,13 @@
-"""The names of the strategies, checked before torch is loaded."""
+"""The strategies' names, and what is known of each by its name; read before torch is loaded."""
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ringsim.suggestions import suggestion
 from ringsim.units import decimal_number, whole_number
 
-STRATEGY_NAMES = (
-    "none",
-    "allreduce",
-    "flat",
-    "rs_ag",
-    "ring",
-    "bucketed",
-    "bucketed_bf16",
-    "ddp",
-    "ddp_ring",
-    "ddp_ring_bf16",
-    "ddp_on_ring",
-    "zero1",
-    "zero2",
-    "zero3",
-    "fsdp",
-    "fsdp_on_ring",
-    "local_sgd",
-    "diloco",
-    "powersgd",
-)
-WITH_BUCKETS = tuple(name for name in STRATEGY_NAMES if name.startswith(("bucketed", "ddp", "zero2")))
-SHARDED = ("zero1", "zero2", "zero3", "fsdp", "fsdp_on_ring")  # with which a rank has the mean of a share only
-WITH_VECTORS = ("zero1", "zero2", "zero3")  # whose optimizer state is saved as vectors, not by parameter
-ON_RING = ("ddp_on_ring", "fsdp_on_ring")  # which make a group of the backend "ring"
-INEXACT = ("none", "local_sgd", "diloco", "powersgd")  # which do not train as one process with the whole batch does
-WITH_STATE = ("local_sgd", "diloco", "powersgd")  # whose ranks each keep a state of their own, which checkpoints hold
+MAX_WHOLE = 10**6
 
 
 class Number(NamedTuple):
@@ -47,8 +22,64 @@ class Number(NamedTuple):
 BUCKET = Number("bucket_cap_mb", "the size of a bucket in MiB", 4)
 EVERY = Number("every", "the number of steps from one average to the next", 8, is_whole=True)
 RANK = Number("rank", "the rank of the products that are sent, a whole number", 4, is_whole=True)
-NUMBERS = {**dict.fromkeys(WITH_BUCKETS, BUCKET), "local_sgd": EVERY, "diloco": EVERY, "powersgd": RANK}
-MAX_WHOLE = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyInfo:
+    """The facts of a strategy that commands need before torch is loaded.
+
+    number: it may take one after a slash.
+    is_exact: it trains as one process with the whole batch does.
+    leaves_mean: each parameter's `grad` becomes the mean over all ranks.
+    is_sharded: a rank has the mean gradients of a share of the parameters only.
+    saves_vectors: the optimizer's state is saved as vectors, not by parameter.
+    keeps_state: each rank keeps a state of its own, which checkpoints hold.
+    on_ring: it makes a group of the backend "ring".
+    """
+
+    number: Number | None = None
+    is_exact: bool = True
+    leaves_mean: bool = True
+    is_sharded: bool = False
+    saves_vectors: bool = False
+    keeps_state: bool = False
+    on_ring: bool = False
+
+
+_ZERO = StrategyInfo(leaves_mean=False, is_sharded=True, saves_vectors=True)
+_FSDP = StrategyInfo(leaves_mean=False, is_sharded=True)
+_LOCAL = StrategyInfo(number=EVERY, is_exact=False, leaves_mean=False, keeps_state=True)
+_BUCKETED = StrategyInfo(number=BUCKET)
+
+# Their classes stand in trainers/strategies, which loads torch.
+STRATEGY_INFOS = {
+    "none": StrategyInfo(is_exact=False, leaves_mean=False),
+    "allreduce": StrategyInfo(),
+    "flat": StrategyInfo(),
+    "rs_ag": StrategyInfo(),
+    "ring": StrategyInfo(),
+    "bucketed": _BUCKETED,
+    "bucketed_bf16": _BUCKETED,
+    "ddp": _BUCKETED,
+    "ddp_ring": _BUCKETED,
+    "ddp_ring_bf16": _BUCKETED,
+    "ddp_on_ring": replace(_BUCKETED, on_ring=True),
+    "zero1": _ZERO,
+    "zero2": replace(_ZERO, number=BUCKET),
+    "zero3": _ZERO,
+    "fsdp": _FSDP,
+    "fsdp_on_ring": replace(_FSDP, on_ring=True),
+    "local_sgd": _LOCAL,
+    "diloco": _LOCAL,
+    "powersgd": StrategyInfo(number=RANK, is_exact=False, keeps_state=True),
+}
+STRATEGY_NAMES = tuple(STRATEGY_INFOS)
+SHARDED = tuple(name for name, info in STRATEGY_INFOS.items() if info.is_sharded)
+
+
+def strategy_info(name: str) -> StrategyInfo:
+    """Return the facts of a strategy, whose name may have a number. Raises ValueError for a name that there is not."""
+    return STRATEGY_INFOS[parse_strategy(name)[0]]
 
 
 def check_strategy(name: str) -> None:
@@ -56,13 +87,8 @@ def check_strategy(name: str) -> None:
     parse_strategy(name)
 
 
-def plain_name(name: str) -> str:
-    """`ddp` of `ddp/4`, whether there is such a strategy or not."""
-    return name.partition("/")[0]
-
-
 def parse_strategy(name: str) -> tuple[str, dict[str, float]]:
-    """The name without its number, and the number by its keyword, if there is one.
+    """Split a name from its number, which is given by its keyword, if there is one.
 
     Raises ValueError for a name that there is not, or a number that cannot be.
 
@@ -74,18 +100,19 @@ def parse_strategy(name: str) -> tuple[str, dict[str, float]]:
         raise ValueError(f"{name!r} is not one of {', '.join(STRATEGY_NAMES)}{suggestion(plain, STRATEGY_NAMES)}")
     if not slash:
         return plain, {}
-    if plain not in NUMBERS:
-        raise ValueError(f"{name!r}: {plain} takes no number; only {', '.join(NUMBERS)} do")
-    number = NUMBERS[plain]
+    number = STRATEGY_INFOS[plain].number
+    if number is None:
+        takers = ", ".join(name for name, info in STRATEGY_INFOS.items() if info.number)
+        raise ValueError(f"{name!r}: {plain} takes no number; only {takers} do")
     if (value := _parse_whole(text) if number.is_whole else _parse_size(text)) is None:
         raise ValueError(f"{name!r}: after the slash must be {number.meaning}, such as {plain}/{number.example}")
     return plain, {number.keyword: value}
 
 
 def steps_between_averages(name: str) -> int:
-    """Of a strategy that averages parameters every few steps; 1 of all others, which communicate in every step."""
+    """Return the steps from one average of the parameters to the next; 1 if ranks communicate in every step."""
     plain, number = parse_strategy(name)
-    return int(number.get(EVERY.keyword, EVERY.example)) if NUMBERS.get(plain) is EVERY else 1
+    return int(number.get(EVERY.keyword, EVERY.example)) if STRATEGY_INFOS[plain].number is EVERY else 1
 
 
 def _parse_whole(text: str) -> int | None:

@@ -225,7 +225,7 @@ def main(
 
 
 def _check_nccl_tests(plan: BenchmarkPlan) -> None:
-    """Raises UsageError for what nccl-tests' lines have no place for."""
+    """Raise UsageError for what nccl-tests' lines have no place for."""
     if len(plan.algorithms) > 1 or plan.plain_ring:
         raise click.UsageError(f"--format {NCCL_TESTS}: its table is of one algorithm: give --algorithm once")
     if len(plan.in_place) != 2:

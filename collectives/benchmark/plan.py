@@ -70,7 +70,7 @@ class BenchmarkPlan:
         return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
 
     def not_larger(self, case: BenchmarkCase) -> Iterator[BenchmarkCase]:
-        """Yields `case`, then it with the smaller sizes of the plan, then with halves of the smallest."""
+        """Yield `case`, then it with the smaller sizes of the plan, then with halves of the smallest."""
         yield case
         sizes = sorted((size for size in self.sizes_bytes if size < case.size_bytes), reverse=True)
         while True:

@@ -50,7 +50,7 @@ def _narrow(measurements: Measurements) -> str:
 
 
 def _narrow_head(places: Sequence[bool]) -> Iterator[str]:
-    """Yields the lines above the columns; places: the halves of the table that were timed, by `in_place`."""
+    """Yield the lines above the columns; places: the halves of the table that were timed, by `in_place`."""
     titles = "".join(f"{'in-place' if in_place else 'out-of-place':>22}  " for in_place in places)
     yield f"#{'':>9}  {'':<18}{titles}".rstrip()
     yield f"#{'size':>9}  {'algorithm':<18}" + f"  {'time':>8} {'busbw':>6} {'ratio':>6}" * len(places)

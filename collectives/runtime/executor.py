@@ -245,7 +245,7 @@ class Executor:
         return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, wire != tensor.dtype)
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
-        """Returns how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
+        """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
 
         Every rank must ask, since they may have to find out together which of them share memory.
         """

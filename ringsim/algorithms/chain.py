@@ -1,8 +1,8 @@
-"""The chain: a ring cut open, for broadcast and reduce."""
+"""The chain, a ring cut open: broadcast, reduce, and the all-reduce that a beginner writes first."""
 
 import numpy as np
 
-from ringsim.schedule import Collective, Columns, Schedule, pipeline
+from ringsim.schedule import Collective, Columns, Schedule, pipeline, then
 
 
 def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
@@ -19,6 +19,18 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k segments."""
     whole = chain(Collective.REDUCE, num_ranks)
     return pipeline(whole, 4 * num_ranks if segments is None else segments)
+
+
+def naive_ring_all_reduce(num_ranks: int) -> Schedule:
+    """The whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
+
+    A rank sends the data at most twice, hardly more than in a ring, but all others wait meanwhile: n times
+    as slow. Popular tutorials do something else that takes about half of that: in n - 1 steps all ranks at
+    once pass on the whole tensor that came last, and add it to their sum. They relay originals, and so
+    need a second buffer beside the sum, which the state of a chunk does not have.
+    """
+    halves = chain(Collective.REDUCE, num_ranks), chain(Collective.BROADCAST, num_ranks)
+    return then(*halves, Collective.ALL_REDUCE, "naive_ring")
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:

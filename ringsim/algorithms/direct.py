@@ -44,6 +44,14 @@ def direct_reduce(num_ranks: int) -> Schedule:
     return _one_step(Collective.REDUCE, num_ranks, 1, (np.arange(1, num_ranks), 0, 0, True))
 
 
+def parameter_server_all_reduce(num_ranks: int) -> Schedule:
+    """Everything to rank 0, which adds, and back: 2 steps; rank 0 receives and sends n - 1 times the data.
+
+    The others send the data only once, less than in a ring, but all wait for rank 0.
+    """
+    return then(direct_reduce(num_ranks), direct_broadcast(num_ranks), Collective.ALL_REDUCE, "parameter_server")
+
+
 def _one_step(collective: Collective, num_ranks: int, num_chunks: int, columns: Columns) -> Schedule:
     return Schedule.from_columns(collective, "direct", num_ranks, num_chunks, [columns] if num_ranks > 1 else [])
 

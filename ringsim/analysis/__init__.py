@@ -1,26 +1,22 @@
 """What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
-from ringsim.analysis.animation import Animation, make_animation
 from ringsim.analysis.candidates import LIBRARY, Taken, Timing, candidates, has
 from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.cost import Cost, cost_of
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
-from ringsim.analysis.graph_layout import GraphShape
-from ringsim.analysis.overview import Overview, check_few_ranks, make_overview
+from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
 from ringsim.analysis.phases import SchedulePhase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
-from ringsim.analysis.stall import Stall, StalledRank, find_stall, format_stall, hanging_text
+from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_cell import SweepCell
-from ringsim.analysis.sweep_cell import read_cell as read_sweep_cell
-from ringsim.analysis.sweep_plan import MAX_TRANSFERS, SweepPlan
-from ringsim.analysis.sweep_run import SweepRun, run_sweep
-from ringsim.analysis.troubles import format_troubles
+from ringsim.analysis.sweep_run import MAX_TRANSFERS, SweepPlan, SweepRun, run_sweep
+from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
 
@@ -31,27 +27,26 @@ __all__ = [
     "MAX_TRANSFERS",
     "Advice",
     "Alternative",
-    "Animation",
     "ChunkStates",
     "Congestion",
     "Cost",
     "CriticalPath",
     "Explanation",
+    "GraphLayout",
     "GraphShape",
     "LinkUsage",
-    "Overview",
     "RankPlacement",
     "RankUsage",
+    "RunView",
     "SchedulePhase",
     "Stall",
-    "StalledRank",
     "Sweep",
-    "SweepCell",
     "SweepPlan",
     "SweepRun",
     "Taken",
     "Timing",
     "ToldPhase",
+    "Troubles",
     "Walkthrough",
     "Winner",
     "advise",
@@ -59,6 +54,7 @@ __all__ = [
     "among_most",
     "busbw_bytes_per_s",
     "candidates",
+    "check_animated",
     "check_few_ranks",
     "cost_of",
     "default_budget",
@@ -70,11 +66,11 @@ __all__ = [
     "goal_sentence",
     "hanging_text",
     "has",
-    "make_animation",
-    "make_overview",
+    "lay_out_graph",
+    "lay_out_trees",
     "num_alternatives",
-    "read_sweep_cell",
     "run_sweep",
+    "slow_pairs",
     "templates",
     "waiting_times",
     "walk_through",

@@ -98,7 +98,7 @@ def advise(
 
 
 def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
-    """Returns how many there are to be simulated."""
+    """Return how many there are to be simulated."""
     return len(list(better_networks(network))) + len(list(other_algorithms(schedule, network, size_bytes)))
 
 
@@ -122,7 +122,7 @@ def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
 
 
 def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
-    """Yields the names of all others for the same collective; the first is the same one in segments, or without."""
+    """Yield the names of all others for the same collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # Segments do not show in a schedule's name, but in its chunks.
@@ -147,7 +147,7 @@ def _timed(
 
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
-    """Yields what would be better with the network in which it is; nothing that would change no number."""
+    """Yield what would be better with the network in which it is; nothing that would change no number."""
     if isinstance(network, Cluster):
         for name, field, value in _FAULTS:
             if getattr(network.spec, field) != value:

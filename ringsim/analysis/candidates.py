@@ -35,7 +35,7 @@ PLAIN = Timing()
 
 
 def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[str]:
-    """Returns the built-in algorithms that at least one of the networks has: NCCL's only where it is described.
+    """Return the built-in algorithms that at least one of the networks has: NCCL's only where it is described.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -50,7 +50,7 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
 
 
 def has(network: AnyNetwork, algorithm: str) -> bool:
-    """Returns whether a network can have one of NCCL's algorithms; NVLS needs a switch that adds (Hopper or newer)."""
+    """Return whether a network can have one of NCCL's algorithms; NVLS needs a switch that adds (Hopper or newer)."""
     if not isinstance(network, Cluster) or not network.spec.protocols:
         return False
     return algorithm != "nvls" or network.spec.library.switch_share is not None

@@ -29,7 +29,7 @@ class ChunkStates:
 
     @classmethod
     def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
-        """Returns the states of a schedule; with the timeline of a run, only what was applied in it counts."""
+        """Return the states of a schedule; with the timeline of a run, only what was applied in it counts."""
         num_states = schedule.num_steps + 1
         states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
         counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)

@@ -22,7 +22,7 @@ class Cost:
     steps_bound: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         schedule = self.schedule
         return {
             "collective": schedule.collective.value,

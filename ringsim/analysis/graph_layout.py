@@ -40,40 +40,62 @@ class HostBox:
 class GraphLayout:
     """Places in a unit square, y downwards.
 
-    places: of the ranks, (num_ranks, 2). hosts: the boxes, empty unless the shape is HOSTS.
+    places: of the ranks, (num_ranks, 2). pairs: sender and receiver of each pair that is used, (num_pairs, 2).
+    hosts: the boxes, empty unless the shape is HOSTS.
     """
 
     shape: GraphShape
     places: Floats
+    pairs: Ints
     hosts: tuple[HostBox, ...] = ()
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
-    """Returns a layout in which the pairs of ranks that send to each other are easy to follow.
+    """Return a layout in which the pairs of ranks that send to each other are easy to follow.
 
     host_of_rank: (num_ranks,), by which ranks are grouped if there are several hosts and one of them has several ranks.
     """
-    num_ranks = schedule.num_ranks
-    if host_of_rank is not None and 1 < len(np.unique(host_of_rank)) < num_ranks:
-        return _in_hosts(host_names, host_of_rank)
-    neighbours = _neighbours(schedule)
-    if (order := _way_round(neighbours, _root(schedule))) is not None:
-        return GraphLayout(GraphShape.RING, _on_circle(np.array(order)))
+    pairs = pairs_of(schedule)
+    if host_of_rank is not None and 1 < len(np.unique(host_of_rank)) < schedule.num_ranks:
+        return _in_hosts(pairs, host_names, host_of_rank)
+    return _lay_out_pairs(pairs, schedule.num_ranks, _root(schedule))
+
+
+def lay_out_trees(schedule: Schedule) -> tuple[GraphLayout, ...]:
+    """Return a layout for each of two trees, if a schedule sends every chunk along one of them; else nothing."""
+    rows = [np.column_stack([step.chunk, step.src, step.dst]) for step in schedule.steps]
+    used = np.unique(np.concatenate([np.empty((0, 3), dtype=np.int64), *rows]), axis=0)
+    trees: dict[bytes, list[Ints]] = {}
+    for chunk in np.unique(used[:, 0]).tolist():
+        pairs = used[used[:, 0] == chunk, 1:]
+        trees.setdefault(np.unique(np.sort(pairs, axis=1), axis=0).tobytes(), []).append(pairs)
+        if len(trees) > 2:
+            return ()
+    layouts = [
+        _lay_out_pairs(np.unique(np.concatenate(pairs), axis=0), schedule.num_ranks, _root(schedule))
+        for pairs in trees.values()
+    ]
+    return tuple(layouts) if [layout.shape for layout in layouts] == [GraphShape.TREE] * 2 else ()
+
+
+def pairs_of(schedule: Schedule) -> Ints:
+    """Return who sends to whom at all, (num_pairs, 2), each pair once."""
+    rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
+    return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
+
+
+def _lay_out_pairs(pairs: Ints, num_ranks: int, root: int) -> GraphLayout:
+    neighbours: list[set[int]] = [set() for _ in range(num_ranks)]
+    for src, dst in pairs.tolist():
+        neighbours[src].add(dst)
+        neighbours[dst].add(src)
+    if (order := _way_round(neighbours, root)) is not None:
+        return GraphLayout(GraphShape.RING, _on_circle(np.array(order)), pairs)
     if sum(map(len, neighbours)) == 2 * (num_ranks - 1) and _is_connected(neighbours):
-        return GraphLayout(GraphShape.TREE, _as_tree(neighbours, _root(schedule)))
+        return GraphLayout(GraphShape.TREE, _as_tree(neighbours, root), pairs)
     if (shape := _grid_shape(neighbours)) is not None:
-        return GraphLayout(GraphShape.GRID, _on_grid(*shape))
-    return GraphLayout(GraphShape.CIRCLE, _on_circle(np.arange(num_ranks)))
-
-
-def _neighbours(schedule: Schedule) -> list[set[int]]:
-    """With whom each rank exchanges anything, in either direction."""
-    neighbours: list[set[int]] = [set() for _ in range(schedule.num_ranks)]
-    for step in schedule.steps:
-        for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
-            neighbours[src].add(dst)
-            neighbours[dst].add(src)
-    return neighbours
+        return GraphLayout(GraphShape.GRID, _on_grid(*shape), pairs)
+    return GraphLayout(GraphShape.CIRCLE, _on_circle(np.arange(num_ranks)), pairs)
 
 
 def _way_round(neighbours: Sequence[set[int]], root: int) -> list[int] | None:
@@ -175,7 +197,7 @@ def _on_circle(order: Ints) -> Floats:
     return _within_margins(np.column_stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)]))
 
 
-def _in_hosts(names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
+def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
     """A box for each host, row by row; its ranks go round in two rows, so that a ring in it is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
@@ -189,7 +211,7 @@ def _in_hosts(names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
         ranks = np.flatnonzero(host_of_rank == host)
         places[ranks] = _round_in_box(len(ranks), box)
         boxes.append(box)
-    return GraphLayout(GraphShape.HOSTS, places, tuple(boxes))
+    return GraphLayout(GraphShape.HOSTS, places, pairs, tuple(boxes))
 
 
 def _round_in_box(count: int, box: HostBox) -> Floats:

@@ -27,7 +27,7 @@ class HeldStep:
 
 
 def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[HeldStep]:
-    """Yields every step, or the first `num_steps`, carried out one after the other as `replay` does.
+    """Yield every step, or the first `num_steps`, carried out one after the other as `replay` does.
 
     Only the chunks that are sent or received take memory: a number of ranks each.
     """

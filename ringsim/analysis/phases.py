@@ -20,7 +20,7 @@ class SchedulePhase(NamedTuple):
 def find_phases(
     schedule: Schedule, steps: Sequence[HeldStep], host_of_rank: Ints | None = None
 ) -> tuple[SchedulePhase, ...]:
-    """Returns the phases in their order: steps that add, that copy, or do both, side by side.
+    """Return the phases in their order: steps that add, that copy, or do both, side by side.
 
     steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
     that stay within hosts are a phase of their own.

@@ -46,23 +46,23 @@ _GOALS: dict[Collective, str] = {
 
 
 def goal_sentence(schedule: Schedule) -> str:
-    """Returns what the ranks have before the first step, and what they must hold after the last."""
+    """Return what the ranks have before the first step, and what they must hold after the last."""
     return _GOALS[schedule.collective].format(ranks=schedule.num_ranks)
 
 
 def actions(held: HeldStep) -> Ints:
-    """Returns the `Action` of each transfer of a step, (num_transfers,)."""
+    """Return the `Action` of each transfer of a step, (num_transfers,)."""
     adds = np.where(held.before == 1, int(Action.ADD_SHARE), int(Action.ADD_SUM))
     return np.where(held.step.reduce, adds, int(Action.COPY))
 
 
 def templates(schedule: Schedule) -> tuple[str, ...]:
-    """Returns the sentences of transfers, one for each `Action`, with the names of what is to be filled in."""
+    """Return the sentences of transfers, one for each `Action`, with the names of what is to be filled in."""
     return TRANSFER_TEMPLATES if schedule.collective.reduces else (*TRANSFER_TEMPLATES[:2], COPY_TEMPLATE)
 
 
 def transfer_sentence(schedule: Schedule, held: HeldStep, row: int) -> str:
-    """Returns such as "rank 2 adds its share to chunk 0 from rank 1: 3 of 4"."""
+    """Return such as "rank 2 adds its share to chunk 0 from rank 1: 3 of 4"."""
     step = held.step
     template = templates(schedule)[int(actions(held)[row])]
     sentence = template.format(
@@ -72,7 +72,7 @@ def transfer_sentence(schedule: Schedule, held: HeldStep, row: int) -> str:
 
 
 def step_sentence(schedule: Schedule, held: HeldStep) -> str:
-    """Returns what happens in a step: by a rule for all ranks where there is one, else pair by pair."""
+    """Return what happens in a step: by a rule for all ranks where there is one, else pair by pair."""
     step = held.step
     if not len(step):
         return "nothing is sent"
@@ -123,7 +123,7 @@ def _to_all_others(pairs: Ints, chunks: list[Ints], names: list[str]) -> str:
 
 
 def chunks_by_sender(schedule: Schedule, held: HeldStep) -> str:
-    """Returns which chunks each rank sends where `step_sentence` does not name them; "" where it does.
+    """Return which chunks each rank sends where `step_sentence` does not name them; "" where it does.
 
     Such as "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"; of many ranks the first few.
     """
@@ -174,7 +174,7 @@ def _clauses(pairs: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Returns such as rank 3, ranks 1 to 7, or ranks 1 and 5."""
+    """Return such as rank 3, ranks 1 to 7, or ranks 1 and 5."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
@@ -223,13 +223,13 @@ def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Direc
 
 
 def near(offset: int, num_ranks: int) -> int:
-    """Returns the offset modulo the number of ranks that is closest to 0: -1 rather than num_ranks - 1."""
+    """Return the offset modulo the number of ranks that is closest to 0: -1 rather than num_ranks - 1."""
     offset %= num_ranks
     return offset - num_ranks if offset > num_ranks // 2 else offset
 
 
 def modular(offset: int, num_ranks: int, rank: str = "r") -> str:
-    """Returns such as (r - 1) mod 4, or r if the offset is 0."""
+    """Return such as (r - 1) mod 4, or r if the offset is 0."""
     if offset == 0 and rank == "r":
         return rank
     plus = f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else ""
@@ -237,7 +237,7 @@ def modular(offset: int, num_ranks: int, rank: str = "r") -> str:
 
 
 def name_chunks(numbers: Ints, num_chunks: int) -> str:
-    """Returns such as chunk 3, chunks 0 to 7, chunks 0, 3 and 5; or 5 chunks if they are scattered."""
+    """Return such as chunk 3, chunks 0 to 7, chunks 0, 3 and 5; or 5 chunks if they are scattered."""
     if num_chunks == 1 or len(numbers) == num_chunks > 1:
         return "all of the data"
     if len(numbers) == 1:

@@ -4,21 +4,80 @@ import csv
 import io
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.analysis.sweep_cell import SweepCell, read_cells
-from ringsim.analysis.sweep_plan import require_plan
-from ringsim.files import atomic_file, naming_place, parse_json, quoted, read_text
+from ringsim.analysis.candidates import PLAIN
+from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.schedule import Collective
-from ringsim.units import format_size, plural
+from ringsim.units import decimal_number, format_size, plural, whole_number
 
-FORMAT = "ringsim-sweep"
-VERSION = 1
 BASELINE = "ring"
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
+_NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCell:
+    """One algorithm's time for one number of ranks, network and size, or why there is none.
+
+    num_steps, num_transfers, time_s: None if it was skipped.
+    skipped: the reason, empty if it was simulated. taken: algorithm and protocol, where a library chose them; older
+    files have no such column.
+    """
+
+    collective: Collective
+    network: values.Name
+    algorithm: values.Name
+    num_ranks: _NumRanks
+    size_bytes: values.Positive
+    num_steps: int | None
+    num_transfers: int | None
+    time_s: float | None
+    skipped: str
+    taken: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.time_s is None) != bool(self.skipped):
+            raise ValueError("time_s and skipped: must have a time, or a reason why there is none")
+
+    @property
+    def name(self) -> str:
+        """The algorithm, and what it stands for where a library chose: nccl (nvls Simple)."""
+        return f"{self.algorithm} ({self.taken})" if self.taken else self.algorithm
+
+    @property
+    def algbw_bytes_per_s(self) -> float | None:
+        """None where no time passes, or none is known."""
+        return algbw_bytes_per_s(self.size_bytes, self.time_s or 0.0)
+
+    @property
+    def busbw_bytes_per_s(self) -> float | None:
+        """None where no time passes, or none is known."""
+        return busbw_bytes_per_s(self.collective, self.num_ranks, self.size_bytes, self.time_s or 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields and the rates, for CSV and JSON."""
+        rates = {"algbw_bytes_per_s": self.algbw_bytes_per_s, "busbw_bytes_per_s": self.busbw_bytes_per_s}
+        return {**encode(self), **rates}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCells:
+    """The combinations that an interrupted sweep is to simulate, beside the collective and the networks of its file.
+
+    max_transfers: a schedule that has more is skipped; None: none is. file_hashes: of a user's own algorithms.
+    timing: the name of a `Timing`; files of older versions have none.
+    """
+
+    algorithms: tuple[values.Name, ...]
+    ranks: tuple[_NumRanks, ...]
+    sizes_bytes: tuple[values.Positive, ...]
+    max_transfers: Annotated[float, values.number(1, unit="null for no limit, or a number")] | None
+    file_hashes: dict[str, str] = field(default_factory=dict)
+    timing: str = PLAIN.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +99,15 @@ class Sweep:
 
     networks: by the name that the cells give them, as their `as_dict` has them.
     provenance: versions, machine and command, as `ringsim.measurements.provenance` has them.
-    planned: of a sweep that was interrupted, `SweepPlan.as_dict`; None if no cell is missing.
+    planned: of a sweep that was interrupted; None if no cell is missing.
     """
 
     cells: tuple[SweepCell, ...]
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
-    planned: dict[str, Any] | None = None
+    planned: PlannedCells | None = None
+
+    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv")
 
     def __repr__(self) -> str:
         algorithms = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"{len(self.algorithms)} algorithms"
@@ -73,7 +134,7 @@ class Sweep:
         return sorted({cell.size_bytes for cell in self.cells})
 
     def winners(self) -> dict[tuple[str, int, int], Winner]:
-        """Who is fastest, by (network, num_ranks, size_bytes); nobody where all were skipped."""
+        """Return the fastest by (network, num_ranks, size_bytes); no entry where all were skipped."""
         rivals: dict[tuple[str, int, int], list[SweepCell]] = {}
         for cell in self.cells:
             if cell.time_s is not None:
@@ -81,7 +142,7 @@ class Sweep:
         return {place: _winner(cells) for place, cells in rivals.items()}
 
     def skipped(self) -> list[str]:
-        """What was skipped and why, one line for each reason and number of ranks."""
+        """Return the skipped algorithms and why, one line for each reason and number of ranks."""
         names: dict[tuple[int, str], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -91,16 +152,16 @@ class Sweep:
         return [f"{who[num_ranks, why]} on {plural(num_ranks, 'rank')} skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Return all of it for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes `csv_text`; raises OSError."""
+        """Write `csv_text`; raises OSError."""
         with atomic_file(path) as file:
             file.write(self.csv_text().encode())
 
     def csv_text(self) -> str:
-        """A line for each cell, below the column names and one line of JSON after a `#`."""
+        """Return a line for each cell, below the column names and one line of JSON after a `#`."""
         text = io.StringIO()
         text.write(f"# {json.dumps(self._header())}\n")
         table = csv.DictWriter(text, self.cells[0].as_dict().keys(), lineterminator="\n")
@@ -110,19 +171,73 @@ class Sweep:
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:
-        """What `to_csv` wrote; raises OSError, and ValueError for a file that it did not write."""
-        first, _, table = read_text(Path(path)).partition("\n")
-        header = _read_header(str(path), first)
-        cells = tuple(read_cells(str(path), table))
-        if not cells or len({cell.collective for cell in cells}) > 1:
-            raise ValueError(f"{path}: needs at least one line with a time, and all of the same collective")
-        if missing := {cell.network for cell in cells} - set(header["networks"]):
-            raise ValueError(f"{path}, line 1: says nothing of the network {min(missing)!r} of the lines below")
-        return cls(cells, **header)
+        """Return what `to_csv` wrote. Raises OSError, and ValueError for a file that it did not write."""
+        first, _, table = read_text(path).partition("\n")
+        with naming_place(f"{path}, line 1"):
+            try:
+                header = parse_json(first.removeprefix("#"))
+            except ValueError:
+                header = None
+            cls.FORMAT.read(header)
+        cells = list(_read_lines(str(path), table))
+        with naming_place(path):
+            return cls.from_dict({**header, "cells": cells})
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
+        sweep = cls.FORMAT.decode(cls, data, is_open=True)
+        if len({cell.collective for cell in sweep.cells}) != 1:
+            raise ValueError("cells: there must be at least one, and all of the same collective")
+        if missing := {cell.network for cell in sweep.cells} - sweep.networks.keys():
+            raise ValueError(f"networks: says nothing of {min(missing)!r}, which cells name")
+        return sweep
 
     def _header(self) -> dict[str, Any]:
-        header = {"format": FORMAT, "version": VERSION, "networks": self.networks, "provenance": self.provenance}
-        return header if self.planned is None else {**header, "planned": self.planned}
+        header = self.FORMAT.write({"networks": self.networks, "provenance": self.provenance})
+        return header if self.planned is None else {**header, "planned": encode(self.planned)}
+
+
+def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
+    """The cells of a table below the first line; the rates there are left, as they follow from the time.
+
+    Raises ValueError, which names file, line and column.
+    """
+    rows = csv.DictReader(table.split("\n"), strict=True)
+    seen: set[tuple[object, ...]] = set()
+    try:
+        for line, row in enumerate(rows, start=3):
+            with naming_place(f"{path}, line {line}"):
+                cell = _read_line(row)
+                key = cell.collective, cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes
+                if key in seen:
+                    raise ValueError("a line above is of the same cell: there must be one")
+                seen.add(key)
+            yield cell
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
+
+
+def _read_line(row: dict[Any, Any]) -> SweepCell:
+    if None in row:
+        raise ValueError("must have a value for each column, and none without a name")
+    row_values = {name: _value(name, text) for name, text in row.items() if text is not None}
+    cell = decode(SweepCell, row_values, is_open=True)
+    if cell.time_s == 0 and row.get("algbw_bytes_per_s"):
+        raise ValueError("time_s 0: must be greater than 0, as its algbw_bytes_per_s is known")
+    return cell
+
+
+def _value(column: str, text: str) -> Any:
+    """The value as JSON would have it: a number where a column holds numbers, None where there is none."""
+    if not column.startswith(("num_", "size_", "time_")):
+        return text
+    if (count := whole_number(text)) is not None:
+        return count
+    try:
+        return decimal_number(text) if text else None
+    except ValueError:
+        return text
 
 
 def _winner(cells: Sequence[SweepCell]) -> Winner:
@@ -135,22 +250,3 @@ def _winner(cells: Sequence[SweepCell]) -> Winner:
 
 def _ratio(slower_s: float | None, faster_s: float) -> float | None:
     return slower_s / faster_s if slower_s is not None and faster_s > 0 else None
-
-
-def _read_header(path: str, line: str) -> dict[str, Any]:
-    try:
-        header = parse_json(line.removeprefix("#"))
-    except ValueError:
-        header = None
-    if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
-        raise ValueError(f"{path}, line 1: not a {FORMAT} file of version {VERSION}; `ringsim sweep --csv` writes one")
-    networks, made_by = header.get("networks"), header.get("provenance")
-    if not isinstance(networks, dict) or not all(isinstance(network, dict) for network in networks.values()):
-        raise ValueError(f"{path}, line 1: networks {quoted(networks)}: must be an object with an object for each")
-    if not isinstance(made_by, dict):
-        raise ValueError(f"{path}, line 1: provenance {quoted(made_by)}: must be an object")
-    planned = header.get("planned")
-    if planned is not None:
-        with naming_place(f"{path}, line 1"):
-            require_plan(planned)
-    return {"networks": networks, "provenance": made_by, "planned": planned}

@@ -1,24 +1,112 @@
-"""`SweepRun`: the cells of a plan that are simulated so far, and `run_sweep`."""
+"""`SweepPlan`, what a sweep is to simulate; `SweepRun`, what of it is simulated so far; and `run_sweep`."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby, product
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from ringsim.analysis.candidates import LIBRARY, has
-from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_cell import SweepCell
-from ringsim.analysis.sweep_plan import MAX_TRANSFERS, Place, SweepPlan
+from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, has
+from ringsim.analysis.sweep import PlannedCells, Sweep, SweepCell
+from ringsim.files import finite_or_none
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
 from ringsim.registry import NCCL_ALGORITHMS, Algorithm, build, file_hash, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.workers import WorkerError, Workers
 
+MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
+
 TASKS_PER_WORKER = 16  # at least, if there are so many cells, so that all workers end at about the same time
 RANKS_PER_TASK = 4096  # of all cells of a task together, at most: cells of few ranks take milliseconds
+
+
+class Place(NamedTuple):
+    """Which cell of a sweep."""
+
+    algorithm: str
+    num_ranks: int
+    network: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepPlan:
+    """All combinations of algorithms, numbers of ranks, networks and sizes.
+
+    file_hashes: by algorithm, of a user's own, `file_hash` of its file.
+    max_transfers: a schedule that has more is skipped. timing: how the others are timed.
+    """
+
+    collective: Collective
+    algorithms: tuple[str, ...]
+    ranks: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+    networks: Mapping[str, AnyNetwork]
+    max_transfers: float
+    file_hashes: Mapping[str, str]
+    timing: Timing = PLAIN
+
+    @classmethod
+    def of(
+        cls,
+        collective: Collective,
+        algorithms: Sequence[str],
+        ranks: Collection[int],
+        sizes_bytes: Collection[int],
+        networks: Mapping[str, AnyNetwork],
+        max_transfers: float = MAX_TRANSFERS,
+        timing: Timing = PLAIN,
+    ) -> Self:
+        """Return the plan with each value once, numbers from small to large.
+
+        Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2.
+        """
+        if not (algorithms and ranks and sizes_bytes and networks):
+            raise ValueError("a sweep needs at least one algorithm, number of ranks, size and network")
+        if min(sizes_bytes) < 1:
+            raise ValueError(f"size {min(sizes_bytes)}: a sweep needs sizes of at least 1 byte")
+        if min(ranks) < 2:
+            raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
+        names = tuple(dict.fromkeys(algorithms))
+        hashes = {name: sha256 for name in names if (sha256 := file_hash(collective, name))}
+        numbers = tuple(sorted(set(ranks))), tuple(sorted(set(sizes_bytes)))
+        return cls(collective, names, *numbers, networks, max_transfers, hashes, timing)
+
+    def places(self) -> list[Place]:
+        """Return the places of all cells, in the order in which the file has them."""
+        return [
+            Place(algorithm, num_ranks, network, size_bytes)
+            for algorithm, num_ranks, network, size_bytes in product(
+                self.algorithms, self.ranks, self.networks, self.sizes_bytes
+            )
+        ]
+
+    def saved(self) -> PlannedCells:
+        """Return the part that the file of an unfinished sweep keeps; it has networks and collective anyway."""
+        limit = finite_or_none(self.max_transfers)
+        return PlannedCells(
+            self.algorithms, self.ranks, self.sizes_bytes, limit, dict(self.file_hashes), self.timing.name
+        )
+
+    @classmethod
+    def resumed(
+        cls,
+        planned: PlannedCells,
+        collective: Collective,
+        networks: Mapping[str, AnyNetwork],
+        timing: Timing = PLAIN,
+    ) -> Self:
+        """Return the plan that was `saved`. Raises ValueError, in one line, for an algorithm that has changed since."""
+        if planned.timing != timing.name and any(has(network, LIBRARY) for network in networks.values()):
+            raise ValueError("its times leave out NCCL's protocols, as those of older versions do: sweep anew")
+        limit = math.inf if planned.max_transfers is None else planned.max_transfers
+        plan = cls.of(collective, planned.algorithms, planned.ranks, planned.sizes_bytes, networks, limit, timing)
+        for algorithm in plan.algorithms:
+            if plan.file_hashes.get(algorithm, "") != planned.file_hashes.get(algorithm, ""):
+                raise ValueError(f"algorithm {algorithm!r}: its file has changed since the sweep began: sweep anew")
+        return plan
 
 
 def run_sweep(
@@ -69,17 +157,17 @@ class SweepRun:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Those of the plan."""
+        """The algorithms of the plan."""
         return self._plan.algorithms
 
     @property
     def num_done(self) -> int:
-        """How many cells there are."""
+        """The number of cells that are simulated."""
         return len(self._cells)
 
     @property
     def num_cells(self) -> int:
-        """How many cells there will be."""
+        """The number of cells of the plan."""
         return len(self._places)
 
     def finish(self, workers: Workers, on_progress: Callable[[int], object]) -> None:
@@ -121,10 +209,10 @@ class SweepRun:
         return tasks
 
     def sweep(self) -> Sweep:
-        """The cells that there are, in the order of the plan; with the plan, if some are missing."""
+        """Return the cells that there are, in the order of the plan; with the plan, if some are missing."""
         cells = tuple(self._cells[place] for place in self._places if place in self._cells)
         networks = {name: dict(network.as_dict()) for name, network in self._plan.networks.items()}
-        planned = None if self.num_done == self.num_cells else self._plan.as_dict()
+        planned = None if self.num_done == self.num_cells else self._plan.saved()
         return Sweep(cells, networks, provenance(), planned)
 
 
@@ -147,10 +235,13 @@ class SweepResult(NamedTuple):
 
 
 def simulate_task(task: SweepTask) -> SweepResult:
-    """What a worker does. Raises WorkerError if the file of a user's own algorithm is another than the plan names."""
+    """Simulate the cells of a task, on a worker.
+
+    Raises WorkerError if the file of a user's own algorithm is another than the plan names.
+    """
     plan = task.plan
     if task.algorithm == LIBRARY:
-        return SweepResult([_taken(task, place) for place in task.places], "")
+        return SweepResult([_simulate_library(task, place) for place in task.places], "")
     by_size, refusal = _build_sizes(
         plan.collective,
         task.algorithm,
@@ -169,39 +260,43 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
     if algorithm in NCCL_ALGORITHMS and not has(network, algorithm) and len(task.plan.networks) > 1:
         skipped = skipped or f"{name} has no {algorithm}"
     time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
-    if time_s == math.inf:
-        time_s, skipped = None, _never(place)
-    where = (task.plan.collective, name, algorithm, num_ranks, size_bytes)
-    return SweepCell(*where, built.num_steps, built.num_transfers, time_s, skipped)
+    return _cell(task.plan, place, built.num_steps, built.num_transfers, time_s, skipped)
 
 
-def _taken(task: SweepTask, place: Place) -> SweepCell:
-    """What the library of the network takes."""
-    plan, (algorithm, num_ranks, name, size_bytes) = task.plan, place
-    where = (plan.collective, name, algorithm, num_ranks, size_bytes)
-    skipped = task.without_room.get((name, num_ranks), "")
+def _simulate_library(task: SweepTask, place: Place) -> SweepCell:
+    """Simulate the algorithm that the library of the network takes."""
+    plan, (_, num_ranks, name, size_bytes) = task.plan, place
     try:
         if plan.timing.take is None:
             raise ValueError(f"{LIBRARY} is timed only by ringsim sweep")
-        if not skipped:
-            schedule, taken, time_s = plan.timing.take(
-                plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
-            )
-            counts = schedule.num_steps, schedule.num_transfers
-            if time_s == math.inf:
-                return SweepCell(*where, *counts, None, _never(place), taken)
-            return SweepCell(*where, *counts, time_s, "", taken)
+        if skipped := task.without_room.get((name, num_ranks)):
+            raise ValueError(skipped)
+        schedule, taken, time_s = plan.timing.take(
+            plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
+        )
     except ValueError as error:
-        skipped = str(error)
-    return SweepCell(*where, None, None, None, skipped)
+        return _cell(plan, place, None, None, None, str(error))
+    return _cell(plan, place, schedule.num_steps, schedule.num_transfers, time_s, "", taken)
 
 
-def _never(place: Place) -> str:
-    return f"never finishes on {place.network} with {place.size_bytes:,} bytes, as something fails"
+def _cell(
+    plan: SweepPlan,
+    place: Place,
+    num_steps: int | None,
+    num_transfers: int | None,
+    time_s: float | None,
+    skipped: str,
+    taken: str = "",
+) -> SweepCell:
+    algorithm, num_ranks, network, size_bytes = place
+    if time_s == math.inf:
+        time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
+    where = (plan.collective, network, algorithm, num_ranks, size_bytes)
+    return SweepCell(*where, num_steps, num_transfers, time_s, skipped, taken)
 
 
 def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Why a network cannot have so many ranks; ValueError if it can have none of these numbers."""
+    """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of these numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringsim.analysis.graph_layout import pairs_of
 from ringsim.analysis.uneven_rates import SLOW, SlowPart, even_out, find_slow_parts
 from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
 from ringsim.schedule import Ints, Schedule
@@ -54,14 +55,14 @@ class Troubles:
 
 
 def sound_network(network: AnyNetwork) -> AnyNetwork:
-    """Returns the same network without slow links, slow ranks and failures."""
+    """Return the same network without slow links, slow ranks and failures."""
     if not isinstance(network, Cluster):
         return network
     return replace(network, spec=replace(network.spec, slow_links=(), slow_ranks=(), failures=()))
 
 
 def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
-    """Returns what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
+    """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
     if not isinstance(network, Cluster):
         return Troubles()
     parts = find_slow_parts(network)
@@ -95,12 +96,6 @@ def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
     )
 
 
-def pairs_of(schedule: Schedule) -> Ints:
-    """Returns who sends to whom at all, (num_pairs, 2), each pair once."""
-    rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
-    return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
-
-
 def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Floats:
     paths = topology.paths(src, dst)
     seconds: Floats = paths.latency_s + num_bytes / paths.alone_bytes_per_s(topology.resources)
@@ -129,8 +124,13 @@ def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...
     )
 
 
+def slow_pairs(troubles: Troubles) -> set[tuple[int, int]]:
+    """Return sender and receiver of each pair whose messages take noticeably longer than they should."""
+    return {(pair.src, pair.dst) for pair in troubles.pairs if pair.slowdown > SLOW}
+
+
 def format_troubles(troubles: Troubles) -> str:
-    """Returns what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
+    """Return what is slow or fails as a sentence, of pairs the first few; empty if all is well."""
     slow = [pair for pair in troubles.pairs if pair.slowdown > SLOW]
     slowest = max((pair.slowdown for pair in slow), default=1.0)
     parts = [f"chunks take up to {slowest:.3g} times as long {_ways(slow)}"] if slow else []

@@ -41,7 +41,7 @@ class SlowPart:
 
 
 def find_slow_parts(cluster: Cluster) -> tuple[SlowPart, ...]:
-    """Returns the parts that are slower than the typical one of their kind, the slowest first.
+    """Return the parts that are slower than the typical one of their kind, the slowest first.
 
     Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
     are described one by one, and links between them, can differ.
@@ -59,7 +59,7 @@ def find_slow_parts(cluster: Cluster) -> tuple[SlowPart, ...]:
 
 
 def even_out(cluster: Cluster, parts: Sequence[SlowPart]) -> Cluster:
-    """Returns the same cluster with these parts as fast as the typical ones of their kind."""
+    """Return the same cluster with these parts as fast as the typical ones of their kind."""
     spec = cluster.spec
     for part in parts:
         spec = _with_rate(spec, part)

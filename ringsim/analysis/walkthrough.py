@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.analysis.animation import hosts_of_network
 from ringsim.analysis.cost import cost_of
 from ringsim.analysis.holdings import HeldStep, walk_holdings
 from ringsim.analysis.phases import find_phases
+from ringsim.analysis.run_view import hosts_of_network
 from ringsim.analysis.sentences import chunks_by_sender, goal_sentence, near, step_sentence
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule, verify
@@ -61,7 +61,7 @@ class Walkthrough:
 
 
 def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Walkthrough:
-    """Returns the schedule in words, of a very large one the first steps. Raises ScheduleError if it is not correct."""
+    """Return the schedule in words, of a very large one the first steps. Raises ScheduleError if it is not correct."""
     if schedule.num_ranks**2 * schedule.num_chunks > MAX_COUNTS:
         phases, skipped = _first_steps(schedule)
         return Walkthrough(goal_sentence(schedule), phases, _costs(schedule, size_bytes, phases), skipped)

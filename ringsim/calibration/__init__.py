@@ -13,6 +13,7 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
 from ringsim.calibration.library_choice import (
     AS_LIBRARY,
     LibraryChoice,
@@ -23,9 +24,7 @@ from ringsim.calibration.library_choice import (
     why_unknown,
 )
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
-from ringsim.calibration.one_host import calibrate_host
 from ringsim.calibration.plausibility import doubt_line
-from ringsim.calibration.several_hosts import calibrate_hosts
 from ringsim.calibration.uniform import calibrate_uniform
 
 __all__ = [

@@ -64,7 +64,7 @@ class TimedCase:
 
 
 def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
-    """Returns the cases that differ in their file alone, together; those that no other file has are left out."""
+    """Return the cases that differ in their file alone, together; those that no other file has are left out."""
     alike: dict[tuple[Question, str], list[TimedCase]] = {}
     for case in cases:
         alike.setdefault((case.question, case.algorithm), []).append(case)
@@ -72,7 +72,7 @@ def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
 
 
 def cases_of_tables(tables: Iterable[LogTable]) -> list[TimedCase]:
-    """Returns a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
+    """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
 
     Those of several files are not put together: they may be of different settings, see `contradiction_line`.
     """
@@ -104,14 +104,14 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
 
 
 def _digest(key: _Key, row: LogRow) -> str:
-    """A few letters that another run of the same, or its row of another day, does not have."""
+    """Return a short digest of a row, which another run of the same test does not have."""
     test, _, *shape, _ = key
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str) -> list[TimedCase]:
-    """Returns a case for each competitor's times; where all ranks have one clock, less the arrival skew.
+    """Return a case for each competitor's times; where all ranks have one clock, less the arrival skew.
 
     Raises ValueError for times of wrong results.
     """

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringsim.calibration.comparison import executed_on
 from ringsim.measurements import RecordedRun
-from ringsim.native import network_of_calls
+from ringsim.native import OURS
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.registry import build_recorded
 from ringsim.schedule import Ints, Schedule, dependencies
@@ -38,7 +38,7 @@ class ComparedRun:
 
 
 def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Collection[str] = ()) -> ComparedRun:
-    """Simulates the schedule that was recorded over the transport of the run, all ranks beginning at 0.
+    """Simulate the schedule that was recorded over the transport of the run, all ranks beginning at 0.
 
     name: of the network, for titles. trusted: algorithms of Python files that may be run, see `build_recorded`.
 
@@ -49,7 +49,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
         if isinstance(network, Cluster):
             cluster = executed_on(network, run.transport)
-            network = network_of_calls(cluster, is_native=False, touched_bytes=run.size_bytes)
+            network = OURS.network(cluster, run.size_bytes)
         simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
@@ -66,7 +66,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
 
 
 def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
-    """Returns when each transfer could have been handed to the network by its sender, as a record says: seconds.
+    """Return when each transfer could have been handed to the network by its sender, as a record says: seconds.
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
@@ -90,7 +90,7 @@ def _measured(run: RecordedRun, like: Timeline) -> Timeline:
 
 
 def picture_names(runs: Sequence[RecordedRun]) -> list[str]:
-    """Returns a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
+    """Return a file's name for the picture of each run: run-all_reduce-ring.png, and -2 for another such run."""
     stems = [re.sub(r"[^\w.-]+", "-", f"run-{run.collective.value}-{run.algorithm}") for run in runs]
     before = [stems[:index].count(stem) for index, stem in enumerate(stems)]
     return [f"{stem}-{count + 1}.png" if count else f"{stem}.png" for stem, count in zip(stems, before, strict=True)]

@@ -10,11 +10,10 @@ from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
-from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
+from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
 from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
@@ -44,7 +43,7 @@ class ComparedCase:
         return (high - low) / self.case.measured_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         case = self.case
         return {
             "collective": case.collective,
@@ -75,12 +74,12 @@ class Comparison:
         return f"Comparison({self.network}, {cases}{median})"
 
     def logs(self) -> list[str]:
-        """Returns the name of each case's log where several logs have the same case; without any, "" for each case."""
+        """Return the name of each case's log where several logs have the same case; without any, "" for each case."""
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
     def held_out(self) -> list[ComparedCase]:
-        """Returns the predicted cases that the network was not fitted to."""
+        """Return the predicted cases that the network was not fitted to."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
@@ -101,7 +100,7 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         return {
             "network": self.network,
             "cells": [compared.as_dict() for compared in self.cases],
@@ -110,7 +109,7 @@ class Comparison:
 
 
 def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
-    """Returns the collectives of `measurements` beside simulations of the schedules that were executed.
+    """Return the collectives of `measurements` beside simulations of the schedules that were executed.
 
     trusted: algorithms of Python files that may be run, see `build_recorded`; those of others are not predicted.
 
@@ -125,7 +124,7 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
-    """Returns cases from logs beside their predictions by the formulas of `protocol_time`.
+    """Return cases from logs beside their predictions by the formulas of `protocol_time`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
@@ -144,7 +143,7 @@ def compare_measurements(
     trusted: Collection[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> Comparison:
-    """Returns cases of a measurements file beside simulations of the schedules that were executed.
+    """Return cases of a measurements file beside simulations of the schedules that were executed.
 
     trusted: as of `compare`. on_progress: is told how many cases have been simulated since it was last told.
 
@@ -175,20 +174,20 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
             schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
-    is_native = case.algorithm == TORCH
+    runtime = GLOO if case.algorithm == TORCH else OURS
     try:
         cluster = executed_on(cluster, case.transport)
     except ValueError as error:
         return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    beside_s = call_overhead_s(cluster, is_native) + local_s(work, cluster, case.num_ranks)
-    messages = network_of_calls(cluster, is_native, touched_bytes=case.size_bytes)  # the same tensor, call after call
-    messages_s = predict_time(schedule, messages, case.size_bytes, in_order=True)
+    beside_s = runtime.call_s(cluster) + local_s(work, cluster, case.num_ranks)
+    # The same tensor, call after call.
+    messages_s = runtime.messages_s(schedule, cluster, case.size_bytes, touched_bytes=case.size_bytes)
     return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 
 def executed_on(cluster: Cluster, transport: str) -> Cluster:
-    """Returns the network without shared memory, unless what was measured went through it ("shm").
+    """Return the network without shared memory, unless what was measured went through it ("shm").
 
     Raises ValueError where the network says nothing of shared memory, though it was used.
     """

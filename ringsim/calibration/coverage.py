@@ -22,7 +22,7 @@ _DISTURBED = 0.1
 
 
 def contradiction_line(cases: Iterable[TimedCase]) -> str:
-    """Returns one line on the two logs that differ most in what both measured; "" if all agree but for a few times.
+    """Return one line on the two logs that differ most in what both measured; "" if all agree but for a few times.
 
     If they do, it is on the log whose own runs of the same differ most.
     """
@@ -48,7 +48,7 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
 
 
 def _line_within(cases: Iterable[TimedCase]) -> str:
-    """Returns one line on the log that holds several runs, of which some take much longer than others; else ""."""
+    """Return one line on the log that holds several runs, of which some take much longer than others; else ""."""
     by_file: dict[str, list[TimedCase]] = {}
     for case in cases:
         if len(case.times_s) > 2:  # more than one table, which has a time out of place and one in place
@@ -83,18 +83,18 @@ def _num_apart(pairs: Sequence[tuple[TimedCase, TimedCase]]) -> int:
 
 
 def _name(case: TimedCase, other: TimedCase) -> str:
-    """The name of its file, with the folder where the other's is the same without."""
+    """Return the name of its file, with the folder where the other's is the same without."""
     return case.file if case.file_name == other.file_name else case.file_name
 
 
 def senders_per_host(questions: Iterable[Question]) -> set[int]:
-    """Returns how many ranks of a host send to others at once, of those questions that are about several hosts."""
+    """Return how many ranks of a host send to others at once, of those questions that are about several hosts."""
     across = [question for question in questions if question.num_nodes > 1]
     return {math.ceil(senders) for senders in QuestionColumns.from_questions(across).senders} if across else set()
 
 
 def nic_line(cluster: Cluster, num_senders: int) -> str:
-    """Returns one line if the NICs of the hosts were measured with another number of ranks sending; "" if not."""
+    """Return one line if the NICs of the hosts were measured with another number of ranks sending; "" if not."""
     known = cluster.calibration.senders_per_host if cluster.calibration else None
     if known is None or known == num_senders:
         return ""

@@ -70,7 +70,7 @@ class LogFit:
 
 
 def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = None) -> LogFit:
-    """Fits a network to all cases that there is a formula for.
+    """Fit a network to all cases that there is a formula for.
 
     nics: of each host, if they are known. Their bandwidth is a belief: the times of several hosts say what is reached
     of it, and the latencies need not make up for the difference.
@@ -96,12 +96,12 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
 
 
 def _counts_messages(case: TimedCase) -> bool:
-    """Where small messages follow one another it is their number that takes time, not their bytes."""
+    """Return whether a case is a stream of small messages, whose number takes time and not their bytes."""
     return case.collective == PT2PT_BANDWIDTH and case.size_bytes < _STREAM_BYTES
 
 
 def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:
-    """For each log that others repeat the cases without those others': logs may contradict each other."""
+    """Yield, for each log that others repeat, the cases without those others': logs may contradict each other."""
     groups = repeated(cases)
     for file in sorted({case.file for some in groups for case in some}):
         others = {id(case) for some in groups if file in {case.file for case in some} for case in some}
@@ -122,7 +122,7 @@ class _Layout:
         self.names += ["tree_share", "tree_latency", "message_start"]
 
     def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
-        """Logarithms of what is believed before, and by how much it may be off."""
+        """Return the logarithms of the prior and its deviations."""
         values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [_ANY, _ANY]
         if self.nics:
             values[1], off[1] = self.nics.bandwidth_bytes_per_s, _VENDOR
@@ -132,12 +132,12 @@ class _Layout:
         return np.log([*values, _TREE_SHARE, 1.0, 1.0]), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START])
 
     def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
-        """A first guess of the bandwidth: bytes over time, where that is most."""
+        """Return a first guess of the bandwidth: bytes over time, where that is most."""
         where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
         return float((questions.size / np.exp(log_times))[where].max()) if where.any() else 1e9
 
     def rates(self, logarithms: Floats) -> Rates:
-        """The network that these parameters are."""
+        """Return the rates that these parameters stand for."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
         tree_share, tree, message_start = values[-3:]
@@ -147,7 +147,7 @@ class _Layout:
             protocols.append(Protocol(
                 name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
             ))  # fmt: skip
-        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start)
+        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start=message_start)
         return Rates(
             link if self.within else math.inf,
             nic if self.across or self.nics else math.inf,
@@ -166,7 +166,7 @@ class _Fitted(NamedTuple):
 
 
 def _fit(layout: _Layout, cases: Sequence[TimedCase]) -> _Fitted:
-    """Fits the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
+    """Fit the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
 
     A time depends on a parameter also if another protocol would be the fastest with NCCL's value of it: then small
     changes of the parameter change nothing, and yet the times keep it from being NCCL's.
@@ -220,7 +220,7 @@ def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase
 
 
 def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
-    """Returns the cases without their times, those together that differ in size alone."""
+    """Return the cases without their times, those together that differ in size alone."""
     alike: dict[tuple[str, str, int, int], list[TimedCase]] = {}
     for case in cases:
         alike.setdefault((case.collective, case.algorithm, case.num_ranks, case.num_nodes), []).append(case)
@@ -235,7 +235,7 @@ def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
 def _parameters(
     layout: _Layout, fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedCase]
 ) -> tuple[FittedParameter, ...]:
-    """Those that the times say something about, and those that the prediction rests on all the same.
+    """Return the parameters that the times determine, and those on which the prediction rests all the same.
 
     modes: what the logs say one at a time, where several have the same collective; no interval is narrower.
     """

@@ -11,11 +11,10 @@ from enum import Enum
 
 import numpy as np
 
-from ringsim.calibration.one_host import calibrate_host
-from ringsim.calibration.several_hosts import calibrate_hosts
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
+from ringsim.calibration.probe_times import shift_s
 from ringsim.calibration.uniform import calibrate_uniform
-from ringsim.files import MAX_COUNT, require_text, require_whole
+from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, SharedMemory, Spec
 
@@ -92,7 +91,7 @@ _SHARED_MEMORY_PROBES = {
 def calibrate(
     measurements: Measurements, name: str = "calibrated", model: ProbeModel | None = None, file: str = "probes"
 ) -> ProbeFit:
-    """Fits a network to the probes of `measurements`; its collectives are not looked at.
+    """Fit a network to the probes of `measurements`; its collectives are not looked at.
 
     model: what the ranks share; as they noted where they were if None.
     file: what the network shall say that it was calibrated from.
@@ -126,7 +125,7 @@ def calibrate(
 
 
 def num_hosts(measurements: Measurements) -> int:
-    """Returns the number of hosts as the ranks noted it.
+    """Return the number of hosts as the ranks noted it.
 
     Without that it is --nnodes of the command in the provenance, or 1.
     """
@@ -137,7 +136,7 @@ def num_hosts(measurements: Measurements) -> int:
 
 
 def fitting_model(measurements: Measurements) -> ProbeModel:
-    """Returns the model for ranks on one host, or on several, as these were."""
+    """Return the model for ranks on one host, or on several, as these were."""
     if num_hosts(measurements) == 1:
         return ProbeModel.HOST
     return ProbeModel.HOSTS if RankHosts.from_measurements(measurements) else ProbeModel.NETWORK
@@ -152,15 +151,15 @@ def _redrawn(measurements: Measurements, random: np.random.Generator) -> Measure
 
 
 def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> Cluster:
-    """Returns the fitted network without intervals. Raises ValueError where probes are too few."""
+    """Return the fitted network without intervals. Raises ValueError where probes are too few."""
     machine = measurements.provenance.get("machine", "unknown machine")
-    require_text("provenance.machine", machine)
+    parsed(values.text, machine, "provenance.machine")
     source = f"measured: {machine}, probes of {measurements.num_ranks} ranks"
     if model is not ProbeModel.NETWORK:
         cores = measurements.provenance.get("cores")
         if cores is None:
             raise ValueError("provenance.cores is missing: say --model network, or measure again")
-        require_whole("provenance.cores", cores, 1, MAX_COUNT)
+        parsed(values.count, cores, "provenance.cores")
         if model is ProbeModel.HOST:
             return Cluster(name, calibrate_host(measurements, cores).spec, "one host, calibrated by ringsim", source)
         spec = calibrate_hosts(measurements, cores).spec
@@ -196,7 +195,7 @@ def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
 
 
 def _shared_memory_values(shared: SharedMemory) -> dict[str, float]:
-    """The rates are those for what fills a slot."""
+    """Return the parameters of shared memory, with the rates of messages that fill a slot."""
     return {
         "host.shared_memory.send_overhead": shared.send_overhead_s,
         "host.shared_memory.receive_overhead": shared.receive_overhead_s,

@@ -44,14 +44,14 @@ class LibraryChoice:
     cluster: Cluster
 
     def time_s(self, size_bytes: int, *, in_order: bool = False) -> float:
-        """The seconds of the collective, its start included. in_order: as of `simulate`."""
+        """Return the seconds of the collective, its start included. in_order: as of `simulate`."""
         return self.start_s + predict_time(self.schedule, self.cluster, size_bytes, in_order=in_order)
 
 
 def choose(
     cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice | None:
-    """What the library of the network takes by its own formula: NCCL's rings, trees or in-network reduction.
+    """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
     None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
     """
@@ -67,7 +67,7 @@ def choose(
 
 
 def why_unknown(cluster: Cluster, num_ranks: int) -> str:
-    """Why nobody can tell what its library takes; "" if `choose` can."""
+    """Return why nobody can tell what its library takes; "" if `choose` can."""
     spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
     link = spec.host.link if per_host == num_ranks else spec.host.nics
     if not spec.protocols:
@@ -88,7 +88,7 @@ def _ranks_per_host(cluster: Cluster, num_ranks: int) -> int:
 def fastest_protocol(
     schedule: Schedule, cluster: Cluster, size_bytes: int, *, in_order: bool = False
 ) -> LibraryChoice | None:
-    """The protocol of the network's library over which a simulation of the schedule ends first; None if it has none.
+    """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
     In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
     often, but takes the last one too, which is that of large tensors. in_order: as of `simulate`.
@@ -98,7 +98,7 @@ def fastest_protocol(
 
 
 def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
-    """The seconds of a schedule as the library of the network sends it; those of `predict_time` where it has none."""
+    """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none."""
     choices = _over_protocols(schedule, network) if isinstance(network, Cluster) else []
     if not choices:
         return predict_time(schedule, network, size_bytes)
@@ -106,7 +106,7 @@ def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> fl
 
 
 def _over_protocols(schedule: Schedule, cluster: Cluster) -> list[LibraryChoice]:
-    """The schedule over each protocol that it may take."""
+    """Return the schedule over each protocol that it may take."""
     has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
     protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
     return [over_protocol(schedule, cluster, protocol) for protocol in protocols]
@@ -115,7 +115,7 @@ def _over_protocols(schedule: Schedule, cluster: Cluster) -> list[LibraryChoice]
 def library_takes(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> Taken:
-    """What the library takes, timed. Raises ValueError where that is not known."""
+    """Return what the library chooses, with its time. Raises ValueError where that is not known."""
     choice = required_choice(network, collective, num_ranks, size_bytes, max_transfers)
     return Taken(choice.schedule, f"{choice.schedule.algorithm} {choice.protocol}", choice.time_s(size_bytes))
 
@@ -123,7 +123,7 @@ def library_takes(
 def required_choice(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice:
-    """The same as `choose`. Raises ValueError, which says why, where it is not known what the library takes."""
+    """Return what `choose` does. Raises ValueError, which says why, where the choice is not known."""
     if not isinstance(network, Cluster):
         raise ValueError("what NCCL would take is not known: give --network with a file that describes NCCL")
     choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
@@ -134,7 +134,7 @@ def required_choice(
 
 
 def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> LibraryChoice:
-    """The schedule over this protocol: its start, its latencies, and its share of the bandwidths."""
+    """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths."""
     library = cluster.spec.library
     is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share
     share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ringsim.calibration.cases import MISFIT
 from ringsim.calibration.from_probes import ProbeFit
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements import Measurements, Probe, p10_p90
 from ringsim.network import Cluster
 from ringsim.units import format_size, format_time
@@ -27,17 +27,17 @@ class PredictedTime:
 
     @property
     def off_by(self) -> tuple[float, float]:
-        """Returns the smallest and the largest error, predicted over true less 1, if the true time is in between."""
+        """Return the smallest and the largest error, predicted over true less 1, if the true time is in between."""
         return self.time_s / self.high_s - 1, self.time_s / self.low_s - 1
 
     @property
     def largest_error(self) -> float:
-        """Returns the larger of both in size."""
+        """Return the larger of both in size."""
         return max(abs(error) for error in self.off_by)
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> PredictedTime:
-    """Returns what `predict` gives for the fitted network, with its interval over the networks of the bootstrap.
+    """Return what `predict` gives for the fitted network, with its interval over the networks of the bootstrap.
 
     num_draws: only so many of them, where a prediction takes long.
     """
@@ -59,11 +59,11 @@ class ProbeNoise:
 
     @property
     def too_wide(self) -> bool:
-        """Returns whether predictions may be off by more than `TOO_WIDE` through noise alone."""
+        """Return whether predictions may be off by more than `TOO_WIDE` through noise alone."""
         return self.predicted.largest_error > TOO_WIDE
 
     def line(self) -> str:
-        """Returns one line for the user: how far the probes lie apart, and what to expect of predictions."""
+        """Return one line for the user: how far the probes lie apart, and what to expect of predictions."""
         low_s, high_s = p10_p90(self.probe.times_s)
         low, high = self.predicted.off_by
         return (
@@ -74,7 +74,7 @@ class ProbeNoise:
 
 
 def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
-    """Returns how noisy the probes are to which `fit` was fitted; None where no messages were probed, as on one rank.
+    """Return how noisy the probes are to which `fit` was fitted; None where no messages were probed, as on one rank.
 
     Short messages show the noise of latency, long ones that of bandwidth: the worse of both counts.
     """
@@ -91,6 +91,6 @@ def _round(fit: ProbeFit, num_ranks: int, size_bytes: int) -> PredictedTime:
 
 
 def busy_line(measurements: Measurements, fit: ProbeFit) -> str:
-    """Returns the line of a noise that is too wide for predictions; "" if it is not."""
+    """Return the line of a noise that is too wide for predictions; "" if it is not."""
     noise = probe_noise(measurements, fit)
     return noise.line() if noise and noise.too_wide else ""

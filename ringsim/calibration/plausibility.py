@@ -40,7 +40,7 @@ _HOP_KINDS = {
 
 
 def doubt_line(fit: LogFit) -> str:
-    """Returns one line on the least plausible latency per hop that the logs show; "" if all may be."""
+    """Return one line on the least plausible latency per hop that the logs show; "" if all may be."""
     doubted = [parameter for parameter in fit.parameters if _excess(parameter) > 1]
     if not doubted:
         return ""
@@ -54,7 +54,7 @@ def doubt_line(fit: LogFit) -> str:
 
 
 def _kind(parameter: FittedParameter) -> str:
-    """The last word of such as "LL hop_latency"."""
+    """Return the last word of such as "LL hop_latency"."""
     return parameter.name.rpartition(" ")[2]
 
 

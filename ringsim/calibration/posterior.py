@@ -36,7 +36,7 @@ class Posterior:
 def fit(
     model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools
 ) -> Posterior:
-    """Returns the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+    """Return the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
     held: (num_parameters,), those that stay at the prior; their deviations say all the same how far they may be off.
@@ -66,7 +66,7 @@ def fit(
 
 
 def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
-    """Gradient and curvature of half the misfit, and the derivatives of the times."""
+    """Return the gradient and curvature of half the misfit, and the derivatives of the times."""
     here = model(at)
     columns = [(model(at + _STEP * unit) - here) / _STEP for unit in np.eye(len(at))]
     influence = np.stack(columns, axis=1)
@@ -78,7 +78,7 @@ def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[
 def _descend(
     cost: Callable[[Floats], float], at: Floats, gradient: Floats, curvature: Floats, damping: float, least: float
 ) -> tuple[Floats | None, float, float]:
-    """A step that goes down, its cost, and the damping to begin with next time; no step if there is none."""
+    """Return a step that goes down, its cost, and the damping to begin with next time; no step if there is none."""
     while damping < _GIVE_UP:
         step: Floats = np.asarray(
             np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient), np.float64

@@ -63,7 +63,7 @@ class Rates:
 
 
 def rates_of(spec: Spec) -> Rates:
-    """Returns the rates of a network; without protocols it has one, which costs what a message costs."""
+    """Return the rates of a network; without protocols it has one, which costs what a message costs."""
     host, processor = spec.host, spec.processor
     overhead_s = processor.send_overhead_s + processor.receive_overhead_s
     plain = Protocol(
@@ -78,7 +78,7 @@ def rates_of(spec: Spec) -> Rates:
 
 
 def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float, str]]:
-    """Returns for each question the seconds, and the algorithm and protocol that the library would take.
+    """Return for each question the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
     fast what the question needs is.
@@ -136,7 +136,7 @@ class QuestionColumns:
 
 
 def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Returns (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
+    """Return (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
 
     The formulas and their source stand above.
     """
@@ -145,7 +145,7 @@ def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
-    """(num_questions,): a little less than the least where several are near it."""
+    """Return a smooth minimum, (num_questions,): a little less than the least where several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
     smooth: Floats = least * ((least / table) ** _SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
@@ -153,7 +153,7 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 
 def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
-    """Each algorithm and protocol with its times; infinite where it is not to be had."""
+    """Return each algorithm and protocol with its times; infinite where it does not exist."""
     candidates = []
     for protocol in rates.protocols:
         candidates.append((f"ring {protocol.name}", _ring_s(rates, protocol, questions)))
@@ -171,7 +171,7 @@ def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Of a host, in each direction: a rank uses one NIC, as in `ClusterTopology`."""
+    """Return the bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
     return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s
 
 
@@ -195,12 +195,12 @@ def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -
 
 
 def _hops(questions: QuestionColumns) -> Floats:
-    """Of a ring, one after another."""
+    """Return the number of hops of a ring, which follow one another."""
     return np.where(questions.is_message, 1, np.where(questions.is_all_reduce, 2, 1) * (questions.ranks - 1))
 
 
 def _sent(questions: QuestionColumns) -> Floats:
-    """The bytes that a rank of a ring sends: `QuestionColumns.size` or a share of it on each hop."""
+    """Return the bytes that a rank of a ring sends, all or a share of the size on each hop."""
     return np.where(questions.is_whole, questions.size, _hops(questions) * questions.size / questions.ranks)
 
 

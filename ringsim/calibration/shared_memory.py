@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from ringsim.calibration.cold_calls import cold_call_s
-from ringsim.calibration.shift import shift_s
-from ringsim.files import MAX_BYTES, require_whole
+from ringsim.calibration.probe_times import cold_call_s, shift_s
+from ringsim.files import parsed, values
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
 from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork
 
@@ -12,7 +11,7 @@ _MOST = 1e12  # bytes a second, where the probes show no cost
 
 
 def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
-    """Returns what the probes of shared memory say of the host of `cluster`; None if there are none.
+    """Return what the probes of shared memory say of the host of `cluster`; None if there are none.
 
     While all ranks send chunks of their own, which nobody passes on, nobody waits: the smallest take the overheads, the
     others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
@@ -25,7 +24,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     if not (copies and shifts):
         return None
     for name in (SLOT_BYTES, TOUCHED_BYTES):
-        require_whole(f"provenance.{name}", measurements.provenance.get(name), 1, MAX_BYTES)
+        parsed(values.size, measurements.provenance.get(name), f"provenance.{name}")
     cores = cluster.spec.host.cores or measurements.num_ranks
     waiting = max(1.0, measurements.num_ranks / cores)
     overhead_s = copies[0].median_s / waiting
@@ -44,7 +43,7 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
 
 
 def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]:
-    """For each size but the smallest, which takes the overheads only."""
+    """Return the rates of each size but the smallest, which takes the overheads only."""
     sizes = [probe.size_bytes for probe in measurements.probes_of("shm/copy")[1:]]
     cold = _bytes_per_s(measurements, "", waiting)
     cached = _bytes_per_s(measurements, "/cached", waiting) or cold
@@ -53,7 +52,7 @@ def _rates(measurements: Measurements, waiting: float) -> tuple[MemoryRate, ...]
 
 
 def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> list[tuple[float, ...]]:
-    """Of each size what a core copies, adds, and adds elsewhere, in a second.
+    """Return for each size the bytes that a core copies, adds, and adds elsewhere, in a second.
 
     Raises ValueError if probes of a size are missing.
     """
@@ -74,6 +73,6 @@ def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> lis
 
 
 def _with_shared_memory(cluster: Cluster, costs: SharedMemory) -> SharedMemoryNetwork:
-    """Returns the host of `cluster`, whose ranks share memory at these costs."""
+    """Return the host of `cluster`, whose ranks share memory at these costs."""
     host = replace(cluster.spec.host, shared_memory=costs)
     return SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))

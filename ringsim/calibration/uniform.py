@@ -10,7 +10,7 @@ from ringsim.network import Network
 
 
 def calibrate_uniform(measurements: Measurements) -> Network:
-    """Returns the network on which the probes would take the times that they took.
+    """Return the network on which the probes would take the times that they took.
 
     One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
     line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
@@ -46,7 +46,7 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
-    """Returns the seconds at size zero and the seconds per byte, neither of them negative."""
+    """Return the seconds at size zero and the seconds per byte, neither of them negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
     times = np.array([probe.median_s for probe in probes])
     design = np.stack([1 / times, sizes / times], axis=1)
@@ -59,5 +59,5 @@ def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
 
 
 def rate(s_per_byte: float) -> float:
-    """Returns bytes per second, infinite where the times do not grow with the size as far as the probes can tell."""
+    """Return bytes per second, infinite where the times do not grow with the size as far as the probes can tell."""
     return 1 / s_per_byte if s_per_byte > 0 else math.inf

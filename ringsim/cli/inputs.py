@@ -19,7 +19,7 @@ COUNT = IntRange(1, 2**20)
 
 
 def parse_nics(text: str) -> Nics:
-    """Returns the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
+    """Return the NICs of 4x200Gbit/s, or 25GB/s for one. Raises ValueError for anything else."""
     count, times, rate = text.rpartition("x")
     num_nics = whole_number(count.strip()) if times else 1
     if not num_nics:
@@ -56,7 +56,7 @@ def timings_options(command: Command) -> Command:
 
 
 def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
-    """Returns the timings of measurements or logs, told apart by how they begin.
+    """Return the timings of measurements or logs, told apart by how they begin.
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """

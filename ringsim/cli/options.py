@@ -66,7 +66,7 @@ collective_option = click.option(
 
 
 def known_algorithms(context: click.Context) -> list[str]:
-    """Returns the algorithms of --collective, as far as it is known; for completion by the shell."""
+    """Return the algorithms of --collective, as far as it is known; for completion by the shell."""
     chosen = context.params.get("collective")
     names = [name for collective, name in ALGORITHMS if chosen in (None, collective.value)]
     return list(dict.fromkeys([*names, LIBRARY]))
@@ -156,7 +156,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 def library_choice(
     schedule: Schedule, network: AnyNetwork, size: int, *, in_order: bool = False, by_default: bool = False
 ) -> LibraryChoice | None:
-    """Returns how the library of the network would send the schedule; what it takes for --algorithm nccl.
+    """Return how the library of the network would send the schedule; what it takes for --algorithm nccl.
 
     by_default: whether that is meant where no --algorithm is given, as far as it is known. None for a network that says
     nothing of a library.
@@ -188,7 +188,7 @@ def _placed(choice: LibraryChoice) -> LibraryChoice:
 
 
 def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tuple[Schedule, AnyNetwork]:
-    """Returns what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
+    """Return what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
 
     A line on stderr says which, and that its start is left out.
     """
@@ -201,7 +201,7 @@ def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tupl
 
 
 def load_simulated(name: str) -> Cluster:
-    """Returns the network, and says on stderr which parts of its file no simulation goes by."""
+    """Return the network, and says on stderr which parts of its file no simulation goes by."""
     cluster = load_network(name)
     say_left_out(name, cluster)
     return cluster

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ringsim.files import is_whole, parse_json, quoted, read_text
+from ringsim.files import parse_json, quoted, read_text, values
 from ringsim.units import whole_number
 
 
 def parse_placement(text: str) -> tuple[int, ...]:
-    """Returns the ranks in the order of their places, from numbers or the name of a file.
+    """Return the ranks in the order of their places, from numbers or the name of a file.
 
     A file holds either these numbers, or JSON that is a list of them or has one as "order".
 
@@ -23,7 +23,7 @@ def parse_placement(text: str) -> tuple[int, ...]:
     except ValueError as error:
         raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
     ranks = data.get("order") if isinstance(data, dict) else data
-    if not isinstance(ranks, list) or not all(is_whole(rank) for rank in ranks):
+    if not isinstance(ranks, list) or not all(values.is_whole(rank) for rank in ranks):
         raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
     return tuple(ranks)
 

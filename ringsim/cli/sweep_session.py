@@ -30,7 +30,7 @@ def planned_sweep(
     networks: Mapping[str, AnyNetwork],
     max_transfers: float,
 ) -> SweepRun:
-    """Returns a sweep with nothing done, from the options of `ringsim sweep`."""
+    """Return a sweep with nothing done, from the options of `ringsim sweep`."""
     chosen = Collective(collective)
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
@@ -40,16 +40,17 @@ def planned_sweep(
 
 
 def resumed_sweep(source: Path, sweep: Sweep, trusted: Sequence[str]) -> SweepRun:
-    """Returns the sweep that `source` holds a part of.
+    """Return the sweep that `source` holds a part of.
 
     Raises ValueError, which names the file, if a network or an algorithm has changed since, or names a Python file
     that is not trusted.
     """
     with naming_place(source):
-        for algorithm in (sweep.planned or {})["algorithms"]:
+        assert sweep.planned
+        for algorithm in sweep.planned.algorithms:
             require_trusted("the sweep names", algorithm, trusted)
         networks = {name: _network(name, facts) for name, facts in sweep.networks.items()}
-        return SweepRun(SweepPlan.from_dict(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
+        return SweepRun(SweepPlan.resumed(sweep.planned, sweep.collective, networks, AS_LIBRARY), sweep.cells)
 
 
 def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
@@ -84,7 +85,7 @@ def finish_sweep(run: SweepRun, workers: Workers, table: Path | None) -> Sweep:
 
 @contextmanager
 def _keeping(run: SweepRun, table: Path | None) -> Iterator[Any]:
-    """Yields what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
+    """Yield what is to be called after each cell; when the sweep is interrupted, the error says how to go on."""
     kept_at = time.monotonic()
 
     def keep() -> None:

@@ -1,10 +1,15 @@
 """What the command lines of all three packages share: errors in one line, types of options, help, files, torchrun."""
 
-from ringsim.console.help import examples, general_help
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
-from ringsim.console.names import Choice, Name
-from ringsim.console.numbers import parse_numbers, parse_share
-from ringsim.console.one_line import MISTAKES, OneLineCommand, OneLineGroup, in_one_line, message_of
+from ringsim.console.one_line import (
+    MISTAKES,
+    OneLineCommand,
+    OneLineGroup,
+    examples,
+    general_help,
+    in_one_line,
+    message_of,
+)
 from ringsim.console.output import (
     STDOUT,
     json_option,
@@ -23,10 +28,14 @@ from ringsim.console.parameters import (
     REAL,
     SIZE,
     TIME,
+    Choice,
     FloatRange,
     IntRange,
+    Name,
     OutputFile,
     Quantity,
+    parse_numbers,
+    parse_share,
 )
 from ringsim.console.progress import Progress, clear_line, progress_bar, say
 from ringsim.console.signals import ENDINGS, ended_once, handling

@@ -24,7 +24,7 @@ wide_option = click.option("--wide", is_flag=True, help="The table may be wider 
 
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file for the block: stdout for `-`, else a new one, which replaces `path` when the block has ended.
+    """Yield a file for the block: stdout for `-`, else a new one, which replaces `path` when the block has ended.
 
     Says on stderr that it was written. Raises OSError, as `atomic_file` does, if it cannot be written.
     """
@@ -54,6 +54,6 @@ def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path
 
 
 def require_one_stdout(as_json: bool, *files: Path | None) -> None:
-    """Raises UsageError if more than one thing is to be printed to stdout."""
+    """Raise UsageError if more than one thing is to be printed to stdout."""
     if as_json + sum(file == STDOUT for file in files) > 1:
         raise click.UsageError("only one of --json and the files named - can be printed to stdout")

@@ -103,7 +103,7 @@ class Progress:
 
 
 def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay_s: float = 0.0) -> Progress:
-    """Returns a `Progress` of one phase, which has begun."""
+    """Return a `Progress` of one phase, which has begun."""
     progress = Progress(rank=rank, delay_s=delay_s)
     progress.begin(label, length, done)
     return progress

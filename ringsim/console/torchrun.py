@@ -49,7 +49,7 @@ def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def require_torch(command: str) -> None:
-    """Raises ValueError, which names `command` and says how to install torch, if it is not installed."""
+    """Raise ValueError, which names `command` and says how to install torch, if it is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(needs_torch(command))
 

@@ -1,24 +1,10 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
-from ringsim.files.atomic_file import atomic_file, file_to_replace
-from ringsim.files.json_fields import (
-    MAX_RANKS,
-    MAX_S,
-    as_tuple,
-    finite_or_none,
-    is_number,
-    is_whole,
-    require_duration,
-    require_fields,
-    require_name,
-    require_object,
-    require_one_each,
-    require_seconds,
-    require_text,
-    require_times,
-    require_whole,
-)
+from ringsim.files import values
+from ringsim.files.atomic_file import atomic_file, file_to_replace, json_text, save_json
+from ringsim.files.records import FileFormat, Key, Table, check, decode, encode, parsed, refusal
 from ringsim.files.text_file import (
+    finite_or_none,
     naming_place,
     parse_json,
     parse_toml,
@@ -28,38 +14,30 @@ from ringsim.files.text_file import (
     read_text,
     shortened,
 )
-from ringsim.files.toml_tables import Key, Table, refusal
-from ringsim.files.toml_values import MAX_BYTES, MAX_COUNT
+from ringsim.files.values import Parser
 
 __all__ = [
-    "MAX_BYTES",
-    "MAX_COUNT",
-    "MAX_RANKS",
-    "MAX_S",
+    "FileFormat",
     "Key",
+    "Parser",
     "Table",
-    "as_tuple",
     "atomic_file",
+    "check",
+    "decode",
+    "encode",
     "file_to_replace",
     "finite_or_none",
-    "is_number",
-    "is_whole",
+    "json_text",
     "naming_place",
     "parse_json",
     "parse_toml",
+    "parsed",
     "quoted",
     "read_bytes",
     "read_json",
     "read_text",
     "refusal",
-    "require_duration",
-    "require_fields",
-    "require_name",
-    "require_object",
-    "require_one_each",
-    "require_seconds",
-    "require_text",
-    "require_times",
-    "require_whole",
+    "save_json",
     "shortened",
+    "values",
 ]

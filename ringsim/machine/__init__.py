@@ -1,7 +1,6 @@
 """The machine as measurements will find it: what is read of it, and what that means for them."""
 
-from ringsim.machine.address import gloo_address, is_loopback
 from ringsim.machine.examination import Level, MachineFinding, examine
-from ringsim.machine.reading import read_machine
+from ringsim.machine.reading import gloo_address, is_loopback, read_machine
 
 __all__ = ["Level", "MachineFinding", "examine", "gloo_address", "is_loopback", "read_machine"]

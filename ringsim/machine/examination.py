@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from ringsim.machine.address import is_loopback
-from ringsim.machine.readings import Readings
+from ringsim.machine.reading import Readings, is_loopback
 from ringsim.units import format_size, format_time
 
 # Blocks of probes last 20 ms and their median counts, so that a core may be away for a tenth of them; a hypervisor that
@@ -39,18 +38,18 @@ class MachineFinding:
     advice: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
+        """Return the fields for JSON."""
         return {**asdict(self), "level": self.level.value}
 
 
 def examine(readings: Readings) -> list[MachineFinding]:
-    """Returns a finding for each thing that measurements depend on."""
+    """Return a finding for each thing that measurements depend on."""
     examinations = (_cores, _load, _steal, _frequency, _clock, _interface, _torch, _memory, _testbed, _gpu)
     return [finding for examination in examinations for finding in examination(readings)]
 
 
 def available_cores(readings: Readings) -> float:
-    """Returns the cores' worth of time that the process can have."""
+    """Return the cores' worth of time that the process can have."""
     cpu = readings.cpu
     return min(cpu.usable, cpu.quota) if cpu.quota is not None else cpu.usable
 

@@ -1,23 +1,119 @@
 """`read_machine`: the readings of this machine, from Python, /proc, /sys and a few programs; torch is not imported."""
 
+import ipaddress
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ringsim.machine.address import gloo_address
-from ringsim.machine.readings import (
-    ClockReadings,
-    CpuReadings,
-    GlooReadings,
-    Readings,
-    SharingReadings,
-    TorchReadings,
-)
+
+def gloo_address(host_name: str) -> str | None:
+    """Return the first address of the name to which a socket can be bound here: Gloo's choice; None without one."""
+    try:
+        addresses = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, place in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(place)
+        except OSError:
+            continue
+        return str(place[0])
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address, or the name localhost, leads to this host alone."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class CpuReadings:
+    """usable: cores that this process may run on; quota: cores' worth of time that its cgroup is given.
+
+    load: runnable threads, the mean of the last minute. steal: the share of the time that a hypervisor took.
+    governor: how the kernel chooses the frequency. mhz, max_mhz: of the first core.
+    """
+
+    cores: int
+    usable: int
+    quota: float | None = None
+    load: float | None = None
+    steal: float | None = None
+    governor: str | None = None
+    mhz: float | None = None
+    max_mhz: float | None = None
+    omp_num_threads: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReadings:
+    """resolution_s, read_s: of time.perf_counter, as it says, and what reading it takes. source: of the kernel."""
+
+    resolution_s: float
+    read_s: float
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GlooReadings:
+    """What decides where Gloo listens.
+
+    named: of GLOO_SOCKET_IFNAME, empty if it is not set. interfaces: of this host, by name. address: of the host's
+    name, None if that leads to no address of this host.
+    """
+
+    named: str
+    interfaces: tuple[str, ...]
+    hostname: str
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchReadings:
+    """version: None if torch is not installed. backends: of torch.distributed; trouble: why they are not known."""
+
+    version: str | None
+    backends: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingReadings:
+    """shm_bytes, shm_free_bytes: of /dev/shm. memfd: whether anonymous shared memory can be made.
+
+    is_root, tools: whether this is root, and which of ip and tc are there, which the testbed needs.
+    """
+
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    memfd: bool
+    is_root: bool
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """All of them. gpus: by name, as nvidia-smi tells; None where there is no nvidia-smi."""
+
+    cpu: CpuReadings
+    clock: ClockReadings
+    gloo: GlooReadings
+    torch: TorchReadings
+    sharing: SharingReadings
+    gpus: tuple[str, ...] | None = field(default=None)
+
 
 SAMPLE_S = 0.5  # over which steal is counted: fifty ticks of the kernel's accounting
 TORCH_TIMEOUT_S = 120.0  # importing torch takes seconds, on a busy machine with a cold disk many
@@ -31,7 +127,7 @@ ASK_TORCH = (
 
 
 def read_machine() -> Readings:
-    """Returns what this machine says of itself; takes the time that importing torch takes, in another process."""
+    """Return what this machine says of itself; takes the time that importing torch takes, in another process."""
     return Readings(_cpu(), _clock(), _gloo(), _torch(), _sharing(), _gpus())
 
 

@@ -9,22 +9,20 @@ from ringsim.measurements.collective_times import (
     SENDRECV,
     TORCH,
     CollectiveTimes,
+    p10_p90,
+    p95,
 )
+from ringsim.measurements.logs.lines import LogRow, LogTable
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.logs.table import LogRow, LogTable
 from ringsim.measurements.measurements import (
     ROUNDS_PER_RUN,
     SLOT_BYTES,
     TOUCHED_BYTES,
     Measurements,
     Probe,
-    json_text,
-    save_json,
 )
-from ringsim.measurements.provenance import provenance
-from ringsim.measurements.rank_hosts import RankHosts
+from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
-from ringsim.measurements.spread import p10_p90, p95
 
 __all__ = [
     "OPENMPI",
@@ -45,10 +43,8 @@ __all__ = [
     "Probe",
     "RankHosts",
     "RecordedRun",
-    "json_text",
     "p10_p90",
     "p95",
     "provenance",
     "read_logs",
-    "save_json",
 ]

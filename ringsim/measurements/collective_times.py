@@ -1,22 +1,13 @@
-"""`CollectiveTimes`: how long one collective took, each time that it was done."""
+"""`CollectiveTimes`: how long one collective took, each time that it was done; and percentiles of such times."""
 
 import statistics
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from ringsim.files import (
-    MAX_RANKS,
-    as_tuple,
-    quoted,
-    require_duration,
-    require_fields,
-    require_name,
-    require_one_each,
-    require_seconds,
-    require_times,
-    require_whole,
-)
-from ringsim.measurements.spread import p10_p90
+import numpy as np
+
+from ringsim.files import check, values
 from ringsim.schedule import Collective
 
 TORCH = "dist"  # in place of an algorithm: torch.distributed's own collective
@@ -27,7 +18,6 @@ OPENMPI = "openmpi"  # likewise: Open MPI's own collective
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
 PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
 PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
-_KEYS = {"arrival_skew_s": "late_s"}  # of a field in files, where it is not its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +39,26 @@ class CollectiveTimes:
     """
 
     collective: Collective
-    algorithm: str
-    size_bytes: int
-    dtype: str
-    op: str
+    algorithm: values.Name
+    size_bytes: values.Positive
+    dtype: values.Name
+    op: values.Name
     num_ranks: int
     in_place: bool
     wrong: int | None
-    calls: int
-    times_s: tuple[float, ...]
-    arrival_skew_s: tuple[float, ...]
+    calls: values.Positive
+    times_s: tuple[values.Duration, ...]
+    arrival_skew_s: tuple[Annotated[float, values.seconds(0)], ...] = field(metadata={"key": "late_s"})
     positions: tuple[int, ...]
-    rank_medians_s: tuple[float, ...]
+    rank_medians_s: tuple[values.Duration, ...]
 
     def __post_init__(self) -> None:
-        for name in ("algorithm", "dtype", "op"):
-            require_name(name, getattr(self, name))
-        for name in ("size_bytes", "calls"):
-            require_whole(name, getattr(self, name), 1)
-        require_whole("num_ranks", self.num_ranks, 1, MAX_RANKS)
-        if not isinstance(self.in_place, bool):
-            raise ValueError(f"in_place {quoted(self.in_place)}: must be true or false")
-        if self.wrong is not None:
-            require_whole("wrong", self.wrong, 0)
-        for position in self.positions:
-            require_whole("positions", position, 0)
-        for name in ("times_s", "rank_medians_s"):
-            _require_times(name, getattr(self, name))
-        _require_times("late_s", self.arrival_skew_s, may_be_zero=True)
-        for name, values in (("positions", self.positions), ("late_s", self.arrival_skew_s)):
-            if len(values) != len(self.times_s):
-                raise ValueError(f"{len(values)} {name} for {len(self.times_s)} times_s: must be as many")
-        require_one_each("rank_medians_s", self.rank_medians_s, self.num_ranks, "ranks")
+        check(self, not_empty=("times_s",))
+        for name, column in (("positions", self.positions), ("late_s", self.arrival_skew_s)):
+            if len(column) != len(self.times_s):
+                raise ValueError(f"{len(column)} {name} for {len(self.times_s)} times_s: must be as many")
+        if len(self.rank_medians_s) != self.num_ranks:
+            raise ValueError(f"{len(self.rank_medians_s)} rank_medians_s for {self.num_ranks} ranks: one for each")
 
     @property
     def median_s(self) -> float:
@@ -102,28 +80,27 @@ class CollectiveTimes:
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """What all competitors were asked to do alike: the times of one cell can be compared."""
+        """The task that all competitors were given alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        values = {**asdict(self), "collective": self.collective.value}
-        return {_KEYS.get(name, name): value for name, value in values.items()}
 
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data, keys=_KEYS)
-        lists = {key: as_tuple(key, data[key]) for key in ("times_s", "late_s", "positions", "rank_medians_s")}
-        require_name("collective", data["collective"])
-        values = {**data, **lists, "collective": Collective(data["collective"])}
-        return cls(**{field.name: values[_KEYS.get(field.name, field.name)] for field in fields(cls)})
+def p10_p90(times_s: Sequence[float]) -> tuple[float, float]:
+    """Return the 10th and the 90th percentile, between which lie four runs of five, as np.percentile interpolates.
+
+    Raises ValueError if there is no time at all.
+    """
+    if not len(times_s):
+        raise ValueError("no times: at least one is needed")
+    low, high = np.percentile(times_s, (10, 90)).tolist()
+    return low, high
 
 
-def _require_times(name: str, times_s: tuple[float, ...], may_be_zero: bool = False) -> None:
-    require_times(name, times_s)
-    for time_s in times_s:
-        if may_be_zero:
-            require_seconds(name, time_s, 0)
-        else:
-            require_duration(name, time_s)
+def p95(errors: Sequence[float]) -> float:
+    """Return the 95th percentile: the smallest of the errors that at least 95 % of them do not exceed.
+
+    It is not interpolated, so of fewer than 20 errors it is the largest: a table that says "95 % below" must not show
+    less. Raises ValueError if there is no error at all.
+    """
+    if not len(errors):
+        raise ValueError("no errors: at least one is needed")
+    return float(np.percentile(errors, 95, method="inverted_cdf"))

@@ -1,43 +1,17 @@
 """`Measurements`: real timings of one process group, with where they come from."""
 
-import json
 import os
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.files import (
-    MAX_RANKS,
-    as_tuple,
-    atomic_file,
-    naming_place,
-    quoted,
-    read_json,
-    require_duration,
-    require_fields,
-    require_name,
-    require_object,
-    require_times,
-    require_whole,
-)
+from ringsim.files import FileFormat, check, decode, json_text, naming_place, read_json, save_json, values
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.recorded_run import RecordedRun
-
-FORMAT = "ringsim-measurements"
-VERSION = 3
-OLDER = (1, 2)  # without collectives; with one call in an iteration, and no word on who was late
 
 ROUNDS_PER_RUN = 8  # of a probe; even, so that what goes out in a ping-pong comes back
 # In the provenance of probes of ranks that share memory: what a rank can publish at a time, and what it has touched.
 SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_bytes"
-
-MAX_MESSAGE_BYTES = 2**40
-MAX_IN_FLIGHT = 2**20
-
-_Kind = TypeVar("_Kind")
-_OfRanks = TypeVar("_OfRanks", CollectiveTimes, RecordedRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +29,21 @@ class Probe:
     "call". With "/cached" after it: the same, with the same chunks in each run. With "_cpu" after it: the same, but
     seconds of a core, in all threads of a rank.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
-    collective is a sum over steps too, and the mean over the ranks that have a part in it.
+    collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one.
     """
 
-    kind: str
-    size_bytes: int
-    in_flight: int
-    times_s: tuple[float, ...]
+    kind: values.Name
+    size_bytes: Annotated[int, values.whole(1, values.MAX_BYTES)]
+    in_flight: Annotated[int, values.whole(1, values.MAX_COUNT)]
+    times_s: tuple[values.Duration, ...]
 
     def __post_init__(self) -> None:
-        require_name("kind", self.kind)
-        require_whole("size_bytes", self.size_bytes, 1, MAX_MESSAGE_BYTES)
-        require_whole("in_flight", self.in_flight, 1, MAX_IN_FLIGHT)
-        require_times("times_s", self.times_s)
-        for index, time_s in enumerate(self.times_s):
-            require_duration(f"times_s[{index}]", time_s)
+        check(self, not_empty=("times_s",))
 
     @property
     def median_s(self) -> float:
         """The median of the blocks, which other work on the host disturbs least."""
         return statistics.median(self.times_s)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Returns a probe of a file. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data)
-        return cls(**{**data, "times_s": as_tuple("times_s", data["times_s"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +63,9 @@ class Measurements:
     collectives: tuple[CollectiveTimes, ...] = ()
     runs: tuple[RecordedRun, ...] = ()
 
+    # Version 1 has no collectives; version 2 one call in an iteration, and does not say who was late.
+    FORMAT: ClassVar = FileFormat("ringsim-measurements", 3, older=(1, 2))
+
     def __repr__(self) -> str:
         counts = {"probes": len(self.probes), "collectives": len(self.collectives), "runs": len(self.runs)}
         parts = [f"{count} {name}" for name, count in counts.items() if count]
@@ -107,84 +73,46 @@ class Measurements:
         return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
 
     def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """Returns the probes of a kind, by size; in_flight: only those with so many messages."""
+        """Return the probes of a kind, by size; in_flight: only those with so many messages."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON, with the name and version of the format."""
-        collectives, runs = ([entry.as_dict() for entry in entries] for entries in (self.collectives, self.runs))
-        return {"format": FORMAT, "version": VERSION, **asdict(self), "collectives": collectives, "runs": runs}
+        """Return the fields for JSON, with the name and version of the format."""
+        return self.FORMAT.write(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Returns what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
-        _require_header(data)
-        probes = _read_all("probes", Probe.from_dict, data["probes"])
-        times = _read_all("collectives", partial(_times_of, data), data.get("collectives", []))
-        runs = _read_all("runs", partial(_of_ranks, data, RecordedRun), data.get("runs", []))
-        return cls(data["num_ranks"], data["provenance"], probes, times, runs)
+        """Return what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
+        body, version = cls.FORMAT.read(data)
+        if version < cls.FORMAT.version and isinstance(body.get("collectives"), list):
+            body["collectives"] = [_as_of_now(times) for times in body["collectives"]]
+        measurements = decode(cls, body)
+        for name in ("collectives", "runs"):
+            for index, entry in enumerate(getattr(measurements, name)):
+                if entry.num_ranks != measurements.num_ranks:
+                    raise ValueError(f"{name}[{index}].num_ranks = {entry.num_ranks}: the file is of "
+                                     f"{measurements.num_ranks} ranks")  # fmt: skip
+        return measurements
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a JSON file, whole or not at all."""
+        """Write a JSON file, whole or not at all."""
         save_json(path, self.as_dict())
 
     def as_text(self) -> str:
-        """Returns the contents of that file."""
+        """Return the contents of that file."""
         return json_text(self.as_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Returns what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        """Return what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
 
 
-def _require_header(data: Any) -> None:
-    """Raises ValueError unless all is there that a file has beside its lists."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"not a {FORMAT} file")
-    version = data.get("version")
-    if version not in (*OLDER, VERSION) or version is True:
-        raise ValueError(f"version {quoted(version)} of {FORMAT}: this ringsim reads versions up to {VERSION}")
-    optional = {"runs"} if version > 1 else {"runs", "collectives"}
-    named = {name: value for name, value in data.items() if name not in ("format", "version")}
-    require_fields(Measurements, named, optional)
-    require_whole("num_ranks", data["num_ranks"], 1, MAX_RANKS)
-    require_object("provenance", data["provenance"])
-
-
-def _read_all(name: str, read: Callable[[Any], _Kind], listed: Any) -> tuple[_Kind, ...]:
-    """Those of the list `name` of a file. Raises ValueError that says which one is not as it must be."""
-    made = []
-    for index, data in enumerate(as_tuple(name, listed)):
-        with naming_place(f"{name}[{index}]"):
-            made.append(read(data))
-    return tuple(made)
-
-
-def _times_of(file: dict[str, Any], data: Any) -> CollectiveTimes:
-    """A collective's times; those of an older version as this one would have written them."""
-    if file["version"] != VERSION and isinstance(data, dict) and isinstance(data.get("times_s"), list):
-        data = {**data, "calls": 1, "late_s": [0.0] * len(data["times_s"])}
-    return _of_ranks(file, CollectiveTimes, data)
-
-
-def _of_ranks(file: dict[str, Any], kind: type[_OfRanks], data: Any) -> _OfRanks:
-    """What all ranks of the file did."""
-    made = kind.from_dict(data)
-    if made.num_ranks != file["num_ranks"]:
-        raise ValueError(f"num_ranks {made.num_ranks}: the file is of {file['num_ranks']} ranks")
-    return made
-
-
-def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Writes `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
-    with atomic_file(path) as file:
-        file.write(json_text(data).encode())
-
-
-def json_text(data: Any) -> str:
-    """Returns the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+def _as_of_now(times: Any) -> Any:
+    """The times of a collective in an older version, as this one would have written them."""
+    if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
+        return times
+    return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

@@ -1,23 +1,12 @@
 """`RecordedRun`: one real run of a schedule, transfer by transfer."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated
 
-from ringsim.files import (
-    MAX_RANKS,
-    as_tuple,
-    quoted,
-    require_fields,
-    require_name,
-    require_one_each,
-    require_seconds,
-    require_times,
-    require_whole,
-)
+from ringsim.files import check, values
 from ringsim.schedule import Collective
 
 TRANSFER = ("step", "src", "dst", "chunk", "issued_s", "applied_s")  # a value each for every transfer
-TRANSPORTS = ("shm", "gloo", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +26,28 @@ class RecordedRun:
     """
 
     collective: Collective
-    algorithm: str
-    size_bytes: int
-    element_bytes: int
+    algorithm: values.Name
+    size_bytes: values.Positive
+    element_bytes: values.Positive
     num_ranks: int
     clock_error_s: float
     runs_s: tuple[float, ...]
-    begin_s: tuple[float, ...]
-    end_s: tuple[float, ...]
+    begin_s: tuple[values.Moment, ...]
+    end_s: tuple[values.Moment, ...]
     step: tuple[int, ...]
     src: tuple[int, ...]
     dst: tuple[int, ...]
     chunk: tuple[int, ...]
-    issued_s: tuple[float, ...]
-    applied_s: tuple[float, ...]
-    transport: str = "gloo"  # of older files, which do not say
+    issued_s: tuple[values.Moment, ...]
+    applied_s: tuple[values.Moment, ...]
+    transport: Annotated[str, values.one_of("shm", "gloo", "auto")] = "gloo"  # of older files, which do not say
 
     def __post_init__(self) -> None:
-        require_name("algorithm", self.algorithm)
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport {quoted(self.transport)}: must be one of {', '.join(TRANSPORTS)}")
-        for name in ("size_bytes", "element_bytes"):
-            require_whole(name, getattr(self, name), 1)
-        require_whole("num_ranks", self.num_ranks, 1, MAX_RANKS)
+        check(self, not_empty=("runs_s",))
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
-        require_seconds("clock_error_s", self.clock_error_s, 0)
-        require_times("runs_s", self.runs_s)
-        for index, time_s in enumerate(self.runs_s):
-            require_seconds(f"runs_s[{index}]", time_s, 0)
-        self._check_ranks()
-        self._check_transfers()
-
-    def _check_ranks(self) -> None:
-        for name in ("begin_s", "end_s"):
-            times = getattr(self, name)
-            require_one_each(name, times, self.num_ranks, "ranks")
-            for rank, time_s in enumerate(times):
-                require_seconds(f"{name}[{rank}]", time_s)
-
-    def _check_transfers(self) -> None:
-        for name in TRANSFER:
-            require_one_each(name, getattr(self, name), len(self), "transfers")
+        self._check_lengths(("begin_s", "end_s"), self.num_ranks, "ranks")
+        self._check_lengths(TRANSFER, len(self), "transfers")
         for index in range(len(self)):
             self._check_transfer(index)
         if self.time_s <= 0:
@@ -88,16 +57,18 @@ class RecordedRun:
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"step {twice[0]}: chunk {twice[3]} from rank {twice[1]} to {twice[2]} is recorded twice")
 
+    def _check_lengths(self, names: tuple[str, ...], number: int, things: str) -> None:
+        for name in names:
+            if len(getattr(self, name)) != number:
+                raise ValueError(f"{len(getattr(self, name))} {name} for {number} {things}: one for each")
+
     def _check_transfer(self, index: int) -> None:
-        for name in ("step", "chunk"):
-            require_whole(f"{name}[{index}]", getattr(self, name)[index], 0)
         for name in ("src", "dst"):
-            require_whole(f"{name}[{index}]", getattr(self, name)[index], 0, self.num_ranks - 1)
+            if getattr(self, name)[index] >= self.num_ranks:
+                raise ValueError(f"{name}[{index}] {getattr(self, name)[index]}: there are only {self.num_ranks} ranks")
         if self.src[index] == self.dst[index]:
             raise ValueError(f"dst[{index}] {self.dst[index]}: is the sender itself")
         issued, applied = self.issued_s[index], self.applied_s[index]
-        require_seconds(f"issued_s[{index}]", issued)
-        require_seconds(f"applied_s[{index}]", applied)
         if applied < issued - self.clock_error_s:
             raise ValueError(f"applied_s[{index}] {applied}: is before it was issued, at {issued}")
 
@@ -117,15 +88,3 @@ class RecordedRun:
     def __str__(self) -> str:
         call = f"{self.collective.value} {self.algorithm} of {self.size_bytes} bytes"
         return f"{call} on {self.num_ranks} ranks over {self.transport}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        return {**asdict(self), "collective": self.collective.value}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Returns what `as_dict` gave. Raises ValueError, in one line, for what is missing, unknown or impossible."""
-        require_fields(cls, data, optional=("transport",))
-        columns = {name: as_tuple(name, data[name]) for name in (*TRANSFER, "runs_s", "begin_s", "end_s")}
-        require_name("collective", data["collective"])
-        return cls(**{**data, **columns, "collective": Collective(data["collective"])})

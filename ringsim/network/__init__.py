@@ -4,7 +4,6 @@ from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.landmarks import Landmarks
 from ringsim.network.layout import lay_out
 from ringsim.network.loading import load_network, preset_names
 from ringsim.network.network import Network
@@ -47,7 +46,6 @@ __all__ = [
     "InSwitch",
     "Ints",
     "Jitter",
-    "Landmarks",
     "Library",
     "Link",
     "MemoryRate",

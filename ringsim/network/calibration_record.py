@@ -1,7 +1,10 @@
 """`Calibration`: which timings a network was fitted to, so that others can be told from them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from ringsim.files import values
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,29 +14,29 @@ class CalibratedCells:
     rows: a digest of each timing that was used, as `TimedCase.rows` has them; empty in files of older versions.
     """
 
-    collective: str
-    algorithm: str
-    num_ranks: int
-    num_hosts: int
-    sizes_bytes: tuple[int, ...]
+    collective: values.Name
+    algorithm: values.Name
+    num_ranks: int = field(metadata={"key": "ranks"})
+    num_hosts: Annotated[int, values.count] = field(metadata={"key": "hosts"})
+    sizes_bytes: tuple[values.Positive, ...] = field(metadata={"key": "sizes"})
     rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a network was fitted to.
+    """The timings that a network was fitted to.
 
     files: the names of the logs or measurements, without their folders.
     senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
     all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
     """
 
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(default=(), metadata={"key": "from"})
     cells: tuple[CalibratedCells, ...] = ()
-    senders_per_host: int | None = None
+    senders_per_host: Annotated[int, values.count] | None = None
 
     def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]) -> bool:
-        """Whether one of these timings of the collective, whatever its algorithm, was among them.
+        """Return whether one of these timings of the collective, whatever its algorithm, was among them.
 
         rows: their digests. Where these are not known, here or in the file, a timing of the same collective, size,
         ranks and hosts is taken for the same one.

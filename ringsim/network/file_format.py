@@ -1,146 +1,111 @@
 """The tables and keys of a network file; docs/networks.md describes each. Their fields are those of `spec`."""
 
-from ringsim.files import Key, Table, toml_values
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
 
-_LINK = {
-    "latency": Key("latency_s", toml_values.time),
-    "bandwidth": Key("bandwidth_bytes_per_s", toml_values.rate),
-    "duplex": Key("half_duplex", toml_values.is_half_duplex),
+from ringsim.files import Key, Parser, Table, values
+from ringsim.network import spec
+from ringsim.network.calibration_record import Calibration
+from ringsim.network.topology import Jitter
+
+
+def _half_duplex(value: Any) -> bool:
+    if value not in ("full", "half"):
+        raise ValueError('must be "full" or "half"')
+    return bool(value == "half")
+
+
+def _name(value: Any) -> str:
+    """A name that resources can be named after, hence without dots, arrows and blanks."""
+    if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
+        raise ValueError("a name must be text of letters, digits, _ and - only")
+    return value
+
+
+def _two_names(value: Any) -> tuple[str, str]:
+    if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:
+        raise ValueError('must be two different names, such as ["a", "switch1"]')
+    return _name(value[0]), _name(value[1])
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(values.is_whole(item) and 0 <= item < values.MAX_COUNT for item in value):
+        raise ValueError("must be a list of ranks, such as [0, 1]")
+    if not value:
+        raise ValueError("a host must have ranks")
+    if len(set(value)) != len(value):
+        raise ValueError("no rank may be listed twice")
+    return tuple(value)
+
+
+# The kinds of fields that have no unit in their names.
+_PARSERS: dict[str, Parser] = {
+    "half_duplex": _half_duplex,
+    "name": _name,
+    "link": values.any_text,
+    "rank": values.whole(),
+    "seed": values.whole(),
+    "slowdown": values.slowdown,
+    "latency": values.fraction,
+    "compute": values.fraction,
+    **dict.fromkeys(("cores", "count", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
+    **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share"), values.ratio),
+    "message_start": values.ratio,
 }
-_MEMORY_RATE = Table(
-    {
-        "published": Key("published_bytes", toml_values.size, True),
-        "copy_bandwidth": Key("copy_bytes_per_s", toml_values.rate),
-        "reduce_bandwidth": Key("reduce_bytes_per_s", toml_values.rate),
-        "reduce_into_bandwidth": Key("reduce_into_bytes_per_s", toml_values.rate),
-        "cached_copy_bandwidth": Key("cached_copy_bytes_per_s", toml_values.rate),
-        "cached_reduce_bandwidth": Key("cached_reduce_bytes_per_s", toml_values.rate),
-        "cached_reduce_into_bandwidth": Key("cached_reduce_into_bytes_per_s", toml_values.rate),
+# Keys that are not the names of their fields without units.
+_NAMES = {"half_duplex": "duplex", "hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
+_RATES = ("bandwidth", "uplink")  # others are called what they are the bandwidth of, such as copy_bandwidth
+
+
+def _key(field: str) -> str:
+    if field.endswith("_bytes_per_s"):
+        stem = field.removesuffix("_bytes_per_s")
+        return stem if stem in _RATES else f"{stem}_bandwidth"
+    return _NAMES.get(field, field.removesuffix("_bytes").removesuffix("_s"))
+
+
+def _parser(field: str) -> Parser | None:
+    """The parser for a field, by the unit in its name; None for one that is a table."""
+    units = {"_per_s": values.rate, "_s": values.time, "_bytes": values.size}
+    return _PARSERS.get(field) or next((parse for unit, parse in units.items() if field.endswith(unit)), None)
+
+
+def keys_of(kind: type[Any]) -> dict[str, Key]:
+    """Return the keys of the quantities of a dataclass of `spec`, required where a field has no default."""
+    own_first = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
+    return {
+        _key(field.name): Key(field.name, parse, field.default is MISSING)
+        for field in own_first
+        if (parse := _parser(field.name)) and not is_dataclass(field.default)
     }
-)
-_SHARED_MEMORY = Table(
-    {
-        "slot": Key("slot_bytes", toml_values.size, True),
-        "touched": Key("touched_bytes", toml_values.size, True),
-        "send_overhead": Key("send_overhead_s", toml_values.time),
-        "receive_overhead": Key("receive_overhead_s", toml_values.time),
-        "latency": Key("latency_s", toml_values.time),
-        "call": Key("call_s", toml_values.time),
-        "cold_call": Key("cold_call_s", toml_values.time),
-        "rate": Key("rates", _MEMORY_RATE, many=True),
-    }
-)
+
+
+_SHARED_MEMORY = Table({**keys_of(spec.SharedMemory), "rate": Key("rates", Table(keys_of(spec.MemoryRate)), many=True)})
 _HARDWARE = {
-    "cores": Key("cores", toml_values.count),
-    "memory_bandwidth": Key("memory_bytes_per_s", toml_values.rate),
-    "copies": Key("copies", toml_values.positive),
-    "link": Key("link", Table(_LINK)),
+    **keys_of(spec.Host),
+    "link": Key("link", Table(keys_of(spec.Link))),
     "shared_memory": Key("shared_memory", _SHARED_MEMORY),
-    "nic": Key("nics", Table({"count": Key("count", toml_values.count), **_LINK})),
+    "nic": Key("nics", Table(keys_of(spec.Nics))),
 }
-_HOST = Table(
-    {"ranks": Key("ranks_per_host", toml_values.count), "count": Key("num_hosts", toml_values.count), **_HARDWARE}
-)
-_PLACED_HOST = Table(
-    {"name": Key("name", toml_values.name, True), "ranks": Key("ranks", toml_values.ranks, True), **_HARDWARE}
-)
-_CABLE = Table({"between": Key("between", toml_values.two_names, True), **_LINK})
-_SWITCH = Table(
-    {
-        "latency": Key("latency_s", toml_values.time),
-        "hosts": Key("hosts_per_leaf", toml_values.count),
-        "uplink": Key("uplink_bytes_per_s", toml_values.rate),
-        "oversubscription": Key("oversubscription", toml_values.positive),
-        "uplink_latency": Key("uplink_latency_s", toml_values.time),
-    }
-)
-_PROCESSOR = Table(
-    {
-        "send_overhead": Key("send_overhead_s", toml_values.time),
-        "receive_overhead": Key("receive_overhead_s", toml_values.time),
-        "reduce_bandwidth": Key("reduce_bytes_per_s", toml_values.rate),
-        "copy_bandwidth": Key("copy_bytes_per_s", toml_values.rate),
-        "first_touch_bandwidth": Key("first_touch_bytes_per_s", toml_values.rate),
-        "call": Key("call_s", toml_values.time),
-        "torch_call": Key("torch_call_s", toml_values.time),
-        "cold_call": Key("cold_call_s", toml_values.time),
-        "cold_torch_call": Key("cold_torch_call_s", toml_values.time),
-    }
-)
-_SLOW_RANK = Table(
-    {"rank": Key("rank", toml_values.rank, True), "slowdown": Key("slowdown", toml_values.at_least_one, required=True)}
-)
-_SLOW_LINK = Table(
-    {
-        "link": Key("link", toml_values.text, True),
-        "bandwidth": Key("bandwidth_bytes_per_s", toml_values.rate),
-        "slowdown": Key("slowdown", toml_values.at_least_one),
-        "latency": Key("latency_s", toml_values.time),
-    }
-)
-_FAILURE = Table(
-    {"link": Key("link", toml_values.text), "rank": Key("rank", toml_values.rank), "at": Key("at_s", toml_values.time)}
-)
-_JITTER = Table(
-    {
-        "seed": Key("seed", toml_values.rank),
-        "latency": Key("latency", toml_values.fraction),
-        "compute": Key("compute", toml_values.fraction),
-    }
-)
-_PROTOCOL = Table(
-    {
-        "name": Key("name", toml_values.name, True),
-        "start": Key("start_s", toml_values.time),
-        "link_latency": Key("link_latency_s", toml_values.time),
-        "hop_latency": Key("hop_latency_s", toml_values.time),
-        "tree_link_latency": Key("tree_link_latency_s", toml_values.time),
-        "tree_hop_latency": Key("tree_hop_latency_s", toml_values.time),
-        "share": Key("share", toml_values.positive),
-    }
-)
-_LIBRARY = Table(
-    {
-        "tree_share": Key("tree_share", toml_values.positive),
-        "switch_share": Key("switch_share", toml_values.positive),
-        "switch_latency": Key("switch_latency_s", toml_values.time),
-        "switch_hop_latency": Key("switch_hop_latency_s", toml_values.time),
-        "message_start": Key("message_start", toml_values.positive),
-    }
-)
-_CALIBRATED = Table(
-    {
-        "collective": Key("collective", toml_values.name, True),
-        "algorithm": Key("algorithm", toml_values.text, True),
-        "ranks": Key("num_ranks", toml_values.count, True),
-        "hosts": Key("num_hosts", toml_values.count, True),
-        "sizes": Key("sizes_bytes", toml_values.sizes, True),
-        "rows": Key("rows", toml_values.texts),
-    }
-)
-_CALIBRATION = Table(
-    {
-        "from": Key("files", toml_values.texts),
-        "senders_per_host": Key("senders_per_host", toml_values.count),
-        "cells": Key("cells", _CALIBRATED, many=True),
-    }
-)
+_PLACING = {_key(field): Key(field, values.count) for field in ("ranks_per_host", "num_hosts")}
+_PLACED_HOST = Table({"name": Key("name", _name, True), "ranks": Key("ranks", _ranks, True), **_HARDWARE})
+_CABLE = Table({"between": Key("between", _two_names, True), **keys_of(spec.Link)})
 NETWORK = Table(
     {
-        "name": Key("name", toml_values.text),
-        "description": Key("description", toml_values.text),
-        "source": Key("source", toml_values.text),
-        "host": Key("host", _HOST),
+        "name": Key("name", values.any_text),
+        "description": Key("description", values.any_text),
+        "source": Key("source", values.any_text),
+        "host": Key("host", Table({**_PLACING, **_HARDWARE})),
         "hosts": Key("placed_hosts", _PLACED_HOST, many=True),
         "links": Key("cables", _CABLE, many=True),
-        "switch": Key("switch", _SWITCH),
-        "rank": Key("processor", _PROCESSOR),
-        "slow_rank": Key("slow_ranks", _SLOW_RANK, many=True),
-        "slow_link": Key("slow_links", _SLOW_LINK, many=True),
-        "jitter": Key("jitter", _JITTER),
-        "failure": Key("failures", _FAILURE, many=True),
-        "protocol": Key("protocols", _PROTOCOL, many=True),
-        "library": Key("library", _LIBRARY),
-        "calibration": Key("calibration", _CALIBRATION),
+        "switch": Key("switch", Table(keys_of(spec.Switch))),
+        "rank": Key("processor", Table(keys_of(spec.Processor))),
+        "slow_rank": Key("slow_ranks", Table(keys_of(spec.SlowRank)), many=True),
+        "slow_link": Key("slow_links", Table(keys_of(spec.SlowLink)), many=True),
+        "jitter": Key("jitter", Table(keys_of(Jitter))),
+        "failure": Key("failures", Table(keys_of(spec.Failure)), many=True),
+        "protocol": Key("protocols", Table(keys_of(spec.Protocol)), many=True),
+        "library": Key("library", Table(keys_of(spec.Library))),
+        "calibration": Key("calibration", Calibration),
     }
 )

@@ -6,9 +6,8 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
-from ringsim.files import parse_toml, refusal
+from ringsim.files import naming_place, parse_toml, refusal
 from ringsim.network import spec
-from ringsim.network.calibration_record import CalibratedCells, Calibration
 from ringsim.network.cluster import Cluster
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import NETWORK
@@ -22,23 +21,14 @@ def read_network(text: str, file: str) -> Cluster:
 
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
     """
-    try:
+    with naming_place(file):
         return _cluster(NETWORK.read(parse_toml(text), ""), file)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
 
 
 def _cluster(fields: Fields, file: str) -> Cluster:
     about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
-    calibration = _calibration(fields.pop("calibration", {}))
+    calibration = fields.pop("calibration", None)
     return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file, calibration=calibration)
-
-
-def _calibration(fields: Fields) -> Calibration | None:
-    if not fields:
-        return None
-    cells = tuple(CalibratedCells(**cells) for cells in fields.pop("cells", []))
-    return Calibration(cells=cells, **fields)
 
 
 def _spec(fields: Fields) -> spec.Spec:
@@ -66,13 +56,13 @@ def _all_alike(fields: Fields) -> Fields:
     template = fields["host"]
     count = template.get("num_hosts")
     if count is not None and "ranks_per_host" not in template:
-        raise refusal("host.count", count, ": give host.ranks too, the ranks of each host")
+        raise refusal("host.count", count, "give host.ranks too, the ranks of each host")
     placing = {key: template[key] for key in ("ranks_per_host", "num_hosts") if key in template}
     return {"host": _host(template), **placing}
 
 
 def _host(*layers: Mapping[str, Any]) -> spec.Host:
-    """What later layers say goes before what earlier ones say, key by key."""
+    """Return the host of these layers: a later one wins over an earlier one, key by key."""
     link: Fields = {}
     nics: Fields = {}
     rest: Fields = {}
@@ -97,7 +87,7 @@ def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:
     for key, field in (("ranks", "ranks_per_host"), ("count", "num_hosts")):
         if field in template:
-            raise refusal(f"host.{key}", template[field], ": must be left out, since [[hosts]] says it")
+            raise refusal(f"host.{key}", template[field], "must be left out, since [[hosts]] says it")
     hosts = tuple(spec.PlacedHost(host["name"], host["ranks"], _host(template, host)) for host in placed)
     _check_names(hosts)
     _check_ranks(hosts)
@@ -108,7 +98,7 @@ def _check_names(hosts: Sequence[spec.PlacedHost]) -> None:
     first: dict[str, int] = {}
     for place, host in enumerate(hosts):
         if first.setdefault(host.name, place) != place:
-            raise refusal(f"hosts[{place}].name", host.name, f": hosts[{first[host.name]}] has that name already")
+            raise refusal(f"hosts[{place}].name", host.name, f"hosts[{first[host.name]}] has that name already")
 
 
 def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
@@ -116,7 +106,7 @@ def _check_ranks(hosts: Sequence[spec.PlacedHost]) -> None:
     for place, host in enumerate(hosts):
         for rank in host.ranks:
             if rank in host_of:
-                raise refusal(f"hosts[{place}].ranks", list(host.ranks), f": rank {rank} is on {host_of[rank]} already")
+                raise refusal(f"hosts[{place}].ranks", list(host.ranks), f"rank {rank} is on {host_of[rank]} already")
             host_of[rank] = host.name
     missing = next((rank for rank in range(len(host_of)) if rank not in host_of), None)
     if missing is not None:
@@ -132,7 +122,7 @@ def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cabl
     ends: set[frozenset[str]] = set()
     for place, cable in enumerate(cables):
         if frozenset(cable.between) in ends:
-            raise refusal(f"links[{place}].between", list(cable.between), ": there is a link between them already")
+            raise refusal(f"links[{place}].between", list(cable.between), "there is a link between them already")
         ends.add(frozenset(cable.between))
     if cables:
         _check_reach(cables, hosts)
@@ -165,7 +155,7 @@ def _switch(fields: Fields, sections: Fields) -> spec.Switch:
 def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:
     for place, slow in enumerate(slow_links):
         if len(slow) == 1:
-            raise refusal(f"slow_link[{place}].link", slow["link"], ": give its bandwidth, slowdown or latency")
+            raise refusal(f"slow_link[{place}].link", slow["link"], "give its bandwidth, slowdown or latency")
     return tuple(spec.SlowLink(**slow) for slow in slow_links)
 
 

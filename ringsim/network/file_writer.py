@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from ringsim.files import Key, Table
+from ringsim.files import Key, encode
 from ringsim.network.calibration_record import Calibration
 from ringsim.network.cluster import Cluster
-from ringsim.network.file_format import NETWORK
+from ringsim.network.file_format import keys_of
 from ringsim.network.spec import Spec
 
 _FIGURES = 6  # more than any measurement has
 
 
 def network_text(cluster: Cluster) -> str:
-    """Returns TOML that describes the same network, with a key for each value that is not the default.
+    """Return TOML that describes the same network, with a key for each value that is not the default.
 
     Raises ValueError for a network with hosts by name, slow ranks, failures or jitter, which are not written.
     """
@@ -32,45 +32,28 @@ def network_text(cluster: Cluster) -> str:
 
 
 def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
-    host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts, "cores": spec.host.cores}
-    lines = [f"{key} = {value}" for key, value in host.items() if value is not None]
-    yield "[host]", lines + _values("host", spec.host)
-    for place, part in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
-                        ("library", spec.library)):  # fmt: skip
-        values = _values(place, part)
-        if values:
+    host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts}
+    yield "[host]", [f"{key} = {value}" for key, value in host.items() if value is not None] + _values(spec.host)
+    parts = {"host.link": spec.host.link, "host.nic": spec.host.nics, "rank": spec.processor, "library": spec.library}
+    for place, part in parts.items():
+        if values := _values(part):
             yield f"[{place}]", values
     shared = spec.host.shared_memory
     if shared:
-        yield "[host.shared_memory]", _values("host.shared_memory", shared)
+        yield "[host.shared_memory]", _values(shared)
         for rate in shared.rates:
-            yield "[[host.shared_memory.rate]]", _values("host.shared_memory.rate", rate)
+            yield "[[host.shared_memory.rate]]", _values(rate)
     for protocol in spec.protocols:
-        yield "[[protocol]]", _values("protocol", protocol)
+        yield "[[protocol]]", _values(protocol)
     for slow in spec.slow_links:
-        yield "[[slow_link]]", _values("slow_link", slow)
+        yield "[[slow_link]]", _values(slow)
 
 
-def _values(place: str, part: Any) -> list[str]:
-    """A line for each key that says something else than if it were left out."""
+def _values(part: Any) -> list[str]:
+    """Return a line for each key that says something else than if it were left out."""
     defaults = {field.name: field.default for field in fields(part)}
-    lines = []
-    for name, key in _table(place).keys.items():
-        value = getattr(part, key.field, None)
-        if isinstance(key.holds, Table) or key.field not in defaults or value == defaults[key.field]:
-            continue
-        if name != "cores":
-            lines.append(f"{name} = {_shown(key, value)}")
-    return lines
-
-
-def _table(place: str) -> Table:
-    table = NETWORK
-    for name in place.split("."):
-        inner = table.keys[name].holds
-        assert isinstance(inner, Table)
-        table = inner
-    return table
+    entries = ((name, key, getattr(part, key.field)) for name, key in keys_of(type(part)).items())
+    return [f"{name} = {_shown(key, value)}" for name, key, value in entries if value != defaults[key.field]]
 
 
 def _shown(key: Key, value: Any) -> str:
@@ -86,17 +69,16 @@ def _shown(key: Key, value: Any) -> str:
 
 
 def _calibration(calibration: Calibration) -> list[str]:
-    lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these"]
-    lines.append(f"from = {json.dumps(list(calibration.files))}")
-    if calibration.senders_per_host:
-        lines.append(f"senders_per_host = {calibration.senders_per_host}")
-    for cells in calibration.cells:
-        lines += ["", "[[calibration.cells]]", f"collective = {_quoted(cells.collective)}"]
-        lines += [f"algorithm = {_quoted(cells.algorithm)}", f"ranks = {cells.num_ranks}", f"hosts = {cells.num_hosts}"]
-        lines.append(f"sizes = {list(cells.sizes_bytes)}")
-        if cells.rows:
-            lines.append(f"rows = {json.dumps(list(cells.rows))}")
+    about = encode(calibration)
+    cells = about.pop("cells")
+    lines = ["[calibration]  # what it was fitted to; `ringsim compare` marks these", *_lines(about)]
+    for entry in cells:
+        lines += ["", "[[calibration.cells]]", *_lines(entry)]
     return lines
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value)}" for key, value in entry.items() if value is not None and value != []]
 
 
 def _quoted(text: str) -> str:

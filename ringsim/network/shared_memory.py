@@ -39,12 +39,12 @@ class SharedMemoryNetwork:
 
     @classmethod
     def of(cls, network: AnyNetwork, touched_bytes: int | None = None) -> Self | None:
-        """Returns that of a network; None if its ranks do not all share memory."""
+        """Return that of a network; None if its ranks do not all share memory."""
         return cls(network, touched_bytes) if isinstance(network, Cluster) and shares_memory(network) else None
 
     @property
     def costs(self) -> SharedMemory:
-        """Returns what a message costs."""
+        """Return what a message costs."""
         costs = self.cluster.spec.host.shared_memory
         assert costs is not None
         return costs
@@ -54,7 +54,7 @@ class SharedMemoryNetwork:
         return self.topology_at(num_ranks, self.rate(self.costs.slot_bytes))
 
     def rate(self, published_bytes: int) -> MemoryRate:
-        """Returns the rates if ranks publish `published_bytes` at a time."""
+        """Return the rates if ranks publish `published_bytes` at a time."""
         touched_bytes = self.costs.touched_bytes if self.touched_bytes is None else self.touched_bytes
         return rate_at(self.costs, published_bytes, touched_bytes)
 
@@ -69,21 +69,21 @@ class SharedMemoryNetwork:
 
 
 def shares_memory(cluster: Cluster) -> bool:
-    """Returns whether the network is one host whose ranks share memory."""
+    """Return whether the network is one host whose ranks share memory."""
     spec = cluster.spec
     one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
     return one_host and spec.host.shared_memory is not None
 
 
 def without_shared_memory(cluster: Cluster) -> Cluster:
-    """Returns the same hosts, of which nobody shares memory."""
+    """Return the same hosts, of which nobody shares memory."""
     spec = cluster.spec
     placed = tuple(replace(one, host=replace(one.host, shared_memory=None)) for one in spec.placed_hosts)
     return replace(cluster, spec=replace(spec, host=replace(spec.host, shared_memory=None), placed_hosts=placed))
 
 
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
-    """Returns the rates for what a rank publishes, and touches, at a time.
+    """Return the rates for what a rank publishes, and touches, at a time.
 
     Between those that are known seconds are interpolated, by the logarithm of bytes. A rank that touches no more than
     twice what it publishes, as much as it sends and receives, finds it in the caches.

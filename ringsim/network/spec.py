@@ -161,9 +161,9 @@ class Library:
 
     tree_share: float | None = None
     switch_share: float | None = None
-    message_start: float = 1.0
     switch_latency_s: float | None = None
     switch_hop_latency_s: float | None = None
+    message_start: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

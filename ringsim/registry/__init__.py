@@ -1,11 +1,10 @@
 """Algorithms by name: built-in ones, a function in a Python file, or an MSCCL file."""
 
-from ringsim.registry.algorithm_name import AlgorithmName, base_name
+from ringsim.algorithms import ALGORITHMS, NCCL_ALGORITHMS, Algorithm
 from ringsim.registry.algorithms import (
-    ALGORITHMS,
-    NCCL_ALGORITHMS,
-    Algorithm,
+    AlgorithmName,
     algorithm,
+    base_name,
     build,
     build_proved,
     build_recorded,

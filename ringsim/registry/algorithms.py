@@ -1,115 +1,65 @@
-"""`ALGORITHMS` and `build`: from the name of an algorithm to its `Schedule`."""
+"""`build`: from the name of an algorithm to its `Schedule`."""
 
 import hashlib
 import re
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
-from ringsim.algorithms import (
-    bidirectional_ring_all_gather,
-    bidirectional_ring_all_reduce,
-    bidirectional_ring_reduce_scatter,
-    binomial_tree_all_reduce,
-    binomial_tree_broadcast,
-    binomial_tree_reduce,
-    direct_all_gather,
-    direct_all_reduce,
-    direct_broadcast,
-    direct_reduce,
-    direct_reduce_scatter,
-    double_binary_tree_all_reduce,
-    double_binary_tree_broadcast,
-    double_binary_tree_reduce,
-    gloo_ring_all_gather,
-    gloo_ring_all_reduce,
-    gloo_segments_per_rank,
-    halving_doubling_all_gather,
-    halving_doubling_all_reduce,
-    halving_doubling_reduce_scatter,
-    hierarchical_all_reduce,
-    multi_ring_all_gather,
-    multi_ring_all_reduce,
-    multi_ring_reduce_scatter,
-    naive_ring_all_reduce,
-    nccl_ring_all_gather,
-    nccl_ring_all_reduce,
-    nccl_ring_reduce_scatter,
-    nccl_tree_all_reduce,
-    nccl_tree_segments,
-    nvls_all_reduce,
-    nvls_segments,
-    parameter_server_all_reduce,
-    recursive_doubling_all_gather,
-    recursive_doubling_all_reduce,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_broadcast,
-    ring_reduce,
-    ring_reduce_scatter,
-    torus_all_reduce,
-    two_shot_all_reduce,
-)
+from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
 from ringsim.formats import SUFFIX, build_from_msccl
-from ringsim.registry.algorithm_name import AlgorithmName, base_name
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
+from ringsim.units import whole_number
+
+MAX_SEGMENTS = 2**16
+MAX_RANKS_PER_HOST = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmName:
+    """`hierarchical@4/2`: the algorithm for hosts of 4 ranks, every chunk of it in 2 segments.
+
+    ranks_per_host: None where the name does not say.
+    """
+
+    base: str
+    ranks_per_host: int | None = None
+    segments: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raise ValueError for what follows an `@` or a slash and is no number, or one out of range."""
+        whole, slash, segments = text.partition("/")
+        base, at, per_host = whole.partition("@")
+        if slash and not _is_count(segments, MAX_SEGMENTS):
+            raise ValueError(f"algorithm {text!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
+        if at and not _is_count(per_host, MAX_RANKS_PER_HOST):
+            raise ValueError(
+                f"algorithm {text!r}: after the @ must come the number of ranks of a host, 1..{MAX_RANKS_PER_HOST}"
+            )
+        return cls(base, int(per_host) if at else None, int(segments or 1))
+
+    @property
+    def whole(self) -> str:
+        """The name without segments."""
+        return self.base if self.ranks_per_host is None else f"{self.base}@{self.ranks_per_host}"
+
+
+def base_name(algorithm: str) -> str:
+    """`ring` of `ring/4`, and `hierarchical` of `hierarchical@4/2`; what is no such name up to its first `@` or `/`."""
+    return algorithm.partition("/")[0].partition("@")[0]
+
+
+def _is_count(text: str, most: int) -> bool:
+    return 1 <= (whole_number(text) or 0) <= most
+
 
 _COUNTS = re.compile("[:;] (?=[^:;]*(?:step|round))")  # where a docstring begins to count
 MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `ringsim verify`, and on real ranks
-Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
-
-ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
-    (Collective.ALL_REDUCE, "ring"): ring_all_reduce,
-    (Collective.ALL_REDUCE, "gloo_ring"): gloo_ring_all_reduce,
-    (Collective.ALL_REDUCE, "bidirectional_ring"): bidirectional_ring_all_reduce,
-    (Collective.ALL_REDUCE, "multi_ring"): multi_ring_all_reduce,
-    (Collective.ALL_REDUCE, "recursive_doubling"): recursive_doubling_all_reduce,
-    (Collective.ALL_REDUCE, "halving_doubling"): halving_doubling_all_reduce,
-    (Collective.ALL_REDUCE, "binomial_tree"): binomial_tree_all_reduce,
-    (Collective.ALL_REDUCE, "double_binary_tree"): double_binary_tree_all_reduce,
-    (Collective.ALL_REDUCE, "direct"): direct_all_reduce,
-    (Collective.ALL_REDUCE, "two_shot"): two_shot_all_reduce,
-    (Collective.ALL_REDUCE, "torus"): torus_all_reduce,
-    (Collective.ALL_REDUCE, "hierarchical"): hierarchical_all_reduce,
-    (Collective.ALL_REDUCE, "nccl_ring"): nccl_ring_all_reduce,
-    (Collective.ALL_REDUCE, "nccl_tree"): nccl_tree_all_reduce,
-    (Collective.ALL_REDUCE, "nvls"): nvls_all_reduce,
-    (Collective.ALL_REDUCE, "parameter_server"): parameter_server_all_reduce,
-    (Collective.ALL_REDUCE, "naive_ring"): naive_ring_all_reduce,
-    (Collective.REDUCE_SCATTER, "ring"): ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "bidirectional_ring"): bidirectional_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "multi_ring"): multi_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "nccl_ring"): nccl_ring_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "halving_doubling"): halving_doubling_reduce_scatter,
-    (Collective.REDUCE_SCATTER, "direct"): direct_reduce_scatter,
-    (Collective.ALL_GATHER, "ring"): ring_all_gather,
-    (Collective.ALL_GATHER, "gloo_ring"): gloo_ring_all_gather,
-    (Collective.ALL_GATHER, "bidirectional_ring"): bidirectional_ring_all_gather,
-    (Collective.ALL_GATHER, "multi_ring"): multi_ring_all_gather,
-    (Collective.ALL_GATHER, "nccl_ring"): nccl_ring_all_gather,
-    (Collective.ALL_GATHER, "recursive_doubling"): recursive_doubling_all_gather,
-    (Collective.ALL_GATHER, "halving_doubling"): halving_doubling_all_gather,
-    (Collective.ALL_GATHER, "direct"): direct_all_gather,
-    (Collective.BROADCAST, "ring"): ring_broadcast,
-    (Collective.BROADCAST, "binomial_tree"): binomial_tree_broadcast,
-    (Collective.BROADCAST, "double_binary_tree"): double_binary_tree_broadcast,
-    (Collective.BROADCAST, "direct"): direct_broadcast,
-    (Collective.REDUCE, "ring"): ring_reduce,
-    (Collective.REDUCE, "binomial_tree"): binomial_tree_reduce,
-    (Collective.REDUCE, "double_binary_tree"): double_binary_tree_reduce,
-    (Collective.REDUCE, "direct"): direct_reduce,
-}
-NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
-TWO_LEVEL = ("hierarchical", *NCCL_ALGORITHMS)  # those that divide the ranks into hosts
-# Algorithms that cut the data into a number of segments that depends on its size: how many, and the schedule with them.
-_BY_SIZE: dict[tuple[Collective, str], tuple[Callable[..., int], Algorithm]] = {
-    (Collective.ALL_REDUCE, "gloo_ring"): (gloo_segments_per_rank, gloo_ring_all_reduce),
-    (Collective.ALL_REDUCE, "nccl_tree"): (nccl_tree_segments, nccl_tree_all_reduce),
-    (Collective.ALL_REDUCE, "nvls"): (nvls_segments, nvls_all_reduce),
-}
 
 
 def algorithm(
@@ -175,8 +125,8 @@ def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_b
     assert collective is not None
     name = _parsed(collective, algorithm)
     hosts = _hosts_keyword(name)
-    if size_bytes is not None and (collective, name.base) in _BY_SIZE:
-        num_segments, make = _BY_SIZE[collective, name.base]
+    if size_bytes is not None and (collective, name.base) in BY_SIZE:
+        num_segments, make = BY_SIZE[collective, name.base]
         schedule = make(num_ranks, num_segments(num_ranks, size_bytes, **hosts), **hosts)
     else:
         schedule = ALGORITHMS[collective, name.base](num_ranks, **hosts)
@@ -233,7 +183,7 @@ def build_recorded(
 
 
 def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> None:
-    """Raises ValueError for a function of a Python file that is not among those `trusted`.
+    """Raise ValueError for a function of a Python file that is not among those `trusted`.
 
     named: what names it, such as "the measurements name".
     """
@@ -280,6 +230,6 @@ def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_by
     say. The schedules of other algorithms do not depend on the size: 0.
     """
     key = collective, base_name(algorithm)
-    if key not in _BY_SIZE:
+    if key not in BY_SIZE:
         return 0
-    return _BY_SIZE[key][0](num_ranks, size_bytes, **_hosts_keyword(AlgorithmName.parse(algorithm)))
+    return BY_SIZE[key][0](num_ranks, size_bytes, **_hosts_keyword(AlgorithmName.parse(algorithm)))

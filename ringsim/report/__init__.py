@@ -2,7 +2,6 @@
 
 from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.report.comparison_table import format_comparison
-from ringsim.report.explanation_table import ranks_as_dicts, ranks_table
 from ringsim.report.network_table import (
     format_network_details,
     format_networks,
@@ -13,11 +12,10 @@ from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.placement_report import format_placement, placement_dict
-from ringsim.report.run_summary import describe, summarise
-from ringsim.report.run_trace import write_run_trace
+from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
 from ringsim.report.sweep_table import format_sweep
 from ringsim.report.table import records_csv
-from ringsim.report.trace import trace_lines, write_trace
+from ringsim.report.trace import trace_lines, write_run_trace, write_trace
 from ringsim.report.training_step_table import format_prediction
 from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
 

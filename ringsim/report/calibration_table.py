@@ -15,7 +15,7 @@ _SHOWN_MISFITS = 5
 
 
 def format_fit(fit: LogFit, wide: bool = False) -> str:
-    """Returns the table of parameters of a fit to logs, and how well it reproduces them.
+    """Return the table of parameters of a fit to logs, and how well it reproduces them.
 
     wide: with the collectives, ranks and sizes in which each parameter was seen, instead of their number.
     """
@@ -40,7 +40,7 @@ def _untold(fit: LogFit) -> list[str]:
 
 
 def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
-    """Returns lines on how well the network reproduces the timings it was fitted to, and which it does not."""
+    """Return lines on how well the network reproduces the timings it was fitted to, and which it does not."""
     sizes = [abs(error) for error in errors]
     worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
     lines = [f"fitted to {len(cases)} timings: median |residual| {statistics.median(sizes):.1%}, "
@@ -84,7 +84,7 @@ def _case(case: TimedCase) -> str:
 
 
 def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
-    """Returns the table of parameters of a fit to probes, and how well it reproduces them.
+    """Return the table of parameters of a fit to probes, and how well it reproduces them.
 
     wide: with the probes that each parameter was fitted to.
     """
@@ -109,7 +109,7 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
 
 
 def fit_dict(fit: LogFit) -> dict[str, Any]:
-    """Returns a fit to logs for JSON."""
+    """Return a fit to logs for JSON."""
     return {
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
@@ -125,7 +125,7 @@ def fit_dict(fit: LogFit) -> dict[str, Any]:
 
 
 def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
-    """Returns a fit to probes for JSON; an infinite rate becomes None."""
+    """Return a fit to probes for JSON; an infinite rate becomes None."""
     return {
         "parameters": [
             finite_or_none({"name": name, "value": value, "low": fit.low[name], "high": fit.high[name],
@@ -140,7 +140,7 @@ def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
 
 
 def format_value(name: str, value: float) -> str:
-    """Returns a parameter of a fit to probes with its unit."""
+    """Return a parameter of a fit to probes with its unit."""
     if math.isinf(value):
         return "no limit"
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)

@@ -7,7 +7,7 @@ _SCALE = ((86, 48, 140), (62, 90, 150), (42, 125, 142), (36, 160, 135), (90, 195
 
 
 def contributor_colours(num_ranks: int) -> list[str]:
-    """Returns one for each rank, as #rrggbb.
+    """Return one for each rank, as #rrggbb.
 
     >>> contributor_colours(2)
     ['#3b82c4', '#e69f00']

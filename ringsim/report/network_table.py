@@ -15,7 +15,7 @@ ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:
-    """Returns an entry of the list of networks, for JSON; without a limit None stands for any number."""
+    """Return an entry of the list of networks, for JSON; without a limit None stands for any number."""
     spec = cluster.spec
     return {
         "name": cluster.name,
@@ -27,7 +27,7 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
-    """Returns a row for each network; wide: in one line each, below which stands the source of its numbers."""
+    """Return a row for each network; wide: in one line each, below which stands the source of its numbers."""
     rows = [("network", "hosts", "ranks", "description")]
     for summary in map(network_summary, clusters):
         hosts, ranks = summary["num_hosts"] or "any", summary["max_ranks"] or "any"
@@ -37,7 +37,7 @@ def format_networks(clusters: Iterable[Cluster], wide: bool = False) -> str:
 
 
 def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
-    """Returns a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
+    """Return a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
     columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
@@ -76,7 +76,7 @@ def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
 
 
 def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
-    """Returns what `network_details` tells, as tables for people."""
+    """Return what `network_details` tells, as tables for people."""
     width = None if wide else WIDTH
     paths = [_path(path) for path in details["paths"]]
     about = f": {details['description']}" if details["description"] else ""
@@ -117,7 +117,7 @@ def _failing(resource: dict[str, Any]) -> str:
 
 
 def describe_network(network: Mapping[str, Any]) -> list[str]:
-    """Returns a network's `as_dict` in few words: its description, or its times and rates that cost something."""
+    """Return a network's `as_dict` in few words: its description, or its times and rates that cost something."""
     if "description" in network:
         return [network["description"]] if network["description"] else []
     formats = {"_bytes_per_s": format_rate, "_s": format_time}
@@ -130,17 +130,17 @@ def describe_network(network: Mapping[str, Any]) -> list[str]:
 
 
 def network_facts(network: Mapping[str, Any]) -> list[str]:
-    """Returns what `describe_network` does, and of a uniform network what that means; for the titles of pictures."""
+    """Return what `describe_network` does, and of a uniform network what that means; for the titles of pictures."""
     return [*describe_network(network), *([ONE_PORT] if _is_uniform(network) else [])]
 
 
 def named_network(network: Mapping[str, Any]) -> list[str]:
-    """Returns the same after the name of the network, if it has one."""
+    """Return the same after the name of the network, if it has one."""
     return [*([f"network {network['name']}"] if "name" in network else []), *network_facts(network)]
 
 
 def uniform_note(network: Mapping[str, Any]) -> str:
-    """Returns what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
+    """Return what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
     return ONE_PORT if _is_uniform(network) else ""
 
 

@@ -18,7 +18,7 @@ MARGIN = 22  # characters before what the rows say
 def placement_dict(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, placement: RankPlacement, seed: int = 0
 ) -> dict[str, Any]:
-    """Returns the rank placement with its gain and what it is about, for JSON; a time without end becomes None.
+    """Return the rank placement with its gain and what it is about, for JSON; a time without end becomes None.
 
     before, now: the busiest resource, for how long its messages need it in all, and of the hops (pairs of ranks)
     those that take `SLOW` times as long as the quickest of all, for a message that shares nothing, the slowest first.
@@ -53,7 +53,7 @@ def _held_up_by(
 
 
 def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
-    """Returns what `placement_dict` gave, for people; a long order whole only if `wide`."""
+    """Return what `placement_dict` gave, for people; a long order whole only if `wide`."""
     width = None if wide else WIDTH
     before, now = report["before"], report["now"]
     rows = [("order", _order(report["order"], width))]

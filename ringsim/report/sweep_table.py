@@ -12,7 +12,7 @@ _NARROWEST = 20  # characters of a line of notes, however narrow the terminal is
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
-    """Returns a table for each network: a row for each size, a column for each number of ranks.
+    """Return a table for each network: a row for each size, a column for each number of ranks.
 
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
@@ -22,7 +22,7 @@ def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
 
 
 def format_gain(winner: Winner, *, has_baseline: bool) -> str:
-    """Returns how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
+    """Return how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
 
     Empty for the ring itself, and where no time passes.
     """
@@ -33,7 +33,7 @@ def format_gain(winner: Winner, *, has_baseline: bool) -> str:
 
 
 def runner_up(sweep: Sweep) -> str:
-    """Returns the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
+    """Return the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
     return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
 
 

@@ -8,6 +8,7 @@ a run that never finishes, a thread of each rank that hangs says what it does wi
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.analysis import Stall, hanging_text
+from ringsim.calibration import ComparedRun
 from ringsim.files import atomic_file
-from ringsim.report.send_rows import pack_sends
-from ringsim.schedule import Bools
+from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
 
 MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
@@ -48,14 +49,14 @@ def write_trace(
 def trace_lines(
     runs: Sequence[tuple[str, Timeline]], name: str, stalls: Sequence[Stall | None] | None = None
 ) -> Iterator[bytes]:
-    """Yields what `write_trace` writes; `name` is the file's, for messages."""
+    """Yield what `write_trace` writes; `name` is the file's, for messages."""
     yield from event_lines(
         sum(len(timeline) for _, timeline in runs), _all_lines(runs, stalls or [None] * len(runs)), name
     )
 
 
 def event_lines(num_transfers: int, lines: Iterator[str], name: str) -> Iterator[bytes]:
-    """Yields a trace file whose events are `lines`, of so many transfers.
+    """Yield a trace file whose events are `lines`, of so many transfers.
 
     Raises ValueError, which names the file, for more than MAX_TRANSFERS transfers.
     """
@@ -111,7 +112,7 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
 
 
 def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
-    """Returns the event that gives a process or a thread a name or a place."""
+    """Return the event that gives a process or a thread a name or a place."""
     return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
 
 
@@ -154,7 +155,7 @@ class Slice(NamedTuple):
     end: int
 
     def line(self, name: str) -> str:
-        """Returns the activity as an event."""
+        """Return the activity as an event."""
         return (
             f'{{"ph": "X", "name": "{name}", "pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}, '
             f'"dur": {_us(self.end - self.begin)}, "args": {{"step": {self.step}, "chunk": {self.chunk}, '
@@ -162,7 +163,7 @@ class Slice(NamedTuple):
         )
 
     def arrow(self, phase: str, first_arrow: int) -> str:
-        """Returns the event of one end of the transfer's arrow."""
+        """Return the event of one end of the transfer's arrow."""
         return (
             f'{{"ph": "{phase}", "cat": "transfer", "name": "transfer", "id": {first_arrow + self.row}, '
             f'"pid": {self.pid}, "tid": {self.tid}, "ts": {_us(self.begin)}}}'
@@ -172,7 +173,7 @@ class Slice(NamedTuple):
 def slices(
     timeline: Timeline, begin_s: Seconds, end_s: Seconds, pid: Sequence[int], tid: Sequence[int]
 ) -> Iterator[Slice]:
-    """Yields an activity for each transfer that has ended, in the order of time, with its process and thread."""
+    """Yield an activity for each transfer that has ended, in the order of time, with its process and thread."""
     begin, end = _nanoseconds(begin_s), _nanoseconds(end_s)
     order = np.lexsort((end_s, begin_s))
     names = [column.tolist() for column in (timeline.step, timeline.src, timeline.dst, timeline.chunk)]
@@ -197,3 +198,80 @@ def _microseconds(time_s: float) -> float:
 def _us(nanoseconds: int) -> str:
     """Microseconds as a decimal number, exactly."""
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+_ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
+
+
+def pack_sends(timeline: Timeline) -> Ints:
+    """Returns a row for each transfer, (num_transfers,), in the fewest rows without overlaps of one sender.
+
+    Where there is a choice, a sending stays in the row of the last one to the same receiver.
+    """
+    rounding = _ROUNDING * timeline.until_s
+    rows = np.zeros(len(timeline), dtype=np.int64)
+    busy_until: list[list[float]] = [[] for _ in range(timeline.num_ranks)]
+    receiver: list[list[int]] = [[] for _ in range(timeline.num_ranks)]
+    columns = (timeline.src, timeline.dst, timeline.start_s, timeline.left_s)
+    sends = list(zip(*(column.tolist() for column in columns), strict=True))
+    # By their beginning: then any free row will do, and a new one is needed only where all are in use.
+    for index in np.argsort(timeline.start_s, kind="stable").tolist():
+        src, dst, start, left = sends[index]
+        row = _free_row(busy_until[src], receiver[src], start + rounding, dst)
+        if row == len(busy_until[src]):
+            busy_until[src].append(left)
+            receiver[src].append(dst)
+        busy_until[src][row], receiver[src][row] = left, dst
+        rows[index] = row
+    return rows
+
+
+def _free_row(busy_until: list[float], receiver: list[int], start: float, dst: int) -> int:
+    free = [row for row, until in enumerate(busy_until) if until <= start]
+    return next((row for row in free if receiver[row] == dst), free[0] if free else len(busy_until))
+
+
+def write_run_trace(path: str | os.PathLike[str], runs: Sequence[ComparedRun]) -> None:
+    """Write all runs, each predicted and below it measured, on the same axis of time.
+
+    A process stands for each side, in it a thread for each rank; where a rank has several transfers under way it has
+    several, as slices of one thread must not overlap. A slice is a transfer, in the thread of its sender, from when it
+    was issued to when it was applied. The viewers choose colours by names, so the same transfer has the same name on
+    both sides.
+
+    The file appears complete or not at all. Raises OSError if it cannot be written, ValueError for too many transfers.
+    """
+    sides = chain.from_iterable(_sides(run) for run in runs)
+    lines = chain.from_iterable(_process(pid, name, side) for pid, (name, side) in enumerate(sides, 1))
+    with atomic_file(Path(path)) as file:
+        file.writelines(event_lines(sum(2 * len(run.measured) for run in runs), lines, str(path)))
+
+
+def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
+    """With their names; times from when the first rank began, since the viewers know none below 0."""
+    run = compared.run
+    first = min(run.begin_s)
+    for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured)):
+        start, applied = timeline.start_s - first, timeline.applied_s - first
+        under_way = replace(timeline, start_s=start, left_s=applied, applied_s=applied)
+        yield f"{run.collective.value} {run.algorithm} {side} over {run.transport}", under_way
+
+
+def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:
+    row = pack_sends(timeline)
+    num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
+    np.maximum.at(num_rows, timeline.src, row + 1)
+    first_tid = np.cumsum(num_rows) - num_rows
+    yield metadata("process_name", pid, 0, name=name)
+    yield metadata("process_sort_index", pid, 0, sort_index=pid)
+    for rank, count in enumerate(num_rows.tolist()):
+        for beside in range(count):
+            tid = int(first_tid[rank]) + beside
+            yield metadata("thread_name", pid, tid, name=f"rank {rank}" + (f", {beside + 1}" if beside else ""))
+            yield metadata("thread_sort_index", pid, tid, sort_index=tid)
+    reduce, tids = timeline.reduce.tolist(), (first_tid[timeline.src] + row).tolist()
+    for activity in slices(timeline, timeline.start_s, timeline.applied_s, [pid] * len(timeline), tids):
+        does = "reduce" if reduce[activity.row] else "copy"
+        yield activity.line(
+            f"{does} chunk {activity.chunk}, rank {activity.src} to rank {activity.dst}, step {activity.step}"
+        )

@@ -15,7 +15,7 @@ LIBRARY = "NCCL"  # the only one that is known to choose
 
 
 def format_prediction(prediction: Prediction) -> str:
-    """Returns the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    """Return the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
     blocks = [_step(prediction), _buckets(prediction.step)]
     if prediction.sweep:
         blocks.append(_sweep(prediction))
@@ -26,7 +26,7 @@ def format_prediction(prediction: Prediction) -> str:
 
 def _step(prediction: Prediction) -> str:
     step, config = prediction.step, prediction.step.config
-    workers = plural(config.backend.num_workers, "worker")
+    workers = plural(config.backend.runtime.num_workers, "worker")
     ranks = plural(step.num_ranks, "rank")
     algorithms = " and ".join(step.algorithms)
     title = f"step of DDP, {ranks}, {algorithms}, {workers}, bucket_cap_mb {config.caps}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
-from ringsim.report.explanation_table import lines
+from ringsim.report.run_summary import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time
@@ -25,7 +25,7 @@ def format_walkthrough(
     *,
     wide: bool = False,
 ) -> str:
-    """Returns the steps, the costs, what bounds the run, and what would help most, each under its heading.
+    """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
     wide: with all that would not help, and not only the nearest to it.
     """
@@ -114,7 +114,7 @@ def _gain(advice: Advice, other: Alternative) -> str:
 
 
 def advice_dict(advice: Advice) -> list[dict[str, Any]]:
-    """Returns the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
+    """Return the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
     return [
         {
             "name": other.name,

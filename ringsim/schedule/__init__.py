@@ -2,10 +2,9 @@
 
 from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
 from ringsim.schedule.combinators.merge import merge
-from ringsim.schedule.combinators.on_channel import on_channel
 from ringsim.schedule.combinators.on_groups import on_groups
-from ringsim.schedule.combinators.permute_ranks import permute_ranks
 from ringsim.schedule.combinators.pipeline import pipeline
+from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import Dependencies, dependencies

@@ -41,7 +41,7 @@ OWNED = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)  # here each chunk be
 
 
 def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """The rank that each chunk belongs to in reduce_scatter and all_gather, shape (num_chunks,).
+    """Return the rank that each chunk belongs to in reduce_scatter and all_gather, shape (num_chunks,).
 
     Rank r owns the r-th run of `num_chunks / num_ranks` neighbouring chunks, which is the r-th equal
     share of the elements (see `partition`).
@@ -50,7 +50,7 @@ def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
-    """What each rank holds before: counts of shape (rank, chunk, contributor); all zero means nothing."""
+    """Return the counts that ranks begin with, shape (rank, chunk, contributor); all zero means that it has no data."""
     counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
     chunks = np.arange(num_chunks)
     if collective.reduces:
@@ -65,10 +65,10 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 
 
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
-    """What each rank must hold after.
+    """Return what each rank must hold at the end.
 
-    Returns the counts of each finished chunk, shape (chunk, contributor), and which rank must hold which
-    chunk, shape (rank, chunk); what the others hold is not looked at.
+    The counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape (rank,
+    chunk); what the others hold is not looked at.
     """
     everywhere = np.ones((num_ranks, num_chunks), dtype=np.bool_)
     owner = owners(num_ranks, num_chunks)

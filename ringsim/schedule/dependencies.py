@@ -15,7 +15,7 @@ from ringsim.schedule.step import NEVER
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dependencies:
-    """What each transfer waits for, as the number of another one's row; each of shape (num_transfers,).
+    """The transfers that each transfer waits for, as numbers of rows; each column of shape (num_transfers,).
 
     The rows are the transfers in step order, as in a `Flow` and in a `Timeline`. A transfer starts when
     `data_dependency` has been applied (rule 1) and `before_on_channel` has left (rule 2). It is applied when it has

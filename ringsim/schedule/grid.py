@@ -11,7 +11,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """The grid around one cell, which gets a `>` in front; of so many ranks that it fits 80 columns.
+    """Return the grid around one cell, which gets a `>` in front; of so many ranks that it fits 80 columns.
 
     `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
     """

@@ -24,7 +24,7 @@ def require_installed_memory(purpose: str, num_bytes: float) -> None:
 
 
 def free_bytes() -> float:
-    """Physical memory that is not in use; infinite where the system does not say."""
+    """Return the physical memory that is not in use; infinite where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         # Linux counts what it keeps of files apart; it gives that away when asked for more.
         return int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) * 1024

@@ -34,7 +34,7 @@ class MemoryPasses:
 
 
 def memory_passes(schedule: Schedule) -> MemoryPasses:
-    """Return those of all transfers of `schedule`, whose ranks all share memory."""
+    """Return the copies of all transfers of `schedule`, whose ranks all share memory."""
     rows = flow(schedule)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
     keeps_input: Bools = np.logical_not(wanted.all(axis=1))
@@ -61,7 +61,7 @@ def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> 
 
 
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:
-    """Whether no earlier transfer sends the same version of the chunk."""
+    """Return whether no earlier transfer sends the same version of the chunk."""
     from_start = pair(rows.src, rows.chunk, schedule.num_ranks, schedule.num_chunks)
     version = np.where(rows.reads == NO_ROW, from_start, schedule.num_ranks * schedule.num_chunks + rows.reads)
     return np.equal(Occurrences(version, rows.step).previous(), NO_ROW)

@@ -11,7 +11,7 @@ Cut = Callable[[int, int], npt.NDArray[np.int64]]  # what `partition` and `gloo_
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`.
+    """Return the bounds of the chunks: chunk `i` holds the elements `bounds[i]` to `bounds[i + 1]`.
 
     Shape (num_chunks + 1,). Chunk sizes differ by at most one element; with fewer elements than chunks
     some chunks are empty. Bound `i` is `i * num_elements // num_chunks`, so cutting each chunk into k more
@@ -33,7 +33,7 @@ def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 
 def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Bounds as Gloo's all_reduce puts them: chunks of `num_elements / num_chunks` rounded up, while any are left.
+    """Return bounds as Gloo's all_reduce has them: chunks of `num_elements / num_chunks` rounded up while any are left.
 
     Which chunk an element falls into says in which order its contributions are added; so whoever wants Gloo's own bits
     must cut as it does. Up to 1 chunk is cut short, those after it are empty. Raises ValueError as `partition` does.

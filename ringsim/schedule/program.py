@@ -55,7 +55,7 @@ class RankProgram:
 
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
-    """The part of `rank` in `schedule`: its own transfers, every send as early as rules 1 and 2 and one thread allow.
+    """Return the part of `rank` in `schedule`, every send as early as rules 1 and 2 and one thread allow.
 
     Raises ValueError for a rank that the schedule does not have.
     """
@@ -85,7 +85,7 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
 
 
 def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tuple[int, int, int, bool, int]]]:
-    """The rank's sends, and its receives as (step, peer, chunk, reduce, buffer_dependency), both in step order."""
+    """Return the sends, and the receives as (step, peer, chunk, reduce, buffer_dependency), both in step order."""
     sends: list[Send] = []
     receives: list[tuple[int, int, int, bool, int]] = []
     for index, step in enumerate(schedule.steps):
@@ -99,7 +99,7 @@ def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tupl
 
 
 def _group_sends(sends: list[Send], receives: list[tuple[int, int]]) -> list[list[Send]]:
-    """The sends in groups: group 0 at the start, group i + 1 once receive i, of that step and chunk, is applied.
+    """Return the sends in groups: group 0 at the start, group i + 1 once receive i, of that step and chunk, is applied.
 
     A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
     is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.

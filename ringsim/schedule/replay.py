@@ -44,7 +44,7 @@ def replay_steps(
     sent: Callable[[Any], Any] | None = None,
     combine: Callable[[Any, Any], object] = operator.iadd,
 ) -> Iterator[int]:
-    """`replay`, stopping after each step to give its number, so that the buffers can be looked at."""
+    """Replay, and yield the number of each step after it, so that the buffers can be looked at."""
     lengths = {len(buffer) for buffer in buffers}
     if len(buffers) != schedule.num_ranks or len(lengths) != 1:
         raise ValueError(

@@ -89,7 +89,7 @@ class Schedule:
         num_chunks: int,
         steps: Iterable[Iterable[Transfer]],
     ) -> Schedule:
-        """A schedule written out: one iterable of transfers a step.
+        """Make a schedule from lists: one iterable of transfers a step.
 
         Raises ScheduleError for a rank or chunk out of range.
         """
@@ -99,7 +99,7 @@ class Schedule:
     def from_columns(
         cls, collective: Collective, algorithm: str, num_ranks: int, num_chunks: int, steps: Iterable[Columns]
     ) -> Schedule:
-        """The same from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
+        """Make a schedule from arrays: src, dst, chunk, reduce and channel of each step, broadcast against one another.
 
         The channel may be left out; it is 0 then.
 
@@ -116,18 +116,18 @@ class Schedule:
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers all steps have together."""
+        """Number of transfers of all steps together."""
         return self.steps.num_transfers
 
     def bounds(self, num_elements: int) -> Ints:
-        """(num_chunks + 1,): chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
+        """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
         Raises ValueError for a negative number of elements.
         """
         return self.cut(num_elements, self.num_chunks)
 
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
-        """(num_chunks,): the bytes of each chunk of a tensor of `size_bytes`, which has elements of `element_bytes`.
+        """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
         Raises ValueError for a size that is negative or not whole elements.
         """

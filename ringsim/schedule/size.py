@@ -10,7 +10,7 @@ _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough t
 
 
 def estimated_transfers(make: Callable[[int], Schedule], num_ranks: int) -> int:
-    """Transfers of `make(num_ranks)`: the power of the number of ranks that goes through two small schedules.
+    """Estimate the transfers of `make(num_ranks)`: a power of the number of ranks through two small schedules.
 
     Within a few percent for what grows as n, n log n or n^2. 0 where nothing need be estimated, for no more ranks
     than the probes have, or nothing can be, as the probes cannot be built.
@@ -33,7 +33,7 @@ def require_few_transfers(make: Callable[[int], Schedule], num_ranks: int) -> No
 
 
 def format_count(count: float) -> str:
-    """Such as 128 or 1.7e10."""
+    """Return a short text, such as 128 or 1.7e10."""
     if count < 10**5:
         return f"{count:g}"
     digits, _, power = f"{count:.1e}".partition("e")

@@ -17,12 +17,12 @@ NEVER = -1  # in `data_dependency` and `buffer_dependency`: there is no such ste
 
 
 def constant(value: int, length: int) -> Ints:
-    """A column with the same value for all transfers, which takes the room of one. Not to be written to."""
+    """Return a column with the same value for all transfers, in the memory of one. It must not be written to."""
     return np.ndarray((length,), np.int64, buffer=np.int64(value).tobytes(), strides=(0,))
 
 
 def only_value(column: Ints | Bools) -> int | None:
-    """The value of a column made by `constant`, without looking through it; None for any other."""
+    """Return the value of a column made by `constant`, without looking through it; None for any other."""
     return int(column[0]) if column.strides == (0,) and len(column) else None
 
 
@@ -70,7 +70,7 @@ class Step:
         return map(Transfer._make, zip(*columns, strict=True))
 
     def reach(self, index: int) -> int:
-        """How many steps back its transfers wait for, at most, if this is step number `index`."""
+        """Return how many steps back its transfers wait for, at most, if this is step number `index`."""
         earliest = (
             column[column != NEVER].min(initial=index) for column in (self.data_dependency, self.buffer_dependency)
         )
@@ -96,23 +96,23 @@ class Steps(ABC, Sequence[Step]):
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
     def patterns(self) -> Iterable[Step]:
-        """Steps of which each other one sends on the connections of one, and no more often; by default all of them."""
+        """Return representative steps: every other step uses connections of one of them, and none more often."""
         return self
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        """The last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
+        """Return the last step that writes `chunk` on `rank` (NEVER if none), elementwise."""
 
     @abstractmethod
     def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        """The last step in which `rank` sends `chunk`, elementwise.
+        """Return the last step in which `rank` sends `chunk`, elementwise.
 
         NEVER if there is none, or if a later write to the chunk cannot but follow that send's arrival.
         """
 
     @abstractmethod
     def step(self, index: int) -> Step:
-        """Step number `index`, 0 <= index < len(self)."""
+        """Return step number `index`, 0 <= index < len(self)."""
 
     @overload
     def __getitem__(self, index: int) -> Step: ...

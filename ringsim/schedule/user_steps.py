@@ -1,4 +1,4 @@
-"""What a user hands over as steps and numbers: read, or refused in one line that says what it must be.
+"""Steps and numbers of a user: read, or refused in one line that says what they must be.
 
 NumPy and Python would refuse much of it too, but in words that name neither the step nor what is wrong with it; and
 they would take 0.5 for chunk 0.
@@ -27,7 +27,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 
 def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
-    """Returns them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
+    """Return them as an array. Raises ValueError for fractions, text, ragged lists, and what is no list."""
     array = _as_whole(values)
     if array is None:
         raise ValueError(f"{name} {quoted(values)}: must be whole numbers, in a list or an array")
@@ -35,7 +35,7 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 
 def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Returns the transfers of each step as columns.
+    """Return the transfers of each step as columns.
 
     Raises ValueError for what is no list of transfers, and ScheduleError for what is no transfer.
     """
@@ -48,7 +48,7 @@ def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
 
 
 def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
-    """(num_transfers, 5): the transfers of a step; raises ScheduleError for what is no transfer."""
+    """Return the transfers of a step, (num_transfers, 5). Raises ScheduleError for what is no transfer."""
     names = Transfer._fields
     for row in rows:
         if not len(names) - 1 <= len(row) <= len(names):
@@ -79,7 +79,7 @@ def _transfer(step: int, row: Any) -> tuple[Any, ...]:
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:
-    """Returns the columns of each step, the last of which may be left out, as arrays that go together.
+    """Return the columns of each step, the last of which may be left out, as arrays that go together.
 
     Raises ScheduleError for another number of columns, and ValueError for anything else.
     """
@@ -113,7 +113,7 @@ def _column(step: int, name: str, values: object) -> npt.NDArray[np.integer | np
 
 
 def _as_whole(values: object) -> npt.NDArray[np.integer | np.bool_] | None:
-    """As an array; None if not all are whole numbers of at most 64 bits."""
+    """Return the values as an array; None if not all are whole numbers of at most 64 bits."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):  # such as lists of different lengths
@@ -130,5 +130,5 @@ def _each(steps: Any) -> Iterator[Any]:
 
 
 def _is_list(value: object) -> bool:
-    """Whether it can be gone through in an order that means something."""
+    """Return whether it can be gone through in an order that means something."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict | set)

@@ -28,7 +28,7 @@ MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap roun
 
 
 class Proof(NamedTuple):
-    """What `verify` went through before it was satisfied.
+    """The result of `verify`: how much it has gone through.
 
     num_redundant: of the transfers those that bring nothing new: copies of what the receiver holds already.
     first_redundant: the step of the first of them, and the transfer itself.
@@ -94,7 +94,7 @@ def _check_cut(schedule: Schedule) -> None:
 
 
 def _bounds(schedule: Schedule, num_elements: int) -> Ints:
-    """What its cut gives, which may be a function of a user. Raises ScheduleError if that fails."""
+    """Return the bounds that `cut` gives. Raises ScheduleError if it fails, as a function of a user may."""
     place = f"{schedule}: cut: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
     try:
         bounds = schedule.bounds(num_elements)
@@ -169,7 +169,7 @@ class _Verifier:
         self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
 
     def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
-        """Rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
+        """Check rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
         _, dst, chunk, *_ = transfer
         self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ringsim.network import Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, memory_passes
-from ringsim.simulation.engines.by_event import CopyCounts, run_events
+from ringsim.simulation.engines.event_engine import CopyCounts, run_events
 from ringsim.simulation.timeline import OnProgress, Timeline
 
 _SCHEDULES_KEPT = 64

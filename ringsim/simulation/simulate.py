@@ -1,16 +1,16 @@
 """`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
-Two engines give the same times: `engines.step_engine` for rings that share nothing, and `engines.by_event`.
-`engines.by_class` is the latter with one transfer of those that must happen at the same times.
+Two engines give the same times: `engines.step_engine` for rings that share nothing, and `engines.event_engine`.
+`engines.symmetry` is the latter with one transfer of those that must happen at the same times.
 """
 
 from ringsim.network import AnyNetwork, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import Schedule, require_memory
-from ringsim.simulation.engines.by_class import may_have_classes, time_classes
-from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
-from ringsim.simulation.in_switch import serving
+from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
 from ringsim.simulation.portions import portions_of
+from ringsim.simulation.routes import serving
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most

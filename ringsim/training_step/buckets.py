@@ -32,7 +32,7 @@ class BucketCaps:
 
     @classmethod
     def from_mb(cls, bucket_cap_mb: float | None) -> "BucketCaps":
-        """What DDP makes of its `bucket_cap_mb`, in MiB: once it is given, the first bucket is like all others."""
+        """Return the caps that DDP makes of its `bucket_cap_mb`, in MiB; if given, all buckets have the same."""
         if bucket_cap_mb is None:
             return cls()
         if not 0 < bucket_cap_mb <= MAX_VALUE / MIB:
@@ -59,7 +59,7 @@ class Phase(Enum):
 
 
 def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.REBUILT) -> list[list[int]]:
-    """The numbers of the parameters in each bucket, the buckets in the order in which DDP launches them."""
+    """Return the numbers of the parameters in each bucket, the buckets in the order in which DDP launches them."""
     parameters = profile.parameters
     if phase is Phase.REBUILT:
         return fill_buckets(profile.order_of_readiness(), parameters, caps)

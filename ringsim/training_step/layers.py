@@ -4,66 +4,60 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ringsim.files import Key, Table, parse_toml, read_text, toml_values
+from ringsim.files import Key, Table, naming_place, parse_toml, read_text, values
 from ringsim.training_step.profile import ELEMENT_BYTES, MAX_ELEMENTS, MAX_PARAMETERS, Parameter, StepProfile
 from ringsim.units import parse_size, whole_number
 
 MAX_SIDES = 16  # of a shape
 
 
-def _dtype(value: Any) -> str:
-    if not isinstance(value, str) or value not in ELEMENT_BYTES:
-        raise ValueError(f": must be one of {', '.join(ELEMENT_BYTES)}")
-    return str(value)
-
-
 def _size(value: Any) -> int:
     try:
         return parse_size(value)
     except (TypeError, ValueError):
-        raise ValueError(': must be text with a unit, such as "64KiB"') from None
+        raise ValueError('must be text with a unit, such as "64KiB"') from None
 
 
 def _shapes(value: Any) -> tuple[int, ...]:
-    """The elements of each parameter, from shapes such as "768x3072" or numbers."""
+    """Return the elements of each parameter, from shapes such as "768x3072" or numbers."""
     if not isinstance(value, list) or not value:
-        raise ValueError(': must be a list of shapes, such as ["768x3072", "3072"]')
+        raise ValueError('must be a list of shapes, such as ["768x3072", "3072"]')
     return tuple(_elements(item) for item in value)
 
 
 def _elements(shape: Any) -> int:
     sides = str(shape).split("x")
     if None in map(whole_number, sides) or len(sides) > MAX_SIDES:
-        raise ValueError(': must be a list of shapes, such as ["768x3072", "3072"]')
+        raise ValueError('must be a list of shapes, such as ["768x3072", "3072"]')
     elements = math.prod(map(int, sides))
     if not 1 <= elements <= MAX_ELEMENTS:
-        raise ValueError(f": {shape} is {elements} elements: must be from 1 to {MAX_ELEMENTS}")
+        raise ValueError(f"{shape} is {elements} elements: must be from 1 to {MAX_ELEMENTS}")
     return elements
 
 
 _LAYER = Table(
     {
-        "name": Key("name", toml_values.text),
+        "name": Key("name", values.text),
         "parameters": Key("shapes", _shapes, required=True),
-        "forward": Key("forward_s", toml_values.time, required=True),
-        "backward": Key("backward_s", toml_values.time, required=True),
-        "repeat": Key("repeat", toml_values.count),
-        "dtype": Key("dtype", _dtype),
+        "forward": Key("forward_s", values.time, required=True),
+        "backward": Key("backward_s", values.time, required=True),
+        "repeat": Key("repeat", values.count),
+        "dtype": Key("dtype", values.one_of(*ELEMENT_BYTES)),
     }
 )
 _MODEL = Table(
     {
-        "source": Key("source", toml_values.text),
-        "optimizer": Key("optimizer_s", toml_values.time, required=True),
+        "source": Key("source", values.any_text),
+        "optimizer": Key("optimizer_s", values.time, required=True),
         "buffers": Key("buffer_bytes", _size),
-        "dtype": Key("dtype", _dtype),
+        "dtype": Key("dtype", values.one_of(*ELEMENT_BYTES)),
         "layer": Key("layers", _LAYER, required=True, many=True),
     }
 )
 
 
 def load_layers(path: Path) -> StepProfile:
-    """The step that the TOML file describes.
+    """Return the step that the TOML file describes.
 
     Raises OSError if it cannot be read, ValueError with file, place, value and rule for what is wrong with it.
     """
@@ -71,15 +65,13 @@ def load_layers(path: Path) -> StepProfile:
 
 
 def read_layers(text: str, file: str) -> StepProfile:
-    """The same from the text; `file` is what error messages call it."""
-    try:
+    """Return the step that the text of a TOML file describes; `file` is its name in error messages."""
+    with naming_place(file):
         return _profile(_MODEL.read(parse_toml(text), ""), file)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}".replace(": : ", ": ")) from None
 
 
 def _profile(model: dict[str, Any], file: str) -> StepProfile:
-    """Layers are registered in the order of the file; the backward pass goes through them from the last to the first.
+    """Return the step: layers are registered in the order of the file, and the backward pass begins with the last one.
 
     The gradients of a layer become ready together when its part of the backward pass is over.
     """

@@ -37,7 +37,7 @@ class Prediction:
         return self.default.step_s / self.step.step_s if self.step.step_s > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. In a sweep the recommended cap is that of `step`."""
+        """Return the fields for JSON. In a sweep the recommended cap is that of `step`."""
         return {
             "network": self.network,
             "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
@@ -49,7 +49,7 @@ class Prediction:
 
 
 def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
-    """The shortest step; of equals the one with the fewest buckets, since every call costs what no model sees."""
+    """Return the shortest step; of equals the one with the fewest buckets: every call costs what no model sees."""
     least_s = min(step.step_s for step in steps)
     return min(
         (step for step in steps if step.step_s <= least_s * (1 + _TIE)),
@@ -58,7 +58,7 @@ def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
 
 
 def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
-    """What the smallest and the largest cap of a sweep cost more than the best, in one line."""
+    """Say in one line what the smallest and the largest cap of a sweep cost more than the best."""
     by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
     parts = []
     if by_cap[0].config.caps != best.config.caps:
@@ -75,7 +75,7 @@ def _buckets(step: PredictedStep) -> str:
 
 
 def _longer(step: PredictedStep, best: PredictedStep) -> str:
-    """Both steps must end."""
+    """Return how much longer a step takes, in words; both must end."""
     if not (0 < best.step_s < math.inf and step.step_s < math.inf):
         return "no comparison"
     return f"a step {100 * (step.step_s / best.step_s - 1):.1f} % longer"

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend, call_overhead_s, network_of_calls
+from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import Span, predict_time, time_queue
+from ringsim.simulation import Span, time_queue
 from ringsim.training_step.all_reduces import AllReduces, BucketCall
 from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
 from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
@@ -103,7 +103,7 @@ class PredictedStep:
 
     @property
     def efficiency(self) -> float:
-        """Of one process alone, the part of its speed that each rank keeps; 1 where no time passes."""
+        """The part of the speed of one process alone that each rank keeps; 1 where no time passes."""
         return self.single_s / self.step_s if self.step_s > 0 else 1.0
 
     @property
@@ -121,7 +121,7 @@ class PredictedStep:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; a time that is infinite becomes None."""
+        """Return the fields for JSON; a time that is infinite becomes None."""
         names = ("broadcast_s", "forward_s", "backward_s", "copy_s", "exposed_s", "optimizer_s", "single_s")
         times = {name: getattr(self, name) for name in (*names, "communication_s", "step_s")}
         buckets = [finite_or_none(asdict(bucket)) for bucket in self.buckets]
@@ -133,7 +133,7 @@ class PredictedStep:
 def predict_step(
     profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()
 ) -> PredictedStep:
-    """A step of `num_ranks` ranks that each do what the profile says.
+    """Return a step of `num_ranks` ranks that each do what the profile says.
 
     Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
     """
@@ -142,9 +142,8 @@ def predict_step(
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
     reductions = AllReduces(network, num_ranks, config.backend)
     calls = _calls(profile, buckets, ready_s, config, reductions)
-    spans = time_queue(
-        [call for *_, call in calls], network, config.backend.num_workers, in_order=config.backend.in_order
-    )
+    runtime = config.backend.runtime
+    spans = time_queue([call for *_, call in calls], network, runtime.num_workers, in_order=runtime.in_order)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
     return PredictedStep(
@@ -172,7 +171,7 @@ def scale(
     config: DdpConfig,
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[PredictedStep]:
-    """The step on each number of ranks, each rank doing the same work (weak scaling).
+    """Return the step on each number of ranks, each rank doing the same work (weak scaling).
 
     on_step: is told of each step, that it is one more.
     """
@@ -191,7 +190,7 @@ def sweep_caps(
     caps: Sequence[BucketCaps],
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[PredictedStep]:
-    """The step with each of these caps; those that make the same buckets are predicted once."""
+    """Return the step with each of these caps; those that make the same buckets are predicted once."""
     predictions: dict[tuple[tuple[int, ...], ...], PredictedStep] = {}
     steps = []
     for caps_of_step in caps:
@@ -205,7 +204,7 @@ def sweep_caps(
 
 
 def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
-    """Of the slowest rank."""
+    """Return the rate at which the slowest rank copies, in bytes per second."""
     if config.copy_bytes_per_s is not None:
         return config.copy_bytes_per_s
     return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
@@ -218,7 +217,7 @@ def _copy_times(profile: StepProfile, bytes_per_s: float) -> list[float]:
 def _ready_times(
     profile: StepProfile, buckets: Sequence[Sequence[int]], copy_s: Sequence[float], config: DdpConfig
 ) -> tuple[list[float], float]:
-    """When each bucket is launched, and when the backward pass ends, both with the copying into buckets."""
+    """Return when each bucket is launched, and when the backward pass ends, both with the copying into buckets."""
     copied_s = [0.0] * len(copy_s)
     delay_s = 0.0
     for index in profile.order_of_readiness():
@@ -244,7 +243,7 @@ def _calls(
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(reductions.call(size_bytes, element_bytes, at_s, after_computing=at_s > last_s))
+        calls.append(reductions.call(size_bytes, element_bytes, at_s, cold=at_s > last_s))
         last_s = at_s
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
@@ -256,14 +255,11 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     if not profile.buffer_bytes:
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    in_order = config.backend.in_order
-    messages = network_of_calls(network, config.backend.is_native)
-    messages_s = predict_time(schedule, messages, profile.buffer_bytes, in_order=in_order)
-    return call_overhead_s(network, config.backend.is_native, after_computing=True) + messages_s
+    return config.backend.runtime.time_s(schedule, network, profile.buffer_bytes, cold=True)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:
-    """How long the computing thread waits: for each bucket in turn, copying it back before it waits for the next."""
+    """Return how long the computing thread waits: for one bucket after another, copying each back."""
     waiting_s = 0.0
     for span, copying_s in zip(spans, [*back_s, *[0.0] * (len(spans) - len(back_s))], strict=True):
         waited_s = max(0.0, span.end_s - now_s)

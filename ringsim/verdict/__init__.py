@@ -3,9 +3,15 @@
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
 from ringsim.verdict.predicted_findings import MEASURE
-from ringsim.verdict.predictions import PredictedDdpStep, SimulatedCollective
+from ringsim.verdict.records import (
+    JobReport,
+    PredictedDdpStep,
+    SimulatedCollective,
+    StrategyResult,
+    TrainingComparison,
+    TrainingSession,
+)
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
-from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import Verdict, judge
 
 __all__ = [
@@ -18,6 +24,9 @@ __all__ = [
     "PredictedDdpStep",
     "RunDirectory",
     "SimulatedCollective",
+    "StrategyResult",
+    "TrainingComparison",
+    "TrainingSession",
     "Verdict",
     "judge",
     "read_directory",

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringsim.native import call_overhead_s, network_of_calls
+from ringsim.native import OURS
 from ringsim.network import Cluster, Host
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 
 
 class Bound(Enum):
-    """What can bound a collective."""
+    """The costs that can bound a collective."""
 
     STRAGGLER = "a straggler"
     CORES = "cores"
@@ -50,19 +49,18 @@ class Attribution:
         return max(self.seconds, key=lambda bound: self.seconds[bound])
 
     def share(self, bound: Bound) -> float:
-        """Returns the part of the time that a bound is charged with; 0 where no time passes."""
+        """Return the part of the time that a bound is charged with; 0 where no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
 
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
-    """Returns the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
+    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    network = network_of_calls(cluster, is_native=False)
-    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, network, size_bytes, in_order=True)
+    return OURS.time_s(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:
-    """Returns what the time of an all_reduce is due to. Raises ValueError where the network has no room for the ranks.
+    """Return what the time of an all_reduce is due to. Raises ValueError where the network has no room for the ranks.
 
     >>> from ringsim import load_network
     >>> attribute(load_network("gbe"), 4, 2**26).bound
@@ -80,7 +78,7 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str 
 
 
 def without_stragglers(cluster: Cluster) -> Cluster:
-    """Returns the network with all ranks and all links of a kind alike."""
+    """Return the network with all ranks and all links of a kind alike."""
     return replace(cluster, spec=replace(cluster.spec, slow_ranks=(), slow_links=()))
 
 

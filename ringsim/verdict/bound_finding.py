@@ -7,9 +7,9 @@ from ringsim.units import format_size
 from ringsim.verdict.bound import Attribution, Bound, without_stragglers
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly
 from ringsim.verdict.predicted_findings import HALF
+from ringsim.verdict.records import StrategyResult
 from ringsim.verdict.strategies import SlowestRank, StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
-from ringsim.verdict.training_files import StrategyResult
 
 _SIMULATED = (
     "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
@@ -24,7 +24,7 @@ _MEANINGS = {
 
 
 def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
-    """Returns what bounds an all_reduce, from probes alone."""
+    """Return what bounds an all_reduce, from probes alone."""
     words = [(a.size_bytes, f"by {a.bound.value}") for a in forecast.attributions]
     where = " at every size looked at" if len({name for _, name in words}) == 1 else ""
     answer = f"An all_reduce on {subject.num_ranks} ranks is bound {by_size(words)}{where}."
@@ -36,7 +36,7 @@ def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
 def bound_of_step(
     subject: Subject, forecast: Forecast, ranking: StrategyRanking, slowest: SlowestRank | None
 ) -> Finding:
-    """Returns what bounds the training step of the main job, by the strategy with the shortest one.
+    """Return what bounds the training step of the main job, by the strategy with the shortest one.
 
     What it costs is measured where the main job trained without synchronisation too: only the difference of the two
     steps also holds the waiting of ranks for one another, and what communication slows down beside it.
@@ -64,7 +64,7 @@ def bound_of_step(
 
 
 def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, waited_s: float) -> str:
-    """How much of what synchronising costs is the synchronisation itself, and how much waiting."""
+    """Say how much of the cost of synchronising is the synchronisation itself, and how much is waiting."""
     own_s = roughly(best.measured_sync_s)
     if free is not None:
         rest = "the rest is waiting for late ranks, and computing that communication slows down"
@@ -82,7 +82,7 @@ def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, wait
 
 
 def straggling_rank(slowest: SlowestRank) -> str:
-    """Returns the sentence on the rank that the others wait for."""
+    """Return the sentence on the rank that the others wait for."""
     typical_s = statistics.median(slowest.wait_s.values())
     return (
         f"Rank {slowest.rank} is a straggler: the others wait {roughly(typical_s)} for it in a step, measured with "
@@ -95,7 +95,7 @@ def _bound(attribution: Attribution, result: StrategyResult, waited_s: float) ->
 
 
 def _inside(attribution: Attribution, result: StrategyResult, waited_s: float) -> str:
-    """What the synchronisation's own time goes into, and whether waiting is more than that."""
+    """Say what takes most of the synchronisation's own time, or that waiting takes more."""
     bound = _bound(attribution, result, waited_s)
     if bound is Bound.STRAGGLER and waited_s:
         return (
@@ -115,7 +115,7 @@ def _shares(attribution: Attribution) -> str:
 
 
 def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
-    """What would become of the time without what is not as it should be: slow links, too few cores."""
+    """Say how long it would take without slow links, and with enough cores."""
     last = attributions[-1]
     size, now = format_size(last.size_bytes), roughly(last.time_s)
     without_s = last.time_s - last.seconds[Bound.STRAGGLER]

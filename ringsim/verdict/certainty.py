@@ -4,16 +4,15 @@ import statistics
 from collections.abc import Sequence
 
 from ringsim.calibration import MISFIT, ProbeNoise, probe_noise
-from ringsim.measurements import p10_p90, p95
+from ringsim.measurements import p95
 from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, percent
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.subject import Subject
-from ringsim.verdict.training_files import StrategyResult
 
 
 def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
-    """Returns how far to trust the predictions, from the first subject's probes and all that was compared."""
+    """Return how far to trust the predictions, from the first subject's probes and all that was compared."""
     errors, reasons = [], []
     for subject in subjects:
         known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)
@@ -21,12 +20,13 @@ def certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
             errors.append(error)
             reasons.append(reason)
     only_fitted = False
-    for file, (network, cells) in contents.cells.items():
-        only_fitted |= any(cell.used_in_calibration for cell in cells)
-        held_out = [abs(cell.error) for cell in cells if cell.error is not None and not cell.used_in_calibration]
+    for file, compared in contents.cells.items():
+        only_fitted |= any(cell.used_in_calibration for cell in compared.cells)
+        unused = [cell for cell in compared.cells if not cell.used_in_calibration]
+        held_out = [abs(cell.error) for cell in unused if cell.error is not None]
         if held_out:
             errors.append(statistics.median(held_out))
-            reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {network}.")
+            reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {compared.network}.")
     noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
     noisy = _noise(subjects[0].file, noise) if noise else ""
     return Finding(Topic.SURE, _answer(errors, noise, only_fitted), tuple(filter(None, (noisy, *reasons))))
@@ -73,20 +73,15 @@ def _compared(subject: Subject) -> tuple[float, str] | None:
 
 def _strategies(subject: Subject) -> tuple[float, str] | None:
     assert subject.job
-    results = [r for r in subject.job.synchronising if r.measured_sync_s > 0 and r.predicted_sync_s > 0]
+    results = [result for result in subject.job.synchronising if result.error is not None]
     if not results:
         return None
-    errors = [abs(result.predicted_sync_s / result.measured_sync_s - 1) for result in results]
-    within = sum(_is_within(result) for result in results)
+    errors = [abs(result.error or 0.0) for result in results]
+    within = sum(result.sync_p10_p90_s[0] <= result.predicted_sync_s <= result.sync_p10_p90_s[1] for result in results)
     return statistics.median(errors), (
         f"{subject.file}: {_errors(errors)} for the synchronisation of {len(results)} strategies; {within} of the "
         "predictions lie between the 10th and the 90th percentile of the steps."
     )
-
-
-def _is_within(result: StrategyResult) -> bool:
-    low, high = p10_p90(result.sync_s) if result.sync_s else (0.0, 0.0)
-    return low <= result.predicted_sync_s <= high
 
 
 def _errors(errors: Sequence[float]) -> str:

@@ -5,15 +5,14 @@ from ringsim.calibration import PredictedTime
 from ringsim.measurements import TORCH, CollectiveTimes
 from ringsim.schedule import Collective
 from ringsim.units import format_size
-from ringsim.verdict.choices import AlgorithmChoice, BucketChoice
+from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, ScaledTime
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly, times, with_ends
-from ringsim.verdict.scaling import ScaledTime
 from ringsim.verdict.strategies import StrategyRanking
 from ringsim.verdict.subject import Forecast, Subject
 
 
 def algorithm_finding(subject: Subject, forecast: Forecast, ranking: StrategyRanking | None) -> Finding:
-    """Returns which strategy to train with, if some were tried, and which algorithm to all_reduce with."""
+    """Return which strategy to train with, if some were tried, and which algorithm to all_reduce with."""
     choices = forecast.algorithms
     words = by_size([(choice.size_bytes, f"`{choice.chosen}`") for choice in choices])
     others = any(choice.chosen != BASELINE for choice in choices)
@@ -79,7 +78,7 @@ def _measured(subject: Subject) -> str:
 
 
 def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
-    """Returns DDP's best bucket_cap_mb; without a profile of a step, how to make one."""
+    """Return DDP's best bucket_cap_mb; without a profile of a step, how to make one."""
     if buckets is None:
         command = f"torchrun --nproc-per-node {subject.num_ranks} -m trainers ring --output report"
         return Finding(
@@ -112,7 +111,7 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
 
 
 def ranks_finding(subject: Subject, forecast: Forecast) -> Finding:
-    """Returns what twice the ranks would cost, simulated on the fitted network."""
+    """Return what twice the ranks would cost, simulated on the fitted network."""
     if len(forecast.scaled) < 2:
         return Finding(Topic.RANKS, "Not known: the fitted network has no room for twice the ranks.")
     now, twice = forecast.scaled[:2]

@@ -1,4 +1,4 @@
-"""What to use: the algorithm for each size, and DDP's bucket cap, with how sure the choice is.
+"""What to use, the algorithm for each size and DDP's bucket cap, and what more ranks would cost, with how sure that is.
 
 A choice counts as sure if it is better on 95 % of the networks that the bootstrap of the calibration drew, and by more
 than predictions scatter about what was measured; one that is not is no better, as far as the data can tell, than what
@@ -53,7 +53,7 @@ class AlgorithmChoice:
 def choose_algorithms(
     fit: ProbeFit, num_ranks: int, sizes_bytes: Sequence[int], least_gain: float = 1.0
 ) -> list[AlgorithmChoice]:
-    """Returns a choice for each size. Raises ValueError where the network has no room for the ranks."""
+    """Return a choice for each size. Raises ValueError where the network has no room for the ranks."""
     names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
     names = [name for name in names if build(Collective.ALL_REDUCE, name, num_ranks).num_transfers <= MAX_TRANSFERS]
     choices = []
@@ -66,7 +66,7 @@ def choose_algorithms(
 
 
 def scatter(ratios: Sequence[float]) -> float:
-    """Returns by which factor predictions scatter about what was measured; what is off alike in all does not count.
+    """Return by which factor predictions scatter about what was measured; what is off alike in all does not count.
 
     ratios: predicted over measured times. A comparison of two predictions is as sure as that: errors that they have in
     common cancel. The median deviation of the logarithms from their median, as a factor; 1 if there is no ratio.
@@ -104,7 +104,7 @@ class BucketChoice:
 
 
 def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float = 1.0) -> BucketChoice:
-    """Returns the choice for a step on so many ranks. Raises ValueError where the network has no room for them."""
+    """Return the choice for a step on so many ranks. Raises ValueError where the network has no room for them."""
     config = ddp_config(fit.cluster, num_ranks)
     caps = [BucketCaps.from_mb(cap) for cap in CAPS_MB]
     steps = tuple(sweep_caps(profile, fit.cluster, num_ranks, config, caps))
@@ -120,7 +120,7 @@ def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_ga
 
 
 def num_draws(num_ranks: int, profile: StepProfile | None = None) -> int:
-    """Returns from how many networks of the bootstrap a prediction gets its interval."""
+    """Return from how many networks of the bootstrap a prediction gets its interval."""
     afforded = _AFFORDED_PAIRS // num_ranks**2
     if profile:
         afforded = min(afforded, _AFFORDED_PARAMETERS // len(profile.parameters))
@@ -128,6 +128,52 @@ def num_draws(num_ranks: int, profile: StepProfile | None = None) -> int:
 
 
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
-    """Returns torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
+    """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
     s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
     return DdpConfig(backend=BACKENDS["gloo"], copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)
+
+
+FACTORS = (1, 2, 4, 8)
+MOST_RANKS = 64  # of a prediction beyond twice the ranks, which would take longer than it is worth
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTime:
+    """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
+
+    num_ranks: int
+    all_reduce_s: PredictedTime
+    step_s: PredictedTime | None
+
+
+def scale_ranks(
+    fit: ProbeFit, num_ranks: int, size_bytes: int, profile: StepProfile | None, algorithm: str = "ring"
+) -> list[ScaledTime]:
+    """Return the times on `num_ranks` and its multiples, as far as the network has room."""
+    scaled = []
+    for count in (factor * num_ranks for factor in FACTORS):
+        if count > max(MOST_RANKS, 2 * num_ranks):
+            break
+        try:
+            fit.cluster.topology(count)
+        except ValueError:
+            break
+        scaled.append(_on_ranks(fit, count, size_bytes, profile, algorithm))
+    return scaled
+
+
+def _on_ranks(
+    fit: ProbeFit, num_ranks: int, size_bytes: int, profile: StepProfile | None, algorithm: str
+) -> ScaledTime:
+    def call_s(cluster: Cluster) -> float:
+        return all_reduce_s(cluster, algorithm, num_ranks, size_bytes)
+
+    def step_s(cluster: Cluster) -> float:
+        assert profile
+        return predict_step(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
+
+    return ScaledTime(
+        num_ranks,
+        with_interval(fit, call_s, num_draws(num_ranks)),
+        with_interval(fit, step_s, num_draws(num_ranks, profile)) if profile else None,
+    )

@@ -10,7 +10,7 @@ from ringsim.units import format_size, format_time
 
 
 class Topic(Enum):
-    """What a verdict answers, in the order in which it is asked."""
+    """The questions that a verdict answers, in the order in which it is asked."""
 
     BOUND = "What bounds you?"
     ALGORITHM = "Which algorithm?"
@@ -30,34 +30,34 @@ class Finding:
 
 
 def percent(share: float) -> str:
-    """Returns such as 12 %; less than one per cent keeps a digit, down to a tenth."""
+    """Return such as 12 %; less than one per cent keeps a digit, down to a tenth."""
     return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Returns such as a, b and c; names: at least one."""
+    """Return such as a, b and c; names: at least one."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def roughly(time_s: float) -> str:
-    """Returns a time with two digits, as many as a verdict needs."""
+    """Return a time with two digits, as many as a verdict needs."""
     return format_time(float(f"{time_s:.2g}"))
 
 
 def times(factor: PredictedTime) -> str:
-    """Returns such as 2.1 times (1.9 to 2.4)."""
+    """Return such as 2.1 times (1.9 to 2.4)."""
     low, high = f"{factor.low_s:.2f}", f"{factor.high_s:.2f}"
     return f"{factor.time_s:.2f} times" + (f" ({low} to {high})" if low != high else "")
 
 
 def with_ends(predicted: PredictedTime) -> str:
-    """Returns such as 2.1 ms (1.9 ms to 2.4 ms)."""
+    """Return such as 2.1 ms (1.9 ms to 2.4 ms)."""
     low, high = roughly(predicted.low_s), roughly(predicted.high_s)
     return roughly(predicted.time_s) + (f" ({low} to {high})" if low != high else "")
 
 
 def by_size(names: Sequence[tuple[int, str]]) -> str:
-    """Returns which name holds for which sizes: a up to 64 KiB and b from 256 KiB on.
+    """Return which name holds for which sizes: a up to 64 KiB and b from 256 KiB on.
 
     names: a size and its name, by size.
     """

@@ -3,7 +3,7 @@
 from ringsim.analysis import Sweep
 from ringsim.units import format_size
 from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
-from ringsim.verdict.predictions import UNIFORM, DdpPrediction
+from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
@@ -14,12 +14,12 @@ _MIB = 2**20
 
 
 def findings_without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
-    """Returns the answers but for how sure they are, each with the command that would give it where it is not known."""
+    """Return the answers but for how sure they are, each with the command that would give it where it is not known."""
     return _bound(contents), _algorithm(contents), _bucket(contents), _ranks(contents)
 
 
 def _bound(contents: RunDirectory) -> Finding:
-    """How much of their time training runs spend on exposed communication, by their logs; else what is predicted."""
+    """Say how much of their time training runs spend on exposed communication, by their logs; else by predictions."""
     shares = {}
     for folder, log in contents.logs.items():
         known = [entry.sync_share for entry in log.entries if entry.sync_share is not None]
@@ -42,7 +42,7 @@ def _bound(contents: RunDirectory) -> Finding:
 
 
 def _predicted_bound(contents: RunDirectory) -> Finding:
-    """What bounds the predicted step, and the simulated collectives."""
+    """Say what bounds the predicted step, and the simulated collectives."""
     reasons = []
     for file, run in contents.simulated.items():
         if run.time_s and run.path_s:
@@ -68,7 +68,7 @@ def _predicted_bound(contents: RunDirectory) -> Finding:
 
 
 def _algorithm(contents: RunDirectory) -> Finding:
-    """Who is fastest in the sweeps, which are of some network, not of this machine's."""
+    """Name the fastest algorithms of the sweeps, which are of some network, not of this machine's."""
     reasons = [reason for file, sweep in contents.sweeps.items() for reason in _winners(file, sweep)]
     command = _sweep(contents) or MEASURE
     if not reasons:

@@ -2,28 +2,26 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
-from ringsim.files import parse_json, read_text
+from ringsim.files import decode, parse_json, read_text
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
-from ringsim.verdict.predictions import DdpPrediction, SimulatedCollective, read_sweep
-from ringsim.verdict.training_files import (
-    COMPARISON_FORMAT,
-    JOB_FORMAT,
-    SESSION_FORMAT,
-    ComparedCell,
+from ringsim.verdict.records import (
+    ComparedCells,
+    DdpPrediction,
     JobReport,
+    SimulatedCollective,
     TrainingComparison,
     TrainingLog,
     TrainingSession,
     is_job_log,
-    read_cells,
 )
 
 MAX_FILES = 1000  # more is no directory of results but somebody's home
@@ -45,7 +43,7 @@ NO_KIND = (
 
 @dataclass(slots=True)
 class RunDirectory:
-    """What a directory holds, by the name of each file in it.
+    """The files of a directory that are read, by the name of each file in it.
 
     sessions, logs: of training runs, by their directory. refused: each file that is not read, and why, in one line.
     """
@@ -56,7 +54,7 @@ class RunDirectory:
     profiles: dict[str, StepProfile] = field(default_factory=dict)
     networks: dict[str, Cluster] = field(default_factory=dict)
     sweeps: dict[str, Sweep] = field(default_factory=dict)
-    cells: dict[str, tuple[str, tuple[ComparedCell, ...]]] = field(default_factory=dict)
+    cells: dict[str, ComparedCells] = field(default_factory=dict)
     sessions: dict[str, TrainingSession] = field(default_factory=dict)
     logs: dict[str, TrainingLog] = field(default_factory=dict)
     comparisons: dict[str, TrainingComparison] = field(default_factory=dict)
@@ -67,25 +65,11 @@ class RunDirectory:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was read."""
-        return not any(
-            (
-                self.measurements,
-                self.jobs,
-                self.profiles,
-                self.networks,
-                self.sweeps,
-                self.cells,
-                self.sessions,
-                self.logs,
-                self.comparisons,
-                self.simulated,
-                self.predicted,
-            )
-        )
+        return not any(getattr(self, kind.name) for kind in fields(self) if kind.name not in ("name", "refused"))
 
 
 def read_directory(folder: Path) -> RunDirectory:
-    """Returns all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
+    """Return all files of a directory and those below it that ringsim and trainers wrote; or one such file alone.
 
     Raises OSError if the directory cannot be read; a file that cannot is among `refused`.
     """
@@ -147,15 +131,14 @@ def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
-    """By the name of its format, or by its fields where it has none: which field of `RunDirectory`, and its reader."""
+    """By the name of its format, or by its keys where it has none: which field of `RunDirectory`, and its reader."""
     form = data.get("format")
-    if form is None:
-        for fields, kind, read in _SHAPES:
-            if fields <= data.keys():
-                return kind, read
-    if not isinstance(form, str) or form not in _FORMATS:
-        raise ValueError(NO_KIND)
-    return _FORMATS[form]
+    if isinstance(form, str) and form in _FORMATS:
+        return _FORMATS[form]
+    for keys, kind, record in _SHAPES if form is None else ():
+        if keys <= data.keys():
+            return kind, partial(decode, record, is_open=True)
+    raise ValueError(NO_KIND)
 
 
 def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
@@ -170,7 +153,7 @@ def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _folder(path: Path, name: str) -> str:
-    """What a training run is called: its directory below the one read, or that one's own name."""
+    """Return the name of a training run: its directory below the one read, or that one's own name."""
     parent = str(Path(name).parent)
     return parent if parent != "." else path.absolute().parent.name or parent
 
@@ -184,17 +167,25 @@ def _read_sweep(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 _FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
-    "ringsim-measurements": ("measurements", Measurements.from_dict),
-    "ringsim-step-profile": ("profiles", StepProfile.from_dict),
-    JOB_FORMAT: ("jobs", JobReport.from_dict),
-    SESSION_FORMAT: ("sessions", TrainingSession.from_dict),
-    COMPARISON_FORMAT: ("comparisons", TrainingComparison.from_dict),
-    "ringsim-sweep": ("sweeps", read_sweep),
-}
-_SHAPES: tuple[tuple[frozenset[str], str, Callable[[Any], object]], ...] = (
-    (frozenset({"network", "cells", "summary"}), "cells", read_cells),
-    (SimulatedCollective.FIELDS, "simulated", SimulatedCollective.from_dict),
-    (DdpPrediction.FIELDS, "predicted", DdpPrediction.from_dict),
+    Measurements.FORMAT.name: ("measurements", Measurements.from_dict),
+    StepProfile.FORMAT.name: ("profiles", StepProfile.from_dict),
+    JobReport.FORMAT.name: ("jobs", JobReport.from_dict),
+    Sweep.FORMAT.name: ("sweeps", Sweep.from_dict),
+    TrainingSession.FORMAT.name: (
+        "sessions", partial(TrainingSession.FORMAT.decode, TrainingSession, is_open=True)
+    ),
+    TrainingComparison.FORMAT.name: (
+        "comparisons", partial(TrainingComparison.FORMAT.decode, TrainingComparison, is_open=True)
+    ),
+}  # fmt: skip
+_SHAPES: tuple[tuple[set[str], str, type], ...] = (
+    ({"network", "cells", "summary"}, "cells", ComparedCells),
+    (
+        {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
+        "simulated",
+        SimulatedCollective,
+    ),
+    ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
 )
 _READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
     ".json": _read_json_file,
@@ -205,7 +196,7 @@ _READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """What is wrong with a file, in one line and without its name."""
+    """Return the fault of a file, in one line and without its name."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror}"
     return in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))

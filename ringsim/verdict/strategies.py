@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.measurements import p10_p90
-from ringsim.verdict.training_files import JobReport, StrategyResult
+from ringsim.verdict.records import JobReport, StrategyResult
 
 _RESAMPLED = 1000
 _SEED = 0
@@ -27,7 +26,7 @@ class StrategyRanking:
 
 
 def rank_strategies(job: JobReport) -> StrategyRanking | None:
-    """Returns the strategies that synchronise; None if there are none."""
+    """Return the strategies that synchronise; None if there are none."""
     results = sorted(job.synchronising, key=lambda result: result.step_s)
     if not results:
         return None
@@ -36,7 +35,7 @@ def rank_strategies(job: JobReport) -> StrategyRanking | None:
 
 
 def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
-    """Whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
+    """Return whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
     if len(result.steps_s) != len(best.steps_s) or not result.steps_s:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)
@@ -52,12 +51,12 @@ class SlowestRank:
     wait_s: dict[str, float]
 
     def waited_s(self, result: StrategyResult) -> float:
-        """Returns how long a typical rank waits for it with a strategy; 0 where others are later."""
+        """Return how long a typical rank waits for it with a strategy; 0 where others are later."""
         return self.wait_s.get(result.strategy, 0.0)
 
 
 def slowest_rank(results: Sequence[StrategyResult]) -> SlowestRank | None:
-    """Returns the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
+    """Return the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
 
     The rank that arrives last waits for nobody, so it spends the least time synchronising. It is a straggler if it is
     the same rank in more than half of the strategies, and the others wait longer for it than a synchronisation's own
@@ -70,7 +69,7 @@ def slowest_rank(results: Sequence[StrategyResult]) -> SlowestRank | None:
         rank = result.rank_sync_s.index(own_s)
         others = [time_s for other, time_s in enumerate(result.rank_sync_s) if other != rank]
         wait_s = statistics.median(others) - own_s
-        low_s, high_s = p10_p90(result.sync_s)
+        low_s, high_s = result.sync_p10_p90_s
         if wait_s > high_s - low_s:
             waits.setdefault(rank, {})[result.strategy] = wait_s
     rank, wait_of = max(waits.items(), key=lambda item: len(item[1]), default=(0, {}))

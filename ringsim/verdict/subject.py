@@ -16,10 +16,17 @@ from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.training_step import StepProfile
 from ringsim.verdict.bound import Attribution, attribute
-from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, choose_algorithms, choose_buckets, scatter
+from ringsim.verdict.choices import (
+    AlgorithmChoice,
+    BucketChoice,
+    ScaledTime,
+    choose_algorithms,
+    choose_buckets,
+    scale_ranks,
+    scatter,
+)
+from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.scaling import ScaledTime, scale_ranks
-from ringsim.verdict.training_files import JobReport
 
 SMALLEST = 2**10  # of the sizes in tables and pictures
 MOST_SIZES = 10
@@ -41,7 +48,7 @@ class Subject:
 
     @property
     def num_ranks(self) -> int:
-        """As many as were probed."""
+        """The number of ranks that were probed."""
         return self.measurements.num_ranks
 
 
@@ -55,12 +62,12 @@ class Forecast:
     scaled: tuple[ScaledTime, ...]
 
     def at(self, size_bytes: int) -> Attribution:
-        """Returns what the time of that size is due to."""
+        """Return what the time of that size is due to."""
         return next(a for a in self.attributions if a.size_bytes == size_bytes)
 
 
 def make_forecast(subject: Subject) -> Forecast:
-    """Returns the predictions for a subject. Raises ValueError for what its network cannot hold."""
+    """Return the predictions for a subject. Raises ValueError for what its network cannot hold."""
     ranks, fit = subject.num_ranks, subject.fit
     if ranks > MOST_ATTRIBUTED:
         raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_ATTRIBUTED}")
@@ -84,7 +91,7 @@ def _sizes(subject: Subject) -> list[int]:
 
 
 def _half_spread(measurements: Measurements) -> float:
-    """How far the blocks of a probe lie to either side of its median: who measured a smaller gain would not see it."""
+    """Return how far the blocks of a probe lie to either side of its median; a smaller gain would not be seen."""
     ends = [(p10_p90(probe.times_s), probe.median_s) for probe in measurements.probes_of("shift")]
     return statistics.median([(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends] or [0.0])
 
@@ -94,13 +101,13 @@ def _ratios(subject: Subject) -> list[float]:
     cases = subject.comparison.cases if subject.comparison else ()
     ratios = [1 + case.error for case in cases if case.error is not None]
     for result in subject.job.synchronising if subject.job else ():
-        if result.measured_sync_s > 0 and result.predicted_sync_s > 0:
+        if result.error is not None:
             ratios.append(result.predicted_sync_s / result.measured_sync_s)
     return ratios or [1 + residual for _, residual in subject.fit.residuals]
 
 
 def find_subjects(contents: RunDirectory) -> list[Subject]:
-    """Returns a subject for each set of probes that a network can be fitted to, the one to go by first.
+    """Return a subject for each set of probes that a network can be fitted to, the one to go by first.
 
     That is the main job's, since it knows the training step too; of several the latest. What cannot be fitted is added
     to `contents.refused`.

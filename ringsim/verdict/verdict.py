@@ -33,12 +33,12 @@ class Verdict:
         return self.subjects[0] if self.forecast else None
 
     def finding(self, topic: Topic) -> Finding:
-        """Returns the answer on a topic."""
+        """Return the answer on a topic."""
         return next(finding for finding in self.findings if finding.topic is topic)
 
 
 def judge(contents: RunDirectory) -> Verdict:
-    """Returns the verdict on a directory. What no prediction can be made from is added to `contents.refused`."""
+    """Return the verdict on a directory. What no prediction can be made from is added to `contents.refused`."""
     subjects = find_subjects(contents)
     while subjects:
         try:

@@ -1,6 +1,6 @@
 """Who computes many independent tasks: this process, processes on this machine, or a Dask cluster."""
 
-from ringsim.workers.error import WorkerError
+from ringsim.workers.pools import WorkerError
 from ringsim.workers.workers import Workers
 
 __all__ = ["WorkerError", "Workers"]

@@ -5,9 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ringsim.workers.dask_cluster import DaskCluster
-from ringsim.workers.error import require_same_version, versions
-from ringsim.workers.local_pool import LocalPool
+from ringsim.workers.pools import DaskCluster, LocalPool, require_same_version, versions
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -49,11 +47,11 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many tasks are computed at a time; of a cluster, as far as it is known now."""
+        """The number of tasks that are computed at a time; of a cluster, as far as it is known now."""
         return self._pool.count() if self._pool else 1
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Yields the place of a task among the tasks and what the function returns for it, in the order of their ends.
+        """Yield the place of a task among the tasks and what the function returns for it, in the order of their ends.
 
         The tasks are begun in their order, so those that take long should come first. Functions and tasks must be
         picklable where there are several workers.
@@ -72,7 +70,7 @@ class Workers:
 
 
 def _call(function: Callable[[Task], Result], needed: dict[str, str], numbered: tuple[int, Task]) -> tuple[int, Result]:
-    """What a worker does for one task."""
+    """Compute one task on a worker."""
     require_same_version(needed)
     place, task = numbered
     return place, function(task)

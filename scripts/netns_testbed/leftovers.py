@@ -16,7 +16,7 @@ DEATH_S = 10.0  # a killed process is gone at once, unless the kernel is busy on
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Ctrl-C and its like wait for the end of the block: a second one must not stop the tidying up."""
+    """Hold back Ctrl-C and its like until the block ends: a second one must not stop the tidying up."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield

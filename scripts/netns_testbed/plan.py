@@ -46,11 +46,11 @@ class TestbedPlan:
         return f"{self.name}-switch"
 
     def namespace(self, host: int) -> str:
-        """The namespace of a host, counted from 0."""
+        """Return the namespace of a host, counted from 0."""
         return f"{self.name}-host{host}"
 
     def make(self) -> Iterator[Command]:
-        """The commands that make it, in order. All interfaces are born in a namespace of the testbed."""
+        """Return the commands that make it, in order. All interfaces are born in a namespace of the testbed."""
         yield _command("a network namespace", f"ip netns add {self.switch}")
         yield _command("a bridge", f"ip -n {self.switch} link add bridge0 type bridge")
         yield _command("a bridge", f"ip -n {self.switch} link set bridge0 up")
@@ -81,7 +81,7 @@ class TestbedPlan:
         return ["ip", "netns", "exec", self.namespace(host)]
 
     def run(self, arguments: Sequence[str], ranks_per_host: int = 1) -> list[list[str]]:
-        """A torchrun for each host, with the interpreter that runs this; `arguments`: what torchrun takes as script."""
+        """Return a torchrun for each host, with this interpreter; `arguments`: what torchrun takes as script."""
         # A fixed node rank each ("static", not "c10d"): host i has ranks i * ranks_per_host and on, always.
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"]
         torchrun += f"--master-addr {address(0)} --master-port {MASTER_PORT} --nnodes {self.num_hosts}".split()
@@ -99,7 +99,7 @@ def plan(
     host_rates: Mapping[int, str] | None = None,
     congestion_control: str = CUBIC,
 ) -> TestbedPlan:
-    """A testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
+    """Return a testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
 
     Raises ValueError for a number of hosts that it cannot have, a host that it does not have, and a wrong rate.
     """
@@ -114,12 +114,12 @@ def plan(
 
 
 def address(host: int) -> str:
-    """The same in every testbed: nothing outside sees it."""
+    """Return the address of a host, which is the same in every testbed: nothing outside sees it."""
     return f"10.0.0.{host + 1}"
 
 
 def owner(namespace: str) -> int | None:
-    """The process that made a namespace, by its name; None: none of ours."""
+    """Return the process that made a namespace, by its name; None: none of ours."""
     match = _NAMESPACE.fullmatch(namespace)
     return int(match["pid"]) if match else None
 

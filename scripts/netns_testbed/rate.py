@@ -10,7 +10,7 @@ _RATE = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)((?:[kmgt]i?)?)(bit|bps)?")
 
 
 def parse_tc_rate(text: str) -> int:
-    """Bits per second: 1gbit, 250mbit; bytes too, as tc writes them: 125mbps. A bare number is bits, as in tc.
+    """Return bits per second: of 1gbit, 250mbit, or bytes as in tc, 125mbps. A bare number is bits, as in tc.
 
     Raises ValueError for anything else, and outside of 64kbit to 100gbit.
     """
@@ -24,7 +24,7 @@ def parse_tc_rate(text: str) -> int:
 
 
 def burst_bytes(bit_per_s: int) -> int:
-    """The tokens that tbf may save up: what goes out at full speed after a pause.
+    """Return the tokens that tbf may save up: what goes out at full speed after a pause.
 
     TCP hands over up to 64 KiB at a time, and a larger packet than the burst is cut up at a cost (measured: 32 KiB
     gives 640 of 1000 Mbit/s, 64 KiB 700 to 950), so there is room for two: tokens go on gathering while one waits for a
@@ -34,5 +34,5 @@ def burst_bytes(bit_per_s: int) -> int:
 
 
 def queue_bytes(bit_per_s: int) -> int:
-    """What may wait for tokens, 50 ms at full rate and never below 1 MiB: several senders to one host lose nothing."""
+    """Return how much may wait for tokens: 50 ms at full rate, and 1 MiB or more so that many senders lose nothing."""
     return max(1024 * 1024, bit_per_s // 8 // 20)

@@ -73,12 +73,12 @@ class Testbed:
 
 
 def congestion_control() -> str:
-    """CUBIC, or Reno where this machine does not allow CUBIC in namespaces, as one with another default may not."""
+    """Return CUBIC, or Reno where this machine does not allow CUBIC in namespaces."""
     return CUBIC if ALLOWED.exists() and CUBIC in ALLOWED.read_text().split() else RENO
 
 
 def why_not() -> str | None:
-    """Why no testbed can be made here, found out by making a small one; None if it can."""
+    """Return why no testbed can be made here, found out by making a small one; None if it can."""
     try:
         with Testbed(1, "1gbit"):
             return None

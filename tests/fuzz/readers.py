@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from generated_part import GeneratedPart
 from ringsim.analysis.sweep_run import run_sweep
 from ringsim.calibration.compared_run import compare_run
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
 from ringsim.measurements.collective_times import CollectiveTimes
@@ -168,7 +168,7 @@ def _step_log(path: Path) -> None:
 
 
 def _task_setting(path: Path) -> None:
-    from trainers.cli.task_options import read_settings
+    from trainers.cli.settings import read_settings
 
     text = path.read_bytes().decode(errors="replace")
     read_settings("module:function", [f"x={text}"])

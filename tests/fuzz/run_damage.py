@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.output import CheckpointFolder
 
 Place = tuple[Any, ...]
 
@@ -65,26 +64,14 @@ def _swap(path: Path, draw: random.Random) -> None:
 
 
 def _edit(path: Path, draw: random.Random) -> None:
-    """As somebody may who has torch: the file's checksums are right, but not what we know of its fields."""
+    """As somebody may who has torch: the file is whole, but not what this program has saved."""
     try:
         parts = torch.load(path, weights_only=True)
     except Exception:  # what was done to it before is enough
         return
-    place = draw.choice(list(_leaves({name: parts[name] for name in parts if name not in ("format", "seals")})))
+    place = draw.choice(list(_leaves({name: parts[name] for name in parts if name != "format"})))
     _change(parts, place, draw.choice((_drop, _other_type, _other_value)))
     torch.save(parts, path)
-
-
-def _save_otherwise(path: Path, draw: random.Random) -> None:
-    """As somebody may who has our own function: all checksums are right, the form is not."""
-    try:
-        checkpoint = load_checkpoint(path)
-    except ValueError:  # what was done to it before is enough
-        return
-    parts = {part.name: getattr(checkpoint, part.name) for part in fields(checkpoint)}
-    place = draw.choice([place for place in _leaves(parts) if len(place) > 1])
-    _change(parts, place, draw.choice((_drop, _other_type, _other_shape)))
-    save_checkpoint(path, replace(checkpoint, **parts))
 
 
 def _leaves(value: Any, place: Place = ()) -> Iterator[Place]:
@@ -111,10 +98,6 @@ def _drop(holder: Any, key: Any) -> None:
 
 def _other_type(holder: Any, key: Any) -> None:
     holder[key] = "something else"
-
-
-def _other_shape(holder: Any, key: Any) -> None:
-    holder[key] = torch.zeros(2, 3, 4)
 
 
 def _other_value(holder: Any, key: Any) -> None:
@@ -151,7 +134,6 @@ OF_CHECKPOINT: dict[str, Callable[[Path, random.Random], None]] = {
     "flip": _flip,
     "swap": _swap,
     "edit": _edit,
-    "save otherwise": _save_otherwise,
     "remove": _remove,
 }
 OF_LOG: dict[str, Callable[[Path, random.Random], None]] = {

@@ -18,13 +18,13 @@ from tests.fuzz.ranks import close as close_ranks
 from tests.trainers.models import MODELS, inputs
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
-from trainers.strategy_names import INEXACT, STRATEGY_NAMES, WITH_VECTORS, plain_name
+from trainers.strategy_names import STRATEGY_INFOS, strategy_info
 
 NUM_RANKS = 3
 TIMEOUT_S = 20.0
 HANGS_S = 60.0 + 2 * TIMEOUT_S
 MAX_CASES = 60  # on the same ranks; a refused program leaves things behind
-EXACT = tuple(name for name in STRATEGY_NAMES if name not in INEXACT and "bf16" not in name)
+EXACT = tuple(name for name, info in STRATEGY_INFOS.items() if info.is_exact and "bf16" not in name)
 # Those that average parameters now and then train otherwise; here it counts that they end, on all ranks alike.
 OTHERS = ("local_sgd/1", "local_sgd/2", "diloco/2", "powersgd/2", "bucketed_bf16", "ddp_ring_bf16", "zero2/0.0001")
 
@@ -53,7 +53,7 @@ PARTLY_USED = (
     "branching",
     "leaving",
     "passing",
-)  # models of which WITH_VECTORS take a gradient that nobody has for zeros, as documented
+)  # models of which ZeRO takes a gradient that nobody has for zeros, as documented
 # Models that strategies of these names do not train, as documented; some end the process.
 UNSUITED = {
     "leaving": ("ddp", "fsdp"),
@@ -111,7 +111,7 @@ class Training:
             ranks.start(outcomes, self)
             answers = ranks.answers(range(NUM_RANKS), HANGS_S)
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains()}"
+            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains(missing)}"
             broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
             assert not broken, "\n".join(broken)
             self._judge([answers[rank].value for rank in range(self.num_ranks)])
@@ -142,7 +142,7 @@ class Training:
     @property
     def is_exact(self) -> bool:
         """Whether it must train as "ring" does."""
-        return plain_name(self.strategy) in EXACT
+        return self.strategy.partition("/")[0] in EXACT
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def cases(random: random.Random) -> Iterator[Training]:
         infinite = (random.randrange(num_steps), random.randrange(num_ranks))
         strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(ALL_MODELS))
         clip = random.choice(CLIPS)
-        if model in PARTLY_USED and plain_name(strategy) in WITH_VECTORS:
+        if model in PARTLY_USED and strategy_info(strategy).saves_vectors:
             continue
         if strategy == "zero1" and "gradients stay" in steps and (scaler or clip != "none"):
             continue  # it has the gradients of the parameters as they were before, as documented

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.cluster import Cluster

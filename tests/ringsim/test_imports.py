@@ -12,7 +12,7 @@ import pytest
         ("import ringsim", ["torch", "matplotlib", "collectives", "trainers"]),
         ("import ringsim.cli", ["torch", "matplotlib", "collectives", "trainers"]),
         ("import ringsim.cli; ringsim.cli.main(['--help'], standalone_mode=False)", ["torch", "matplotlib"]),
-        ("import ringsim.report.plots.overview_figure", ["torch"]),
+        ("import ringsim.report.plots.run_pages", ["torch"]),
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig", ["torch", "matplotlib"]),
         ("import trainers.cli.group, trainers.cli.main_job", ["torch", "matplotlib"]),

@@ -15,13 +15,12 @@ from tests.ringsim.made_probes import made_measurements
 # What needs no example of its own: constants, and what others' examples make.
 WITHOUT_EXAMPLE = {
     "ALGORITHMS",
-    "Animation",
     "NEVER",
     "Comparison",
     "Explanation",
     "ProbeFit",
-    "Overview",
     "RankPlacement",
+    "RunView",
     "ScheduleError",
     "Step",
     "Steps",

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.checkpoints.step_log import read_log
-from trainers.identity import fingerprint
 from trainers.loop.config import TrainConfig
 from trainers.loop.trainer import Trainer
+from trainers.replica_check import fingerprint
 
 NUM_SAMPLES, BATCH_SIZE, EPOCHS = 25, 8, 3  # of each epoch the last batch has one sample: all ranks but one have none
 NUM_STEPS = 12

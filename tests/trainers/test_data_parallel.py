@@ -15,11 +15,10 @@ from collectives import CollectiveError
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, mean_gradients, small_model
 from trainers.data_parallel import DataParallel, DriftError, broadcast_state
-from trainers.strategies import STRATEGIES
-from trainers.strategy_names import INEXACT, ON_RING, SHARDED
+from trainers.strategy_names import STRATEGY_INFOS
 
-UNLIKE = (*ON_RING, *SHARDED, *INEXACT)
-ALL = [name for name in STRATEGIES if name not in UNLIKE and not name.endswith("bf16")]
+MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact and not info.on_ring]
+ALL = [name for name in MEANING if not name.endswith("bf16")]
 
 
 def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], **options: bool) -> str:

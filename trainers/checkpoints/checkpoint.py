@@ -1,22 +1,30 @@
-"""Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole."""
+"""Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole.
+
+Random states are made of tensors and numbers alone, so that a file can be read without running code. A file is what
+`torch.save` writes, followed by its SHA-256: what has been cut, damaged or changed is not taken for a checkpoint.
+"""
 
 import hashlib
 import io
 import os
+import random
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from zipfile import BadZipFile, ZipFile
 
+import numpy as np
 import torch
 
 from ringsim.files import atomic_file
-from trainers.checkpoints.fields import described, mismatch
 
+RandomState = dict[str, Any]
+
+MT_WORDS = 624  # of the state of the Mersenne Twister, which NumPy and Python have
 FORMAT = "ringsim checkpoint"
-VERSION = 3
+VERSION = 4
+DIGEST_BYTES = hashlib.sha256().digest_size
 MAX_EXPANDED_BYTES = 2**26  # of a tensor of which the file has less than all elements, as it is sparse or expanded
-MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +47,25 @@ class Checkpoint:
 
 
 NAMES = tuple(part.name for part in fields(Checkpoint))
-LATER: dict[str, Any] = {"strategy_states": []}  # what older files of this version do not have
+KINDS = {"step": int, "random_states": list, "strategy_states": list}  # the others are dicts
+
+
+class HashingWriter:
+    """Writes to `file`, and hashes what it writes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write all of `data`, or as much as the file takes at once."""
+        written = self._file.write(data)
+        self.digest.update(memoryview(data)[:written])
+        return written
+
+    def flush(self) -> None:
+        """Hand on what is in buffers."""
+        self._file.flush()
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
@@ -48,16 +74,17 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     Raises OSError if it cannot be written; the old checkpoint, if any, is then untouched.
     """
     parts = {name: getattr(checkpoint, name) for name in NAMES}
-    seals = {name: seal(value) for name, value in parts.items()}
     with atomic_file(path) as file:
+        writer = HashingWriter(file)
         try:
-            torch.save({"format": FORMAT, "version": VERSION, "seals": seals, **parts}, file)
+            torch.save({"format": FORMAT, "version": VERSION, **parts}, cast(BinaryIO, writer))
         except RuntimeError as error:
             raise _cause(error) from error
+        file.write(writer.digest.digest())
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the file said: torch tells of a full disk as a position that it did not expect."""
+    """Return what the file said: torch tells of a full disk as a position that it did not expect."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -67,7 +94,7 @@ def _cause(error: BaseException) -> BaseException:
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read what `save_checkpoint` wrote; runs no code that the file may contain.
 
-    Raises ValueError for a file that is missing, truncated, damaged, or not a checkpoint of this version.
+    Raises ValueError for a file that is missing, truncated, damaged, changed, or not a checkpoint of this version.
     """
     try:
         content = Path(path).read_bytes()
@@ -77,109 +104,84 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> Checkpoint:
-    """The same for a file that has been read. path: for the messages."""
-    parts = _parse(content, path)
-    if not isinstance(parts, dict) or parts.get("format") != FORMAT:
-        raise ValueError(f"checkpoint {path}: was not written by this program")
-    if parts.get("version") != VERSION:
-        raise ValueError(f"checkpoint {path}: has version {parts.get('version')}; this program reads {VERSION}")
-    parts = {**LATER, **parts}
-    if missing := [name for name in (*NAMES, "seals") if name not in parts]:
-        raise ValueError(f"checkpoint {path}: lacks {', '.join(missing)}")
-    for name in NAMES:
-        if fault := _fault(name, parts[name]) or _excess(name, parts[name], len(content)):
-            raise ValueError(f"checkpoint {path}: {fault}")
-    seals = parts["seals"]
-    for name in NAMES:
-        if name in LATER and not parts[name]:
-            continue
-        if not isinstance(seals, dict) or seal(parts[name]) != seals.get(name):
-            raise ValueError(f"checkpoint {path}: {name}: is not what was saved: somebody has changed it since")
+    """Read a checkpoint from the content of its file. path: for the messages. Raises ValueError as above."""
+    if hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+        raise ValueError(f"checkpoint {path}: is truncated, damaged or not a checkpoint of this version")
+    try:
+        parts = _parsed(content)
+    except Exception as error:  # the hash is right: somebody has made such a file with care
+        raise ValueError(f"checkpoint {path}: cannot be read without running code, or in bounded memory") from error
+    header = [parts.get(name) for name in ("format", "version")] if isinstance(parts, dict) else []
+    if header != [FORMAT, VERSION] or not all(isinstance(parts.get(name), KINDS.get(name, dict)) for name in NAMES):
+        raise ValueError(f"checkpoint {path}: was not written by this version of the program")
     return Checkpoint(**{name: parts[name] for name in NAMES})
 
 
-FORMS = {"model_state": {}, "optimizer_state": {}, "config": {}, "step": 0, "random_states": [], "notes": {}} | LATER
-
-
-def _fault(name: str, value: Any) -> str | None:
-    """What is wrong with a field, as far as can be said without knowing what is trained."""
-    if fault := mismatch(name, value, FORMS[name], inside=False):
-        return fault
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        return f"{name}: has keys that are not names"
-    if name == "step" and value < 0:
-        return f"step: is {value}, must be at least 0"
-    return None
-
-
-def _excess(name: str, value: Any, file_bytes: int) -> str | None:
-    """Return what is so large, though the file is not, that to look at it would take all memory, or for ever."""
-    kinds = (torch.Tensor, dict, list, tuple)
-    waiting, num_values = [(name, value, 0)] if isinstance(value, kinds) else [], 0
+def _parsed(content: bytes | bytearray) -> Any:
+    """Read it without running code. Raises an exception for what would take more memory than the file lets expect."""
+    file = io.BytesIO(content)
+    if sum(info.file_size for info in ZipFile(file).infolist()) > len(content):  # torch.save does not compress
+        raise BadZipFile("is larger than the file")
+    file.seek(0)
+    parts = torch.load(file, map_location="cpu", weights_only=True)
+    waiting, num_values = [parts], 0
     while waiting:
-        place, value, depth = waiting.pop()
+        value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            if fault := _excess_of_tensor(place, value, file_bytes):
-                return fault
-            continue
-        inner = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-        num_values += len(inner)
-        if num_values > file_bytes:  # lists that are in many lists, which are in many lists
-            return f"{name}: has more than {file_bytes} values, which are more than the file has bytes"
-        if depth > MAX_DEPTH:
-            return f"{place[:80]}: is nested more than {MAX_DEPTH} deep"
-        waiting += [(f"{place}.{key}", inside, depth + 1) for key, inside in inner if isinstance(inside, kinds)]
-        waiting += [(place, key, depth + 1) for key, _ in inner if isinstance(key, tuple)]
-    return None
+            _require_bounded(value, max(len(content), MAX_EXPANDED_BYTES))
+        elif isinstance(value, dict | list | tuple):
+            num_values += len(value)
+            if num_values > len(content):  # lists that are in many lists, which are in many lists
+                raise MemoryError(f"more than {len(content)} values")
+            waiting += value.values() if isinstance(value, dict) else value
+    return parts
 
 
-def _excess_of_tensor(place: str, tensor: torch.Tensor, file_bytes: int) -> str | None:
-    if tensor.is_nested or tensor.is_meta:
-        return (
-            f"{place}: is a {'nested' if tensor.is_nested else 'meta'} tensor: must be one with a number each element"
-        )
-    size_bytes, limit_bytes = tensor.numel() * tensor.element_size(), max(file_bytes, MAX_EXPANDED_BYTES)
-    if size_bytes > limit_bytes:
-        return f"{place}: is {described(tensor)}, which takes {size_bytes} bytes: must take at most {limit_bytes}"
-    return None
+def _require_bounded(tensor: torch.Tensor, limit_bytes: int) -> None:
+    """Raise MemoryError for a tensor without numbers of its own, or one that would be much larger than the file."""
+    if tensor.is_nested or tensor.is_meta or tensor.numel() * tensor.element_size() > limit_bytes:
+        raise MemoryError("a tensor that is larger than the file")
 
 
-def seal(value: Any) -> str:
-    """A hash of all there is in a field, tensors bit for bit: what was changed later does not have it."""
-    digest = hashlib.sha256()
-    _feed(digest, value)
-    return digest.hexdigest()
+def seed_alike(seed: int) -> None:
+    """Seed all generators from `seed`, on every rank the same: for drawing the initial weights."""
+    _seed(np.random.SeedSequence(seed))
 
 
-def _feed(digest: "hashlib._Hash", value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        digest.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
-        dense = value if value.layout is torch.strided else value.to_dense()
-        data = dense.detach().cpu().resolve_conj().contiguous().view(-1)
-        digest.update(data.view(torch.uint8).numpy().data)
-    elif isinstance(value, dict):
-        digest.update(f"dict {len(value)};".encode())
-        for key, inner in value.items():
-            _feed(digest, key)
-            _feed(digest, inner)
-    elif isinstance(value, list | tuple):
-        digest.update(f"{'list' if isinstance(value, list) else 'tuple'} {len(value)};".encode())
-        for inner in value:
-            _feed(digest, inner)
-    else:
-        digest.update(f"{type(value).__name__} {value!r};".encode())
+def seed_apart(seed: int, step: int, rank: int) -> None:
+    """Seed all generators so that no two ranks and no two steps draw the same numbers: for training from `step` on."""
+    _seed(np.random.SeedSequence(seed, spawn_key=(step, rank)))
 
 
-def _parse(content: bytes | bytearray, path: str | os.PathLike[str]) -> object:
-    file = cast(BinaryIO, io.BytesIO(content))
-    try:
-        # torch.save writes a zip file with checksums, but torch.load does not look at them.
-        zipped = ZipFile(file)
-        if sum(info.file_size for info in zipped.infolist()) > len(content):  # compressed, which torch.save does not do
-            raise BadZipFile("is larger than the file")
-        if damaged := zipped.testzip():
-            raise BadZipFile(damaged)
-        file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is raised for a damaged file depends on where the damage is
-        raise ValueError(f"checkpoint {path}: is truncated, damaged or not a checkpoint") from error
+def _seed(sequence: np.random.SeedSequence) -> None:
+    words = sequence.generate_state(4)
+    torch.manual_seed(int(words[0]) << 32 | int(words[1]))  # of CUDA's too
+    random.seed(int(words[2]))
+    np.random.seed(int(words[3]))
+
+
+def random_state(device: str) -> RandomState:
+    """Return the states of all generators of this process, and of its GPU if it has one."""
+    version, words, gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=False)
+    words_of_numpy = numpy_state["state"]["key"].astype(np.int64)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device != "cpu" else None,
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": torch.from_numpy(words_of_numpy)}},
+    }
+
+
+def set_random_state(state: RandomState, device: str) -> None:
+    """Go on from what `random_state` gave. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
+    position = state["numpy"]["state"]["pos"]
+    if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
+        raise ValueError(f"random state of NumPy: the position {position} is not in 0 to {MT_WORDS}")
+    if device != "cpu" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    torch.set_rng_state(state["torch"])
+    python, numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    key = numpy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})

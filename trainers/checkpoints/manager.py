@@ -4,19 +4,19 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 
+from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoints.first_rank import first_decides
-from trainers.checkpoints.folder import CheckpointFolder, save_options
-from trainers.checkpoints.output_lock import POLL_S, WAIT_S, OutputLock, without_lock
-from trainers.checkpoints.step_log import LOG, Mark, StepLog
-from trainers.checkpoints.tensorboard_log import FOLDER, TensorBoardLog
+from trainers.checkpoints.output import POLL_S, WAIT_S, CheckpointFolder, OutputLock, save_options, without_lock
+from trainers.checkpoints.step_log import FOLDER, LOG, Mark, StepLog, TensorBoardLog
 
 RESULT = "result.json"
+
+_Decided = TypeVar("_Decided")
 
 
 class CheckpointManager:
@@ -77,7 +77,7 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """Of the lines that there are now; None on other ranks than 0."""
+        """The mark of the lines that there are now; None on other ranks than 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """What went wrong, and from where the run can go on."""
+        """Say what went wrong, and from where the run can go on."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)
@@ -128,7 +128,7 @@ class CheckpointManager:
         return f"{reason}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Nothing is to be written any more: another run may have the directory."""
+        """Write no more, so that another run may have the directory."""
         if self._log is not None:
             self._log.close()
         if self._board is not None:
@@ -156,3 +156,24 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
     needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     if (free := shutil.disk_usage(folder.folder).free) < needed:
         raise ValueError(f"--output {folder.folder}: has {free} bytes free, and a checkpoint takes at least {needed}")
+
+
+def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
+    """Return on every rank what `decide` returns on rank 0; collective.
+
+    If it raises ValueError or OSError there, every rank raises ValueError with its words.
+    """
+    told: list[Any] = [None, ""]
+    if group.rank() == 0:
+        try:
+            told[0] = decide()
+        except OSError as error:
+            told[1] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        except ValueError as error:
+            told[1] = str(error)
+    with naming_failures(f"rank {group.rank()}: hearing what rank 0 decides failed"):
+        dist.broadcast_object_list(told, group=group, group_src=0)
+    if told[1]:
+        raise ValueError(told[1])
+    decided: _Decided = told[0]
+    return decided

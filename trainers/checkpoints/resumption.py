@@ -3,23 +3,19 @@
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
-from trainers.checkpoints.first_rank import first_decides, send_to_all
-from trainers.checkpoints.folder import CheckpointFolder
-from trainers.checkpoints.saved_forms import SavedForms
-from trainers.strategy_names import WITH_STATE, WITH_VECTORS, plain_name
+from trainers.checkpoints.manager import first_decides
+from trainers.checkpoints.output import CheckpointFolder
+from trainers.strategy_names import strategy_info
 
-# What the training of older checkpoints does not name.
-BEFORE_OPTIONS: dict[str, Any] = {
-    "lr_schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "amp": None, "compile": False
-}  # fmt: skip
+PIECE_BYTES = 2**26  # sent at once
 
 
 class OtherRunError(ValueError):
@@ -31,13 +27,12 @@ def newest_good(
     wanted: dict[str, Any],
     group: dist.ProcessGroup,
     warn: Callable[[str], None],
-    forms: Callable[[], SavedForms],
 ) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint that is whole and fits, on every rank; None if there is none at all; collective.
+    """Return the newest checkpoint that is whole, on every rank; None if there is none at all; collective.
 
     Only rank 0 looks for it, and sends the others what is in the file: they need not see its directory.
     wanted: the identity of this run, as `StepConfig.identity` gives it. warn: told on rank 0 of each file that is no
-    good. forms: makes what they are held against.
+    good.
 
     Raises ValueError on every rank if no file is good, if only another rank than 0 sees any, or if the run is one that
     cannot go on from there.
@@ -47,7 +42,7 @@ def newest_good(
 
     def choose() -> tuple[str, int] | None:
         nonlocal content
-        newest = _newest_good(folder, wanted, warn, forms)
+        newest = _newest_good(folder, wanted, warn)
         if newest is None:
             return None
         path, content, checkpoint = newest
@@ -60,7 +55,7 @@ def newest_good(
         return None
     path, size_bytes = chosen
     content = content or bytearray(size_bytes)
-    send_to_all(content, group)
+    _send_to_all(content, group)
     return Path(path), on_rank_0[0] if on_rank_0 else checkpoint_of(content, path)
 
 
@@ -83,16 +78,24 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
             )
 
 
+def _send_to_all(content: bytearray, group: dist.ProcessGroup) -> None:
+    """Bring rank 0's bytes into the `content` of every rank, which is as long everywhere; collective."""
+    if not content:
+        return
+    whole = torch.frombuffer(content, dtype=torch.uint8)
+    with naming_failures(f"rank {group.rank()}: receiving a checkpoint from rank 0 failed"):
+        for piece in whole.split(PIECE_BYTES):
+            dist.broadcast(piece, group=group, group_src=0)
+
+
 def _newest_good(
-    folder: CheckpointFolder, wanted: dict[str, Any], warn: Callable[[str], None], forms: Callable[[], SavedForms]
+    folder: CheckpointFolder, wanted: dict[str, Any], warn: Callable[[str], None]
 ) -> tuple[Path, bytearray, Checkpoint] | None:
     paths = folder.newest_first()
-    made = forms() if paths else None
     for path in paths:
-        assert made is not None
         try:
             content = bytearray(path.read_bytes())
-            return path, content, _checked(checkpoint_of(content, path), path, wanted, made)
+            return path, content, _checked(checkpoint_of(content, path), path, wanted)
         except OtherRunError:
             raise
         except OSError as error:
@@ -104,37 +107,21 @@ def _newest_good(
     return None
 
 
-def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any], forms: SavedForms) -> Checkpoint:
-    """It, if this run can go on from it. Raises ValueError, which says what is wrong, or OtherRunError."""
+def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any]) -> Checkpoint:
+    """Return it, if this run can go on from it. Raises ValueError, which says what is wrong, or OtherRunError."""
     if checkpoint.step != (by_name := CheckpointFolder.step_of(path)):
         raise ValueError(f"checkpoint {path}: step: is {checkpoint.step}, must be {by_name} by the name of the file")
-    checkpoint = _renamed(checkpoint)
-    if fault := forms.check_config(checkpoint):
-        raise ValueError(f"checkpoint {path}: {fault}")
+    if not all(isinstance(checkpoint.config.get(name), dict) for name in ("task", "training")):
+        raise ValueError(f"checkpoint {path}: is of no training session")
     refuse_other_run(checkpoint.config, wanted, path)
-    if fault := forms.check_states(checkpoint):
-        raise ValueError(f"checkpoint {path}: {fault}")
     return checkpoint
-
-
-def _renamed(checkpoint: Checkpoint) -> Checkpoint:
-    """With today's names, and what every run did before there were options for it.
-
-    The batch of all ranks together was once called batch_size.
-    """
-    training = checkpoint.config.get("training")
-    if not isinstance(training, dict):
-        return checkpoint
-    if "batch_size" in training and "global_batch_size" not in training:
-        training = {"global_batch_size" if name == "batch_size" else name: value for name, value in training.items()}
-    return replace(checkpoint, config={**checkpoint.config, "training": {**BEFORE_OPTIONS, **training}})
 
 
 def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     """Raise OtherRunError if what differs between the identities of two runs is more than a checkpoint can bridge."""
     before, after = _flat(then), _flat(now)
-    strategies = before.pop("strategy"), after.pop("strategy")
-    counts = before.pop("num_ranks"), after.pop("num_ranks")
+    strategies = before.pop("strategy", "none"), after.pop("strategy")
+    counts = before.pop("num_ranks", 0), after.pop("num_ranks")
     differing = [
         f"{name} {before.get(name)}, now {after.get(name)}"
         for name in {**before, **after}
@@ -150,7 +137,7 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
             f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
             f"saved: there is nothing to resume; give another --output"
         )
-    if strategies[0] != strategies[1] and any(plain_name(name) in WITH_VECTORS for name in strategies):
+    if strategies[0] != strategies[1] and any(strategy_info(name).saves_vectors for name in strategies):
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {strategies[0]}, whose optimizer state does not fit "
             f"{strategies[1]}; resume with {strategies[0]}, or give another --output"
@@ -159,8 +146,8 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
 
 
 def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], path: Path) -> None:
-    """What each rank keeps for itself fits the same strategy on as many ranks only."""
-    keeping = [name for name in strategies if plain_name(name) in WITH_STATE]
+    """Refuse another strategy or number of ranks if each rank has kept a state of its own."""
+    keeping = [name for name in strategies if strategy_info(name).keeps_state]
     if keeping and (strategies[0] != strategies[1] or counts[0] != counts[1]):
         before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))
         raise OtherRunError(
@@ -170,7 +157,7 @@ def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], pa
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """What is trained and how, in one."""
+    """Merge the names of task and training into one dict."""
     training: dict[str, Any] = config["training"]
     task: dict[str, Any] = config["task"]
     named = {name if training.get(name, value) == value else f"task's {name}": value for name, value in task.items()}

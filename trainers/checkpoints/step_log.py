@@ -1,20 +1,23 @@
-"""`StepLog`: a line of JSON for every few steps, in a file that can be read while it grows."""
+"""`StepLog`: a line of JSON for every few steps, in a file to be read while it grows; `TensorBoardLog`: as curves."""
 
+import importlib.util
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ringsim.files import atomic_file, parse_json
 
 LOG = "log.jsonl"  # in the output directory
+FOLDER = "tensorboard"  # in the output directory
+ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensorboard]'"
 
 
 class Mark(TypedDict):
-    """Of the lines that there are: how many, and a checksum of all of them. A checkpoint holds it."""
+    """How many lines there are, and a checksum of all of them. A checkpoint holds it."""
 
     lines: int
     crc32: int
@@ -63,17 +66,17 @@ class StepLog:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """No line is to come any more."""
+        """Write no more lines."""
         self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The good lines; [] if there is no such file."""
+    """Return the good lines; [] if there is no such file."""
     return [parse_json(line.decode()) for line in _good_lines(path.read_bytes())] if path.exists() else []
 
 
 def _good_lines(content: bytes) -> list[bytes]:
-    """Those that are whole, and of a later step than the good ones before them."""
+    """Return the lines that are whole, and of a later step than the good ones before them."""
     good, last = [], 0
     for line in content.splitlines(keepends=True):
         if (step := _step_of(line)) > last:
@@ -83,7 +86,7 @@ def _good_lines(content: bytes) -> list[bytes]:
 
 
 def _step_of(line: bytes) -> int:
-    """-1 if it is no line of a log."""
+    """Return the step of a line; -1 if it is no line of a log."""
     try:
         entry = parse_json(line.decode()) if line.endswith(b"\n") else None
     except ValueError:
@@ -97,7 +100,7 @@ def _mark_of(lines: list[bytes]) -> Mark:
 
 
 def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None) -> str:
-    """What is wrong with a log; "" if nothing is."""
+    """Say what is wrong with a log; "" if nothing is."""
     if expected and expected["lines"] != mark["lines"]:
         return f"has {mark['lines']} good lines of the {expected['lines']} that the run had written by then"
     if expected and expected["crc32"] != mark["crc32"]:
@@ -107,7 +110,7 @@ def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None
 
 
 def _keep_beside(path: Path, content: bytes) -> Path:
-    """In a file of its own, such as log.jsonl.damaged, or log.jsonl.damaged.2; none that is there is overwritten."""
+    """Write to a new file, such as log.jsonl.damaged, or log.jsonl.damaged.2; none that is there is overwritten."""
     names = itertools.chain([f"{path.name}.damaged"], (f"{path.name}.damaged.{n}" for n in itertools.count(2)))
     for beside in (path.with_name(name) for name in names):
         try:
@@ -119,3 +122,47 @@ def _keep_beside(path: Path, content: bytes) -> Path:
             continue
         return beside
     raise AssertionError
+
+
+def require_tensorboard() -> None:
+    """Raise ValueError, which says how to install it, if it is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(f"--tensorboard: {ADVICE}")
+
+
+class TensorBoardLog:
+    """Each number of a line is a scalar of the same name at the line's "step", one of a dict "evaluation/loss".
+
+    Written by one rank.
+
+    begin: at which step the run begins. TensorBoard leaves out what an earlier run has written of later steps into the
+    same directory, as `StepLog` drops such lines.
+
+    Raises ValueError if TensorBoard is not installed, OSError if the directory cannot be written.
+    """
+
+    def __init__(self, folder: Path, begin: int) -> None:
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an extra, and loads seconds of modules
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add the figures of a line; they are in the file when this returns."""
+        for name, value in _named(line):
+            if name != "step" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, line["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write no more lines."""
+        self._writer.close()
+
+
+def _named(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}/{inner}", number) for inner, number in value.items())
+        else:
+            yield name, value

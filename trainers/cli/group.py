@@ -35,7 +35,7 @@ class TrainersGroup(TorchrunCommand, OneLineGroup):
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    """Returns the command that goes on with the run that these arguments began, started in the same way."""
+    """Return the command that goes on with the run that these arguments began, started in the same way."""
     left = list(arguments)
     while "--resume" in left:
         place = left.index("--resume")

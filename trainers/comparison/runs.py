@@ -2,10 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ringsim.text_table import align_columns, wrap_text
+from ringsim.verdict import TrainingComparison
 
 HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "exposed", "loss off", "grad off")
 FOOTNOTE = (
@@ -16,7 +17,7 @@ FOOTNOTE = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What log.jsonl and the gradient check know of one run, a line of the log for each step.
+    """One run as log.jsonl, with a line for each step, and the gradient check have it.
 
     losses: of the whole batch, by step. batch_s: seconds a batch, the median. sync_share: of that time.
     gradient_difference: see `largest_difference`; None where it was not looked at.
@@ -77,7 +78,7 @@ def compare(runs: Sequence[TrainingRun]) -> list[ComparisonRow]:
 
 
 def format_comparison(rows: Sequence[ComparisonRow]) -> str:
-    """As a table."""
+    """Return the comparison as a table."""
     table = [HEADER, *(_cells(row) for row in rows)]
     return "\n".join([*align_columns(table, "lr"), wrap_text(FOOTNOTE, indent="  ")])
 
@@ -92,5 +93,5 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 def as_dict(rows: Sequence[ComparisonRow], provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
-    return {"format": "ringsim-comparison", "version": 1, "provenance": provenance, "runs": [asdict(r) for r in rows]}
+    """Return the comparison for JSON."""
+    return TrainingComparison.FORMAT.write({"provenance": provenance, "runs": list(rows)})

@@ -1,4 +1,4 @@
-"""What is told of a run while it trains, in words: a line of its log; and the memory that a process has needed."""
+"""Words about a run while it trains: a line of its log; and the memory that a process has needed."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ STATUS = Path("/proc/self/status")  # of Linux
 
 
 def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Returns a line of the log as it is printed. num_steps: of the whole run.
+    """Return a line of the log as it is printed. num_steps: of the whole run.
 
     >>> line = {"step": 20, "loss": 2.5, "tokens_per_s": 51200.0, "step_s": 0.01, "sync_share": 0.25}
     >>> describe_line(line | {"peak_memory_bytes": 2**28, "time_left_s": 61.0}, 100)
@@ -32,14 +32,14 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def describe_process(line: Mapping[str, Any]) -> list[str]:
-    """Returns what is told at the end of every line: the memory, where it is known, and the time left."""
+    """Return what is told at the end of every line: the memory, where it is known, and the time left."""
     memory = line["peak_memory_bytes"]
     shown = [] if memory is None else [f"memory {format_size(memory)}"]
     return [*shown, f"{format_duration(line['time_left_s'])} left"]
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
-    """Returns the line that is printed of an evaluation.
+    """Return the line that is printed of an evaluation.
 
     >>> describe_evaluation(20, 100, {"loss": 2.25, "accuracy": 0.5})
     'step 20/100: held-out data: loss 2.2500, accuracy 0.5000'
@@ -48,22 +48,22 @@ def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float |
 
 
 def format_figures(figures: Mapping[str, float | None]) -> str:
-    """Figures on held-out data as they are printed; nan for one that is not finite."""
+    """Format figures on held-out data; nan for one that is not finite."""
     return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
 def format_milliseconds(time_s: float) -> str:
-    """Such as 12.3 ms: three digits, as more of them change from line to line."""
+    """Format as 12.3 ms: three digits, as more of them change from line to line."""
     return format_time(float(f"{time_s:.3g}"))
 
 
 def format_norm(norm: float | None) -> str:
-    """Such as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
+    """Format as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
     return "not finite" if norm is None else f"{norm:.3g}"
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory that this process has had resident so far; None where the system does not tell (Windows)."""
+    """Return the most memory that this process has had resident; None where the system does not tell (Windows)."""
     try:
         # Not ru_maxrss, which on Linux begins with that of the process that has started this one.
         peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -1,16 +1,29 @@
-"""`Meter`: what has been measured since the last line of the log."""
+"""What a run measures of itself: times and losses (`Meter`), held bytes, and a time line of some steps."""
 
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
 
 import collectives
 from collectives.runtime import naming_failures
+from ringsim.files import atomic_file
 from trainers.loop.log_line import peak_memory_bytes
 from trainers.loop.loss_sync import ALGORITHM
-from trainers.loop.train_step import StepResult
+from trainers.loop.train_step import StepResult, TrainStep
+from trainers.strategies.base import Strategy
+from trainers.strategies.ddp import Ddp
+from trainers.strategies.share_gradient import own_gradient
+
+WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
+STEPS = 3
 
 
 class Meter:
@@ -32,7 +45,7 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Time begins anew: what lies between the last step and this belongs to no step."""
+        """Begin time anew: what lies between the last step and this belongs to no step."""
         self._begin_s = time.perf_counter()
         self._steps = 0
         self._samples = 0
@@ -54,7 +67,7 @@ class Meter:
             self.skipped_in_a_row = 0
 
     def line(self) -> dict[str, Any]:
-        """Of the steps since the last call; collective. Time begins anew.
+        """Return the figures of the steps since the last call; collective. Time begins anew.
 
         loss: the mean over these steps of the loss of the whole batch; None if all of them were left out.
         peak_memory_bytes: of the rank's process that has needed most.
@@ -72,7 +85,7 @@ class Meter:
         return line
 
     def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int | None]:
-        """Seconds of communicating and in all, the means over all ranks, and the largest peak of memory."""
+        """Return seconds of communicating and in all, means over the ranks, and the largest peak of memory."""
         here = torch.tensor([self._communication_s, elapsed_s, peak_memory_bytes() or 0], dtype=torch.float64)
         everywhere = here.repeat(self._group.size(), 1)
         if self._group.size() > 1:
@@ -82,7 +95,7 @@ class Meter:
         return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max()) or None
 
     def brief(self) -> str:
-        """How it is going as this rank sees it, in 40 characters: beside phase, steps and time left on 80 columns."""
+        """Return how it is going, in 40 characters, which stand next to phase, steps and time left on 80 columns."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -93,7 +106,7 @@ class Meter:
         return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
 
     def notes(self) -> dict[str, Any]:
-        """What a run must know to go on from here; times are not part of it."""
+        """Return what a run must know to go on from here; times are not part of it."""
         return {
             "losses": list(self._losses),
             "skipped_now": self._skipped_now,
@@ -107,3 +120,104 @@ class Meter:
         self._losses, self._skipped_now = list(notes["losses"]), notes["skipped_now"]
         self.skipped, self.skipped_in_a_row = notes["skipped"], notes["skipped_in_a_row"]
         self.last_loss = notes["last_loss"]
+
+
+def held_bytes(train_step: TrainStep) -> dict[str, int]:
+    """After a step of this rank, with its gradients still there: the bytes of each kind.
+
+    parameters, gradients and optimizer: those of the strategy and the optimizer. vectors: what the strategy keeps
+    besides these. Each storage is counted once and whole, for the first kind that it fits. The buckets of DDP, which
+    nothing outside of it can reach, are as DDP says. Activations, which a step does not leave, are not among them.
+    """
+    strategy, optimizer = train_step.model.strategy, train_step.optimizer
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = map(own_gradient, (*strategy.parameters, *stepped))
+    states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    seen: set[int] = set()
+    return {
+        "parameters": new_bytes([*strategy.parameters, *stepped], seen),
+        "gradients": new_bytes([gradient for gradient in gradients if gradient is not None], seen),
+        "optimizer": new_bytes([tensor for tensor in states if tensor.dim()], seen),
+        "vectors": new_bytes(kept_tensors(strategy, set()), seen) + _bucket_bytes(strategy),
+    }
+
+
+def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+    """Return the bytes of the storages that are not yet seen; now they are."""
+    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
+    size_bytes = sum(nbytes for pointer, nbytes in storages.items() if pointer not in seen)
+    seen.update(storages)
+    return size_bytes
+
+
+_NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # what these hold is counted otherwise, or not the strategy's
+
+
+def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
+    """Yield the tensors in the attributes, lists and dicts of an object, however deep; not of modules and optimizers.
+
+    visited: the ids of what has been looked at, so that each object is looked at once.
+    """
+    if id(value) in visited:
+        return
+    visited.add(id(value))
+    if torch.is_tensor(value):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from kept_tensors(inner, visited)
+    elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _NOT_KEPT):
+        yield from kept_tensors(vars(value), visited)
+
+
+def _bucket_bytes(strategy: Strategy) -> int:
+    if not isinstance(strategy, Ddp):
+        return 0
+    data = strategy.module._get_ddp_logging_data()
+    sizes = str(data.get("rebuilt_bucket_sizes") or data["bucket_sizes"])
+    return sum(int(size) for size in sizes.split(","))
+
+
+class ProfilerTrace:
+    """A trace of STEPS steps after WARM_UP_STEPS others; of fewer, after fewer, where there are not as many.
+
+    path: where to write it; None: record nothing. first, end: the steps of the run.
+    """
+
+    def __init__(self, path: Path | None, first: int, end: int) -> None:
+        self._path = path
+        self._begin = first + min(WARM_UP_STEPS, max(0, end - first - STEPS))
+        self._last = min(self._begin + STEPS, end) - 1
+        self._profile: Any = None
+
+    @contextmanager
+    def recording(self, step: int) -> Iterator[None]:
+        """Record what happens in the block, if that step is one of those to be recorded."""
+        if self._path is not None and step == self._begin:
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+            # Else the transfers that a thread of the collectives' own carries out would be missing.
+            every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+            self._profile = profile(activities=activities, experimental_config=every_thread, acc_events=True)
+            self._profile.start()
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if self._profile is not None and (self.is_over(step) or not done):
+                self._profile.stop()
+
+    def is_over(self, step: int) -> bool:
+        """Return whether that step was the last one to be recorded."""
+        return self._profile is not None and step == self._last
+
+    def save(self) -> None:
+        """Write the trace, whole or not at all. Raises OSError if it cannot be written."""
+        assert self._path is not None
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder) / "trace.json"
+            self._profile.export_chrome_trace(str(whole))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(self._path) as file:
+                file.write(whole.read_bytes())

@@ -11,23 +11,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collectives.runtime import naming_failures, span
-from trainers.checkpoints.checkpoint import Checkpoint
+from collectives.runtime import CollectiveError, naming_failures, span
+from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
 from trainers.checkpoints.manager import CheckpointManager
-from trainers.checkpoints.random_states import random_state, seed_apart, set_random_state
 from trainers.checkpoints.resumption import newest_good
-from trainers.checkpoints.saved_forms import SavedForms
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.loss_sync import DivergedError, StoppedError
-from trainers.loop.memory import held_bytes
-from trainers.loop.meter import Meter
-from trainers.loop.trace import ProfilerTrace
+from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
 from trainers.loop.train_step import TrainStep
-from trainers.tasks.base import Task
-from trainers.tasks.evaluating import evaluate
+from trainers.tasks.base import Task, evaluate
 
 LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
@@ -94,15 +89,9 @@ class Trainer:
         mark = self._resume() if self.config.resume else None
         self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
-    def _forms(self) -> SavedForms:
-        optimizer = self.train_step.optimizer_form()
-        strategy = self.train_step.model.strategy.state_forms(optimizer)
-        model = self.train_step.model.module.state_dict()  # the plain one's, as rank 0 alone asks for it
-        return SavedForms(model, optimizer, self.identity["training"], strategy)
-
     def _resume(self) -> Mark | None:
         """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
-        newest = newest_good(self.manager.folder, self.identity, self.group, self._say, self._forms)
+        newest = newest_good(self.manager.folder, self.identity, self.group, self._say)
         if newest is None:
             self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
             return None
@@ -111,18 +100,18 @@ class Trainer:
             done, asked = checkpoint.step, self.num_steps
             raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
         notes = checkpoint.notes
-        if checkpoint.step > notes["skipped"]:
+        if checkpoint.step > notes.get("skipped", 0):
             self.train_step.settle()
-        try:
-            self.train_step.model.load_state_dict(checkpoint.model_state)
-            self.train_step.optimizer.load_state_dict(checkpoint.optimizer_state)
-            self.train_step.model.strategy.load_state_dict(checkpoint.strategy_states)
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise ValueError(f"checkpoint {path}: does not fit the task: {str(error).splitlines()[0]}") from error
         self.first_step = self.num_done = checkpoint.step
-        self.meter.set_notes(notes)
-        self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
-        self._resume_random_states(checkpoint)
+        try:
+            self.train_step.load(checkpoint)
+            self.meter.set_notes(notes)
+            self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
+            self._resume_random_states(checkpoint)
+        except CollectiveError:
+            raise
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"checkpoint {path}: does not fit the task: {' '.join(str(error).split())}") from error
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
             self._say(f"it is of the strategy {before}, now {self.config.strategy}: losses will agree to rounding")
@@ -203,7 +192,7 @@ class Trainer:
         self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
-        """After `done` steps: what is to be done every few steps, and after the last one."""
+        """Do, after `done` steps, what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
         if is_last:
             self.memory_bytes = held_bytes(self.train_step)
@@ -241,7 +230,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """The figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
+        """Return the figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()
@@ -263,38 +252,36 @@ class Trainer:
 
     def _save(self, done: int) -> None:
         with span("save a checkpoint"):
-            optimizer_state = self.train_step.optimizer.state_dict()
-            strategy = self.train_step.model.strategy
-            notes = {"states": len(optimizer_state["state"]), "log": self.manager.log_mark}
+            state = self.train_step.model.strategy.state_dict()
             checkpoint = Checkpoint(
                 self.train_step.model.state_dict(),
-                optimizer_state,
+                self.train_step.optimizer.state_dict(),
                 self.identity,
                 done,
                 self._of_every_rank(random_state(self._device)),
-                self.meter.notes() | notes,
-                self._of_every_rank(strategy.state_dict()) if strategy.keeps_state else [],
+                self.meter.notes() | {"log": self.manager.log_mark},
+                self._of_every_rank(state) if state else [],
             )
             self.manager.save(checkpoint, self.config.keep)
 
     def _of_every_rank(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        """The states of all ranks, on rank 0; [] on the others; collective."""
+        """Return the states of all ranks, on rank 0; [] on the others; collective."""
         states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the states of the ranks failed"):
             dist.gather_object(state, states, group=self.group, group_dst=0)
         return states or []
 
     def _hear_of_trouble(self) -> None:
-        """What goes wrong after the losses of the last step were told, too, is to stop all ranks."""
+        """Stop all ranks, too, for what goes wrong after the losses of the last step were told."""
         self.train_step.loss_sync.exchange(0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:
-    """What ranks other than 0 say."""
+    """Say nothing, as ranks other than 0."""
 
 
 def _restarted() -> str:
-    """Words for a run that begins though its job has been started before: its checkpoints may be on another node."""
+    """Warn of a run that begins though its job was started before: its checkpoints may be on another node."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

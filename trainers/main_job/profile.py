@@ -1,4 +1,4 @@
-"""`record_profile`: what a training step of one rank takes by itself, and when each gradient is ready."""
+"""`record_profile`: what a training step of one rank takes by itself; `measure_memory`: the bytes that it holds."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -7,18 +7,21 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
+from trainers.loop.meter import held_bytes, new_bytes
 from trainers.loop.train_step import TrainStep
-from trainers.strategies.parameters import described
+from trainers.predictions.memory import Memory
+from trainers.strategies.flat_vector import described
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
 STEPS = 15
 
 
 class _Times(NamedTuple):
-    """Of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
+    """The times of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
 
     forward_s: float
     backward_s: float
@@ -75,3 +78,34 @@ def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
         buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
         provenance={**provenance(), "torch": torch.__version__, "steps": STEPS, "statistic": "median"},
     )
+
+
+def measure_memory(train_step: TrainStep) -> Memory:
+    """After a step, with its gradients still there; collective, as a forward pass may be."""
+    return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
+
+
+def activation_bytes(train_step: TrainStep) -> int:
+    """Return the bytes that autograd saves in the forward pass of a share, without parameters; collective."""
+    share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
+    seen: set[int] = set()
+    saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.random.fork_rng(), train_step.model.no_sync(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        train_step.loss(share)
+    new_bytes(train_step.model.model.parameters(), seen)  # afterwards, as a sharded strategy has them there only now
+    return new_bytes(saved, seen)
+
+
+def states_per_element(train_step: TrainStep) -> int:
+    """How many numbers the optimizer keeps for each element of a parameter, found out by a step without numbers."""
+    like = nn.Parameter(torch.empty(2, device="meta"))
+    like.grad = torch.empty_like(like)
+    optimizer = train_step.task.optimizer([like])
+    optimizer.step()
+    values = [value for value in optimizer.state[like].values() if torch.is_tensor(value)]
+    return sum(value.shape == like.shape for value in values)

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringsim.calibration import busy_line
-from ringsim.files import atomic_file
-from ringsim.measurements import Measurements, p10_p90, save_json
+from ringsim.files import atomic_file, save_json
+from ringsim.measurements import Measurements
 from ringsim.network import Cluster
 from ringsim.report import report_page
 from ringsim.training_step import StepProfile
-from ringsim.verdict import JobReport, RunDirectory, Verdict, judge
+from ringsim.verdict import JobReport, RunDirectory, StrategyResult, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from trainers.checkpoints.output_lock import WRITING_S, locked
+from trainers.checkpoints.output import WRITING_S, locked
 from trainers.main_job.config import RESULTS, JobConfig
 from trainers.predictions.memory import Memory
 from trainers.predictions.prediction import StepPrediction
-from trainers.strategy_names import INEXACT, parse_strategy, steps_between_averages
+from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
 LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batch is too noisy
@@ -52,22 +52,22 @@ def make_report(
     """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
-    curves = [result["losses"] for result in results if parse_strategy(result["strategy"])[0] not in INEXACT]
+    curves = [result["losses"] for result in results if strategy_info(result["strategy"]).is_exact]
     differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
-    return {
-        "format": "ringsim-report",
-        "version": 1,
-        "num_ranks": measurements.num_ranks,
-        "num_parameters": num_parameters,
-        "data": config.data,
-        "model": asdict(config.task.model_config),
-        "train": config.training(),
-        "network": network.as_dict(),
-        "measurements": measurements.as_dict(),
-        "profile": profile.as_dict(),
-        "max_loss_difference": max(differences, default=0.0),
-        "strategies": results,
-    }
+    return JobReport.FORMAT.write(
+        {
+            "num_ranks": measurements.num_ranks,
+            "num_parameters": num_parameters,
+            "data": config.data,
+            "model": asdict(config.task.model_config),
+            "train": config.training(),
+            "network": network.as_dict(),
+            "measurements": measurements.as_dict(),
+            "profile": profile.as_dict(),
+            "max_loss_difference": max(differences, default=0.0),
+            "strategies": results,
+        }
+    )
 
 
 def add_memory(report: Report, predicted: Mapping[str, Memory], notes: Mapping[str, Sequence[RankNotes]]) -> None:
@@ -97,30 +97,22 @@ def summarise(name: str, predicted: StepPrediction, ranks: Sequence[RankNotes], 
     # all steps take.
     mean_s = [statistics.mean(times) for times in zip(*(rank.step_s for rank in ranks), strict=True)][warm_up:]
     step_s = over_periods(mean_s, period)
-    measured_s = statistics.median(sync_s)
     measured_step_s = statistics.median(step_s)
-    return {
-        "strategy": name,
-        "predicted_sync_s": predicted.sync_s,
-        "measured_sync_s": measured_s,
-        "measured_sync_p10_s": p10_p90(sync_s)[0],
-        "measured_sync_p90_s": p10_p90(sync_s)[1],
-        "error": predicted.sync_s / measured_s - 1 if len(ranks) > 1 and measured_s > 0 and predicted.sync_s else None,
-        "predicted_step_s": predicted.step_s,
-        "step_s": measured_step_s,
-        "step_p10_s": p10_p90(step_s)[0],
-        "step_p90_s": p10_p90(step_s)[1],
-        "step_error": predicted.step_s / measured_step_s - 1,
-        "tokens_per_s": tokens / measured_step_s,
-        "final_loss": statistics.mean(losses[-LAST_LOSSES:]),
-        "parameters_identical": len({rank.fingerprint for rank in ranks}) == 1,
-        "steps_measured": len(sync_s),
-        "sync_s": sync_s,
-        "steps_s": step_s,
-        # Who comes last waits for nobody: the rank that spends least here is the one that the others wait for.
-        "rank_sync_s": [statistics.median(over_periods(rank.sync_s[warm_up:], period)) for rank in ranks],
-        "losses": losses,
-    }
+    return StrategyResult(
+        strategy=name,
+        predicted_sync_s=predicted.sync_s,
+        measured_sync_s=statistics.median(sync_s),
+        predicted_step_s=predicted.step_s,
+        step_s=measured_step_s,
+        tokens_per_s=tokens / measured_step_s,
+        final_loss=statistics.mean(losses[-LAST_LOSSES:]),
+        parameters_identical=len({rank.fingerprint for rank in ranks}) == 1,
+        sync_s=tuple(sync_s),
+        steps_s=tuple(step_s),
+        losses=tuple(losses),
+        # Whoever comes last waits for nobody: the rank that spends least here is the one that the others wait for.
+        rank_sync_s=tuple(statistics.median(over_periods(rank.sync_s[warm_up:], period)) for rank in ranks),
+    ).as_dict()
 
 
 def over_periods(times_s: Sequence[float], period: int) -> list[float]:

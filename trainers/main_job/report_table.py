@@ -6,7 +6,7 @@ from typing import Any
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import plural
 from trainers.loop.batches import describe_batch
-from trainers.strategy_names import INEXACT, parse_strategy
+from trainers.strategy_names import strategy_info
 
 NARROW = ("strategy", "predicted", "measured", "error", "predicted", "step", "error", "loss")
 NARROW_UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
@@ -84,6 +84,6 @@ def _footnotes(report: dict[str, Any]) -> list[str]:
 
 def _but_inexact(results: Sequence[dict[str, Any]]) -> str:
     """Which loss curves are not to be the same."""
-    names = [f"`{result['strategy']}`" for result in results if parse_strategy(result["strategy"])[0] in INEXACT]
+    names = [f"`{result['strategy']}`" for result in results if not strategy_info(result["strategy"]).is_exact]
     names = [name for name in names if name != "`none`"]
     return f" except of {', '.join(names)}, whose training is another one," if names else ""

@@ -7,12 +7,11 @@ from torch import nn
 import collectives
 from ringsim.training_step import BucketCaps, fill_buckets
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import FlatGradients
-from trainers.strategies.parameters import described
+from trainers.strategies.flat_vector import FlatGradients, described
 
 
 class Bucketed(Strategy):
-    """What torch's DistributedDataParallel does, in fifty lines.
+    """The principle of torch's DistributedDataParallel, in fifty lines.
 
     Gradients come about in the reverse of the order of the layers, so that is how buckets are filled. All ranks must
     launch them in the same order, whichever is full first.
@@ -36,19 +35,19 @@ class Bucketed(Strategy):
         self._place = {
             index: (number, place) for number, bucket in enumerate(buckets) for place, index in enumerate(bucket)
         }
-        self.begin()
+        self.on_forward()
 
-    def begin(self) -> None:
+    def on_forward(self) -> None:
         self._missing = [set(range(len(bucket))) for bucket in self._buckets]
         self._under_way: list[dist.Work] = []
         for bucket in self._buckets:
             bucket.begin()
 
-    def ready(self, index: int) -> None:
+    def on_grad(self, index: int) -> None:
         number, place = self._place[index]
         self._buckets[number].take(place)
         self._missing[number].discard(place)
-        # The last bucket is full when the backward pass ends: `finish` sends it without the help of another thread.
+        # The last bucket is full when the backward pass ends: it is sent then, without the help of another thread.
         while (first := len(self._under_way)) < len(self._buckets) - 1 and not self._missing[first]:
             work = self._all_reduce(self._buckets[first], async_op=True)
             assert work is not None
@@ -57,7 +56,7 @@ class Bucketed(Strategy):
     def _all_reduce(self, bucket: FlatGradients, async_op: bool) -> dist.Work | None:
         return collectives.all_reduce(bucket.vector, dist.ReduceOp.AVG, self.group, async_op, wire=self._wire)
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         for bucket, missing in list(zip(self._buckets, self._missing, strict=True))[len(self._under_way) :]:
             for place in missing:  # not used in this pass
                 bucket.take(place)
@@ -66,11 +65,8 @@ class Bucketed(Strategy):
             work.wait()
         for bucket in self._buckets:
             bucket.unpack()
-        self.begin()
+        self.on_forward()
 
     def synchronise(self) -> None:
-        self.begin()
-        self.finish()
-
-    def vectors(self) -> list[torch.Tensor]:
-        return [bucket.vector for bucket in self._buckets]
+        self.on_forward()
+        self.on_backward_end()

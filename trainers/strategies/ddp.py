@@ -27,7 +27,7 @@ class Ddp(Strategy):
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._vectors = flat_gradients(self.parameters)
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         """DDP has done it already."""
 
     def synchronise(self) -> None:
@@ -40,11 +40,8 @@ class Ddp(Strategy):
         # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.
         self.module.module = compile_module(self.module.module)
 
-    def vectors(self) -> list[torch.Tensor]:
-        return [gradients.vector for gradients in self._vectors]
-
-    def hold(self, held: bool) -> None:
-        self.module.require_backward_grad_sync = not held  # what DDP's own no_sync does
+    def set_sync(self, is_synced: bool) -> None:
+        self.module.require_backward_grad_sync = is_synced  # what DDP's own no_sync does
 
 
 class DdpRing(Ddp):
@@ -64,8 +61,8 @@ class DdpRing(Ddp):
 class DdpOnRing(Ddp):
     """DDP just as it is, on a process group of our backend "ring" over the same ranks.
 
-    Of a group that is not of that backend all ranks must have made equally many groups before: torch names the new one,
-    over which they find each other, after that number.
+    If `group` has another backend, a new group is made. All ranks must have made the same number of groups before,
+    because torch derives the name of the new one, by which they find each other, from that number.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
@@ -73,7 +70,7 @@ class DdpOnRing(Ddp):
 
 
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The group itself if it is of our backend, or one that is, over the same ranks; collective."""
+    """Return the group if it is of our backend, else a new one that is, over the same ranks; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

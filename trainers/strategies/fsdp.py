@@ -9,15 +9,113 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.ddp import group_on_ring
-from trainers.strategies.gradient_norm import clip_parts, norm_over_ranks
-from trainers.strategies.layers import LayerParts, layers_of
-from trainers.strategies.sharded_tensors import ShardedParameter, local, rows_like, sharded_state, whole, whole_state
-from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
+from trainers.strategies.flat_vector import LayerParts, layers_of
+from trainers.strategies.sharded import clip_parts, norm_over_ranks
+from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, moved_error
+
+
+class ShardedParameter:
+    """One that is trained: `sharded`, of which a rank has some rows, and `whole`, which has its places while gathered.
+
+    FSDP2 knows of neither what is written to `whole` nor of assignments, so these are looked for here.
+
+    model: in which either has its places now. strategy: its name, for messages.
+    """
+
+    def __init__(self, model: nn.Module, sharded: nn.Parameter, whole: nn.Parameter, strategy: str) -> None:
+        self.sharded, self.whole = sharded, whole
+        self._places = [(m, name) for m in model.modules() for name, p in m._parameters.items() if p is whole]
+        self._storages = _storages(sharded, whole)
+        self._strategy = strategy
+        self.gathered()
+
+    def require_own(self) -> None:
+        """Raise ShardingError for an assignment, of which FSDP2 takes no notice."""
+        placed = [module._parameters.get(name) for module, name in self._places]
+        if not all(p is self.sharded or p is self.whole for p in placed):
+            raise moved_error(self._strategy)
+        if _storages(self.sharded, self.whole) != self._storages:
+            raise moved_error(self._strategy)
+
+    def refuse_hooks(self) -> None:
+        """Raise ShardingError for a hook that the backward pass has not called: it gives gradients to `whole`."""
+        if self.sharded._backward_hooks:
+            raise ShardingError(
+                f"{self._strategy} does not call hooks of parameters (register_hook): "
+                f"take register_post_accumulate_grad_hook, or the strategy zero3"
+            )
+
+    def gathered(self) -> None:
+        """The whole tensor is there, for everybody to look at and to write to."""
+        self._versions = self._counted()
+
+    def _counted(self) -> tuple[int, int]:
+        """How often autograd has seen something written to the whole tensor, and to this rank's rows."""
+        return self.whole._version, self.sharded._version
+
+    @torch.no_grad()
+    def keep_written(self) -> None:
+        """Before the whole tensor goes, take over what has been written to it since it was gathered."""
+        if not self.whole.untyped_storage().resizable():
+            raise ShardingError(
+                f"{self._strategy}: somebody has made a NumPy array of a parameter, whose memory cannot be given back "
+                f"now; make it of parameter.detach().clone()"
+            )
+        (before, rows_before), (now, rows_now) = self._versions, self._counted()
+        is_gone = self.whole.untyped_storage().size() < self.whole.nbytes
+        if now == before and (is_gone or rows_now != rows_before):
+            return
+        if is_gone:
+            raise ShardingError(
+                f"{self._strategy}: what was written to parameters after unshard() is lost, as a backward pass has "
+                f"ended since: write after it, and before the next forward pass"
+            )
+        # Also where nothing was counted, as of p.data.mul_(...).
+        local(self.sharded).copy_(local(rows_like(self.whole, self.sharded)))
+
+
+def _storages(*tensors: torch.Tensor) -> list[int]:
+    """Tell which memory they have, also while it is empty. A DTensor gets another one by an assignment."""
+    return [tensor.untyped_storage()._cdata for tensor in tensors]
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rows that this rank has, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(value: Any) -> Any:
+    """Return a copy of all ranks' rows; what is no DTensor as it is. Collective."""
+    return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
+
+
+def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
+    """Return this rank's rows of a tensor that has the parameter's shape; any other value as it is."""
+    if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
+        return value
+    # All ranks have read the same, so nothing need be sent.
+    return distribute_tensor(value.detach(), parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def whole_state(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return the optimizer's state with whole tensors, the same on every rank; collective."""
+    states = state_dict["state"].items()
+    return {**state_dict, "state": {index: {k: whole(v) for k, v in state.items()} for index, state in states}}
+
+
+def sharded_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Take from what `whole_state` gave this rank's rows of what has the shape of a parameter."""
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = state_dict["state"].items()
+    return {
+        **state_dict,
+        "state": {index: {k: rows_like(v, stepped[index]) for k, v in state.items()} for index, state in states},
+    }
 
 
 class Fsdp(Strategy):
@@ -80,7 +178,7 @@ class Fsdp(Strategy):
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         assert all(isinstance(p, DTensor) for p in self.parameters)
 
-    def begin(self) -> None:
+    def on_forward(self) -> None:
         if torch.is_grad_enabled() and not _in_backward():
             for pair in self._pairs:
                 pair.require_own()
@@ -91,10 +189,10 @@ class Fsdp(Strategy):
                 self._reshard()
 
     def _iteration(self) -> Any:
-        """FSDP's own notes on the passes that are under way."""
+        """Return FSDP's own notes on the passes that are under way."""
         return _as_fsdp(self.module)._get_fsdp_state()._state_ctx
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         """FSDP has synchronised the gradients already."""
         self._was_held = False
         for pair in self._pairs:
@@ -106,9 +204,9 @@ class Fsdp(Strategy):
                 f"{self.name}: only backward passes synchronise gradients; take the last one outside of no_sync()"
             )
 
-    def hold(self, held: bool) -> None:
-        self._was_held |= held
-        _as_fsdp(self.module).set_requires_gradient_sync(not held)
+    def set_sync(self, is_synced: bool) -> None:
+        self._was_held |= not is_synced
+        _as_fsdp(self.module).set_requires_gradient_sync(is_synced)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         optimizer = make(self.parameters)
@@ -204,11 +302,8 @@ class Fsdp(Strategy):
         return super().load_into(model, parts, strict)
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raises ValueError, as `zero3` does."""
+        """Raise ValueError, as `zero3` does."""
         raise ValueError(f"{self.name}: its passes are not compiled here; take ddp or zero2")
-
-    def saved_like(self) -> list[torch.Tensor]:
-        return [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in self.parameters]
 
     def gradient_norm(self) -> torch.Tensor:
         return norm_over_ranks(self._gradients(), self.group)
@@ -220,12 +315,12 @@ class Fsdp(Strategy):
         return norm
 
     def _gradients(self) -> list[torch.Tensor]:
-        """The rows that this rank has of them."""
+        """Return the rows that this rank has of the gradients."""
         return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
 
 class FsdpOnRing(Fsdp):
-    """The same on a process group of our backend "ring" over the same ranks; see `DdpOnRing`."""
+    """FSDP on a process group of our backend "ring" over the same ranks; see `DdpOnRing`."""
 
     name = "fsdp_on_ring"
 
@@ -234,13 +329,13 @@ class FsdpOnRing(Fsdp):
 
 
 def _as_fsdp(module: nn.Module) -> FSDPModule:
-    """What `fully_shard` has made of it."""
+    """Return the module as what `fully_shard` has made of it."""
     assert isinstance(module, FSDPModule)
     return module
 
 
 def _in_backward() -> bool:
-    """Whether a backward pass is under way, such as one in which torch.utils.checkpoint repeats a forward pass."""
+    """Return whether a backward pass is under way, in which torch.utils.checkpoint may repeat a forward pass."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -55,10 +55,6 @@ class Average:
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             parameter.copy_(view)
 
-    def vectors(self) -> list[torch.Tensor]:
-        """All that it keeps."""
-        return [self._flat.vector, *(kept for kept in (self.start, self.velocity) if kept is not None)]
-
     def _packed(self) -> torch.Tensor:
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             view.copy_(parameter)
@@ -86,8 +82,6 @@ class LocalSgd(Strategy):
     "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
     """
 
-    keeps_state = True
-
     def __init__(
         self, model: nn.Module, group: dist.ProcessGroup, every: int = EVERY.example, outer: OuterMomentum | None = None
     ) -> None:
@@ -114,7 +108,7 @@ class LocalSgd(Strategy):
             )
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """As for every strategy. Raises ValueError for a second one."""
+        """Make the optimizer, whose steps are counted. Raises ValueError for a second one."""
         if self._optimizer is not None:
             raise ValueError(
                 f"{self._name}: model.optimizer(...) has made an optimizer already, whose steps are counted; make one "
@@ -145,7 +139,7 @@ class LocalSgd(Strategy):
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
-        self.gather_s = time.perf_counter() - begin_s
+        self.param_sync_s = time.perf_counter() - begin_s
 
     @torch.no_grad()
     def sync_parameters(self) -> None:
@@ -154,11 +148,8 @@ class LocalSgd(Strategy):
                 average.take(self.group)
             self._taken = 0
 
-    def vectors(self) -> list[torch.Tensor]:
-        return [vector for average in self._averages for vector in average.vectors()]
-
     def state_dict(self) -> dict[str, Any]:
-        """The outer momentum is the same on all ranks, so only rank 0 gives it."""
+        """Return this rank's state; the outer momentum is the same on all ranks, so only rank 0 gives it."""
         assert self._optimizer is not None
         return {
             "model": self.module.state_dict(),
@@ -184,10 +175,6 @@ class LocalSgd(Strategy):
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
             outer["start"].copy_(saved["start"])
             outer["velocity"].copy_(saved["velocity"])
-
-    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:
-        form = {"model": self.module.state_dict(), "optimizer": optimizer, "taken": 0}
-        return [{**form, "outer": [] if rank else self._outer_state()} for rank in range(self.group.size())]
 
 
 @torch.no_grad()

@@ -33,13 +33,13 @@ class LowRank:
         torch.mm(self.error, self._right, out=self._left)
 
     def find_right(self) -> None:
-        """From the mean of the left factors, the same on all ranks: its columns are made orthonormal."""
+        """Make the columns of the mean left factors orthonormal, and the right factors from these."""
         precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # no QR is there of bfloat16
         self._left.copy_(torch.linalg.qr(precise).Q)
         torch.mm(self.error.T, self._left, out=self._right)
 
     def multiply(self) -> None:
-        """From the mean of the right factors: the product is the gradient, and what it lacks stays for the next."""
+        """Multiply the mean factors: the product is the gradient, and what it lacks stays for the next one."""
         gradient = self._parameter.grad
         if gradient is None or not gradient.is_contiguous():
             gradient = self._parameter.grad = torch.empty_like(self._parameter, memory_format=torch.contiguous_format)
@@ -100,7 +100,7 @@ class LowRankGradients:
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Whether two factors are smaller than the gradient as a matrix, of which the first dimension makes the rows."""
+    """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension."""
     if parameter.dim() < 2 or not parameter.is_floating_point():
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -121,8 +121,6 @@ class PowerSgd(Strategy):
     algorithms 1 and 2.
     """
 
-    keeps_state = True
-
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, rank: int = RANK.example) -> None:
         super().__init__(model, group)
         self._gradients = [LowRankGradients(some, rank) for some in by_dtype(self.parameters)]
@@ -135,11 +133,8 @@ class PowerSgd(Strategy):
                 collectives.all_reduce(rights, dist.ReduceOp.AVG, self.group)
             gradients.unpack()
 
-    def vectors(self) -> list[torch.Tensor]:
-        return [*(gradients.lefts.vector for gradients in self._gradients), *self._rights(), *self._errors()]
-
     def state_dict(self) -> dict[str, Any]:
-        """The right factors are the same on all ranks, so only rank 0 gives them."""
+        """Return the errors; the right factors are the same on all ranks, so only rank 0 gives them."""
         return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
 
     def _errors(self) -> list[torch.Tensor]:
@@ -154,7 +149,3 @@ class PowerSgd(Strategy):
             tensor.copy_(saved)
         for tensor, saved in zip(self._rights(), states[0]["rights"], strict=True):
             tensor.copy_(saved)
-
-    def state_forms(self, optimizer: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002
-        rights = self._rights()
-        return [{"errors": self._errors(), "rights": [] if rank else rights} for rank in range(self.group.size())]

@@ -1,15 +1,125 @@
 """`ShardedLayer`: a module whose parameters are there only while its forward or backward pass needs them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import Node
 
-from trainers.strategies.layer_weights import LayerWeights, tensors_in
-from trainers.strategies.sharding_guard import ShardingError
+from trainers.strategies.flat_vector import FlatVector
+from trainers.strategies.sharded import ShardedWeights
+from trainers.strategies.sharding_guard import ShardingError, moved_error, require_at_home
+from trainers.strategies.share_gradient import MOVING
+
+# What may be asked of an absent parameter: what it is, and what moves modules; not what it holds.
+_ALLOWED = {
+    *MOVING, "__hash__", "__repr__", "size", "numel", "dim", "data_ptr", "untyped_storage", "get_device",
+    "register_hook", "register_post_accumulate_grad_hook", "requires_grad_",
+}  # fmt: skip
+_VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are made of the values
+
+
+class AbsentParameter(nn.Parameter):
+    """A parameter whose values are not there: whoever reads or changes them gets a ShardingError.
+
+    A parameter is of this class for a time, as torch's UninitializedParameter is. message: of the error.
+    """
+
+    message: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        is_property = type(func).__name__ == "method-wrapper"
+        is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
+        if func.__name__ in _ALLOWED or (is_property and not is_read):
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        raise ShardingError(next(t.message for t in tensors_in([args, kwargs]) if isinstance(t, AbsentParameter)))
+
+
+class LayerWeights(ShardedWeights):
+    """Parameters of one dtype. A rank keeps its share; the vector and the parameters are empty until `unshard`.
+
+    The vector's memory is given back and asked for anew, since autograd may hold views of it (a transposed weight) from
+    the forward pass to the backward pass, which must see what is gathered then.
+
+    strategy, names: of the strategy and of each parameter, for messages.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, strategy: str, names: Sequence[str]
+    ) -> None:
+        super().__init__(parameters, group)
+        self._strategy = strategy
+        self._messages = [
+            f"{name} is empty: with {strategy} a parameter is there only while its layer is called; within a forward "
+            f"pass call the layer rather than use its parameter elsewhere, and between passes call model.unshard() on "
+            f"every rank before a parameter is read, changed or copied"
+            for name in names
+        ]
+        self.share = nn.Parameter(self.share.detach().clone())
+        self._size_bytes = self.home.vector.nbytes
+
+    @torch.no_grad()
+    def unshard(self) -> None:
+        """Gather all shares into the vector; collective."""
+        if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
+            raise moved_error(self._strategy)
+        self.home.vector.untyped_storage().resize_(self._size_bytes)
+        self.gather()
+        for parameter, view in zip(self.parameters, self.home.views, strict=True):
+            if type(parameter) is AbsentParameter:
+                parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+                del parameter.message
+            parameter.data = view
+
+    @torch.no_grad()
+    def reshard(self, hold: bool) -> None:
+        """Keep the share alone, as the parameters hold it now. Raises ShardingError if they lie elsewhere.
+
+        hold: keep their memory, too, which a graph may read.
+        """
+        require_at_home(self.parameters, self.home, self._strategy)
+        self.share.copy_(self.own_part(self.home.vector))
+        for parameter, message in zip(self.parameters, self._messages, strict=True):
+            if not hold:
+                parameter.data = parameter.new_empty(0)
+            if type(parameter) is nn.Parameter:
+                parameter.__class__ = AbsentParameter
+                parameter.message = message  # type: ignore[attr-defined]
+        if not hold:
+            self._free(self.home.vector.untyped_storage().resizable())
+
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Leave the memory that was held to the graph: what it reads may be of before the optimizer's step."""
+        for parameter in self.parameters:
+            parameter.data = torch.empty(0, dtype=self.share.dtype, device=self.share.device)
+        self._free(False)
+
+    def _free(self, is_ours: bool) -> None:
+        if not is_ours:  # as somebody has made a NumPy array of a parameter, or a graph reads it
+            self._flat = FlatVector(self.home.views, multiple_of=self.group.size())
+        self.home.vector.untyped_storage().resize_(0)
+
+    def after_step(self) -> None:
+        """The parameters are gathered when a forward pass needs them."""
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a forward pass returns, or a function is given."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
+
 
 _next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the graph's nodes that this thread makes
 backward_pass = torch._C._current_graph_task_id  # the number of the one that is under way, or -1
@@ -145,7 +255,7 @@ class ShardedLayer:
 
 
 def _nodes(output: Any, numbers: range) -> set[Node]:
-    """Those of the graph to which a forward pass's output leads, and which have one of these sequence numbers."""
+    """Return the nodes of the graph to which an output leads, and which have one of these sequence numbers."""
     nodes: set[Node] = set()
     waiting = [tensor.grad_fn for tensor in tensors_in(output)]
     while waiting:

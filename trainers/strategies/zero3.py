@@ -10,11 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from trainers.strategies.flat_vector import by_dtype
-from trainers.strategies.layer_weights import LayerWeights
-from trainers.strategies.layers import layers_of
-from trainers.strategies.sharded_gradients import ShardedGradients, take_gradients
-from trainers.strategies.sharded_layer import ShardedLayer, backward_pass
+from trainers.strategies.flat_vector import by_dtype, layers_of
+from trainers.strategies.sharded import ShardedGradients, take_gradients
+from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer, backward_pass
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
 
@@ -52,7 +50,7 @@ class Zero3(ShardedGradients):
         self._reduced: set[int] = set()
         self.unshard()
 
-    def begin(self) -> None:
+    def on_forward(self) -> None:
         # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there. One within a
         # backward pass computes anew what that needs.
         if torch.is_grad_enabled() and backward_pass() < 0:
@@ -64,7 +62,7 @@ class Zero3(ShardedGradients):
         for layer in self._layers:
             layer.begin()
 
-    def ready(self, index: int) -> None:
+    def on_grad(self, index: int) -> None:
         number = self._layer_of[index]
         self._reduced.discard(number)  # if it was: one pass may have others within it, as reentrant checkpoints do
         if self._layers[number].is_over:
@@ -90,7 +88,7 @@ class Zero3(ShardedGradients):
     def _note(self, number: int) -> None:
         self._gathered = zlib.crc32(number.to_bytes(4), self._gathered)
 
-    def finish(self) -> None:
+    def on_backward_end(self) -> None:
         for number in range(len(self._layers)):
             if number not in self._reduced:
                 self._reduce(number)
@@ -111,7 +109,7 @@ class Zero3(ShardedGradients):
 
     def synchronise(self) -> None:
         self._reduced.clear()
-        self.finish()
+        self.on_backward_end()
 
     def before_stepping(self) -> None:
         self._forget()
@@ -138,5 +136,5 @@ class Zero3(ShardedGradients):
         self.unshard()
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
-        """Raises ValueError: parameters come and go within a pass, which a compiled one does not expect."""
+        """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
         raise ValueError("zero3: its passes cannot be compiled; take zero1 or zero2")

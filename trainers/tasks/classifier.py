@@ -1,4 +1,4 @@
-"""`Classifier`: what the tasks have in common whose model tells classes apart."""
+"""`Mlp` and `Wine`: tasks whose model tells classes apart, and what they have in common."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config
-from trainers.tasks.config import check_learning_rate
-from trainers.tasks.evaluating import evaluating
+from trainers.tasks.base import Config, check_learning_rate, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+NUM_TRAIN = 8000
+NUM_TEST = 2000
+DISTANCE = 4.0  # of a cluster's centre from the origin, where the noise has deviation 1 in each direction
+INSTALL = "pip install 'ringsim[wine]'"
+NUM_TEST_WINES = 36  # of the 178 wines, a fifth
 
 
 class Examples(NamedTuple):
@@ -22,7 +26,7 @@ class Examples(NamedTuple):
     labels: npt.NDArray[np.int64]
 
     def chosen(self, which: npt.NDArray[np.int64] | slice) -> "Examples":
-        """Those of them."""
+        """Return the examples at these places."""
         return Examples(self.inputs[which], self.labels[which])
 
 
@@ -88,3 +92,87 @@ def _tensors(examples: Examples, indices: npt.NDArray[np.int64]) -> "tuple[Tenso
 
     inputs, labels = examples.chosen(indices)
     return torch.from_numpy(inputs), torch.from_numpy(labels)
+
+
+class Mlp(Classifier):
+    """Ten classes, each two clusters on opposite sides of the origin: nothing linear can tell them apart.
+
+    The clusters overlap, so that no classifier is always right.
+    """
+
+    name = "mlp"
+    global_batch_size = 64
+    epochs = 5
+    layers = (784, 256, 10)
+
+    def __init__(self, seed: int, learning_rate: float = 0.2) -> None:
+        train, test = draw_examples(seed, self.layers[0], self.layers[-1])
+        super().__init__(train, test, seed, learning_rate)
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        import torch
+
+        return torch.optim.SGD(parameters, lr=self.learning_rate)
+
+
+def draw_centres(rng: np.random.Generator, num_features: int, num_classes: int) -> npt.NDArray[np.float32]:
+    """The centre of one cluster of each class, that of the other being opposite; (num_classes, num_features)."""
+    directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
+    lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
+    return DISTANCE / lengths * directions
+
+
+def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
+    """Data to train on and to test with."""
+    rng = np.random.default_rng(seed)
+    centres = draw_centres(rng, num_features, num_classes)
+    labels = rng.integers(num_classes, size=NUM_TRAIN + NUM_TEST)
+    sides = rng.choice(np.array([-1, 1], dtype=np.float32), size=(len(labels), 1))
+    inputs = sides * centres[labels] + rng.standard_normal((len(labels), num_features), dtype=np.float32)
+    examples = Examples(inputs, labels)
+    return examples.chosen(slice(NUM_TRAIN)), examples.chosen(slice(NUM_TRAIN, None))
+
+
+class Wine(Classifier):
+    """The wine data set that scikit-learn brings with it.
+
+    Raises ValueError if scikit-learn is not installed.
+    """
+
+    name = "wine"
+    global_batch_size = 16
+    epochs = 20
+    layers = (13, 64, 3)
+
+    def __init__(self, seed: int, learning_rate: float = 3e-3) -> None:
+        train, test = split(_load(), seed)
+        super().__init__(train, test, seed, learning_rate)
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        import torch
+
+        return torch.optim.Adam(parameters, lr=self.learning_rate)
+
+
+def _load() -> Examples:
+    try:
+        from sklearn.datasets import load_wine
+    except ImportError as error:
+        raise ValueError(f"task wine: needs scikit-learn ({error}): {INSTALL}") from error
+    inputs, labels = load_wine(return_X_y=True)
+    return Examples(inputs, labels)
+
+
+def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Data to train on and to test with, NUM_TEST_WINES of them, chosen by `seed`.
+
+    Features have mean 0 and deviation 1 over what is trained on: of the rest nothing is known before the test.
+    """
+    order = np.random.default_rng(seed).permutation(len(examples.labels))
+    train, test = examples.chosen(order[NUM_TEST_WINES:]), examples.chosen(order[:NUM_TEST_WINES])
+    mean, deviation = train.inputs.mean(axis=0), train.inputs.std(axis=0)
+    return _standardised(train, mean, deviation), _standardised(test, mean, deviation)
+
+
+def _standardised(examples: Examples, mean: np.ndarray, deviation: np.ndarray) -> Examples:
+    return Examples(((examples.inputs - mean) / deviation).astype(np.float32), examples.labels.astype(np.int64))

@@ -1,28 +1,71 @@
-"""`LanguageModel`: the tiny transformer of the main job, which learns to tell the next byte of a text."""
+"""`LanguageModel`: the tiny transformer of the main job, which learns to tell the next byte of a text.
+
+Loading and checking is done with NumPy alone: a bad `--data` is reported before torch is loaded.
+"""
 
 import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
+from pathlib import Path
+from pydoc_data.topics import topics
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config
-from trainers.tasks.config import ModelConfig, check_learning_rate
-from trainers.tasks.data import NUM_BYTE_VALUES, read_tokens
-from trainers.tasks.evaluating import evaluating
+from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, Tokens, check_learning_rate, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+NUM_RANDOM_TOKENS = 2**19  # about as many as the English text has
 LEARNING_RATE = 3e-3
 HELD_OUT = 10  # one window in so many, at the end of the text
 MAX_EVALUATED = 1024  # held-out windows: of a long text evenly spaced ones have to do
 TOKENS_AT_ONCE = 4096
 SHOWN_BYTES = 200
+
+
+def english_text() -> bytes:
+    """Return the help pages that every Python brings with it, some 466,000 bytes; versions differ a little."""
+    return "\n".join(topics[name] for name in sorted(topics)).encode()
+
+
+def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
+    """Return tokens, shape (num_tokens,).
+
+    source: "topics", `english_text`; "random", drawn uniformly from the vocabulary, so nothing can be learned but
+    that; otherwise the path of a file, whose bytes are the tokens (./random for a file called random).
+
+    Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
+    """
+    if source == "random":
+        return _random_tokens(config.vocabulary, seed)
+    return _byte_tokens(source, config.vocabulary)
+
+
+def _random_tokens(vocabulary: int, seed: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(vocabulary, size=NUM_RANDOM_TOKENS)
+
+
+def _byte_tokens(source: str, vocabulary: int) -> npt.NDArray[np.uint8]:
+    if vocabulary < NUM_BYTE_VALUES:
+        raise ValueError(f"--vocabulary {vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
+    text = english_text() if source == "topics" else _read(source)
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+def _read(source: str) -> bytes:
+    path = Path(source)
+    try:
+        # Every rank reads it for itself, and a pipe or a device would keep the second rank waiting for ever.
+        if path.exists() and not path.is_file():
+            raise ValueError(f"--data {source}: cannot be read: not a regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"--data {source}: cannot be read: {error.strerror}") from error
 
 
 class LanguageModel:
@@ -95,7 +138,7 @@ class LanguageModel:
 
     def show(self, model: "nn.Module") -> str:
         """The end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
-        from trainers.tasks.continuation import sample_continuation
+        from trainers.tasks.model import sample_continuation
 
         if not self.is_text:
             return ""
@@ -118,6 +161,6 @@ class LanguageModel:
 
 
 def printable(text: bytes) -> str:
-    """What can be shown of bytes that may be no text at all; lines stay lines."""
+    """Return bytes, which may be no text at all, as text that can be shown; lines stay lines."""
     shown = text.decode(errors="replace")
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in shown)

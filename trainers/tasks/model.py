@@ -1,13 +1,17 @@
-"""`TinyTransformer`: a causal language model small enough to train on a laptop, in the order a token passes it."""
+"""`TinyTransformer`, a causal language model small enough for a laptop, and `TextClassifier`."""
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows it by
 from torch import Tensor, nn
 
-from trainers.tasks.config import ModelConfig
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, Tokens, evaluating
+
+D_MODEL, HEADS, DROPOUT = 64, 4, 0.3
+TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself finds unlikely
 
 
 class TinyTransformer(nn.Module):
@@ -87,7 +91,7 @@ class CausalSelfAttention(nn.Module):
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """What is added to a token to tell where it stands, shape (num_positions, d_model).
+    """Return what is added to a token to tell where it stands, shape (num_positions, d_model).
 
     Sines in the even columns, cosines in the odd ones, of wavelengths from 2 pi to nearly 10,000 * 2 pi positions
     (Vaswani et al. 2017, section 3.5; d_model even).
@@ -117,5 +121,65 @@ def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
 
 
 def _branch_std(config: ModelConfig) -> float:
-    """Of the layers that add to the stream, two a block: their sum then does not grow with the blocks (GPT-2)."""
+    """Scale down the layers that add to the stream, two a block: their sum does not grow with the blocks (GPT-2)."""
     return 0.02 / math.sqrt(2 * config.layers)
+
+
+class TextClassifier(nn.Module):
+    """Texts of uneven lengths: what pads them is seen by no word, and is no part of the mean."""
+
+    def __init__(self, vocabulary: int, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, D_MODEL, padding_idx=0)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.norm = nn.LayerNorm(D_MODEL)
+        self.attention = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
+        self.head = nn.Linear(D_MODEL, num_classes)
+
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Scores, (batch, num_classes).
+
+        words: (batch, longest) int64, below the vocabulary. mask: the same shape, True where there is a word.
+        """
+        stream = self.dropout(self.embedding(words))
+        normed = self.norm(stream)
+        read, _ = self.attention(normed, normed, normed, key_padding_mask=~mask, need_weights=False)
+        weights = mask.unsqueeze(2).to(stream.dtype)
+        mean = ((stream + read) * weights).sum(dim=1) / weights.sum(dim=1)
+        scores: Tensor = self.head(self.dropout(mean))
+        return scores
+
+
+def sample_continuation(
+    model: nn.Module,
+    prompt: Tokens,
+    sequence_length: int,
+    num_tokens: int,
+    num_choices: int,
+    seed: int,
+    temperature: float = TEMPERATURE,
+) -> list[int]:
+    """The tokens that `model` draws after `prompt`, each below `num_choices`.
+
+    sequence_length: the most tokens it can look back at. seed: of the draws, which leave torch's global generator as
+    it is.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.tensor(prompt.tolist())
+    with evaluating(model) as device:
+        for _ in range(num_tokens):
+            logits = model(tokens[-sequence_length:].unsqueeze(0).to(device))[0, -1, :num_choices]
+            # No numbers come from a model that has diverged, and that too should be shown rather than end in an error.
+            likely = torch.softmax(torch.nan_to_num(logits.float().cpu() / temperature), dim=0)
+            tokens = torch.cat([tokens, torch.multinomial(likely, 1, generator=generator)])
+    drawn: list[int] = tokens[len(prompt) :].tolist()
+    return drawn
+
+
+def continue_text(
+    model: nn.Module, config: ModelConfig, prompt: bytes, num_bytes: int, seed: int, temperature: float
+) -> bytes:
+    """The bytes that a model of this shape draws after `prompt`."""
+    tokens = np.frombuffer(prompt, dtype=np.uint8)
+    length = config.sequence_length
+    return bytes(sample_continuation(model, tokens, length, num_bytes, NUM_BYTE_VALUES, seed, temperature))

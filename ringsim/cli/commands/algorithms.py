@@ -47,7 +47,7 @@ def algorithms(collective: str | None, ranks: int, as_json: bool) -> None:
 
 
 def _lines(costs: Sequence[Cost], summaries: Sequence[str]) -> Iterator[str]:
-    """Yields the algorithms by their collective; below the row of each, what it does."""
+    """Yield the algorithms by their collective; below the row of each, what it does."""
     header, *rows = align_columns([_HEADER, *map(_row, costs)], "lr")
     collective = None
     for cost, row, summary in zip(costs, rows, summaries, strict=True):
@@ -88,7 +88,7 @@ def verify(schedule: Schedule, as_json: bool) -> None:
 
 
 def proof_lines(name: str, proof: Proof) -> list[str]:
-    """Returns what was proved, and if some transfers bring nothing new, how many, in a second line."""
+    """Return what was proved, and if some transfers bring nothing new, how many, in a second line."""
     steps, transfers = plural(proof.num_steps, "step"), plural(proof.num_transfers, "transfer")
     lines = [f"{name}: correct ({steps}, {transfers})"]
     if proof.first_redundant:
@@ -100,7 +100,7 @@ def proof_lines(name: str, proof: Proof) -> list[str]:
 
 
 def proof_dict(schedule: Schedule, proof: Proof) -> dict[str, Any]:
-    """Returns what was proved, for JSON."""
+    """Return what was proved, for JSON."""
     return {
         "collective": schedule.collective.value,
         "algorithm": schedule.algorithm,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ringsim.analysis import Animation, make_animation
+from ringsim.analysis import RunView
 from ringsim.calibration import compare_run
 from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, trust_option
 from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
@@ -63,29 +63,27 @@ def animate(
     """
     _refuse_together(compared, measured)
     if measured:
-        animations = _predicted_and_measured(measured, network, trusted)
+        views = _predicted_and_measured(measured, network, trusted)
     elif compared:
         others = _compared(compared, schedule, size)
-        animations = [
-            make_animation(*drawn_as_library(other, network, size), size, name=name) for name, other in others.items()
-        ]
+        views = [RunView(*drawn_as_library(other, network, size), size, name=name) for name, other in others.items()]
     else:
-        animations = [make_animation(*drawn_as_library(schedule, network, size), size)]
-    path = output or _default_path(animations)
+        views = [RunView(*drawn_as_library(schedule, network, size), size)]
+    path = output or _default_path(views)
     if path.suffix.lower() in FILMS:
-        _save_film(animations, path)
+        _save_film(views, path)
         say_wrote(path)
     else:
         with output_file(path) as file:
-            file.write(animation_page(animations, RECORD if measured else "").encode())
+            file.write(animation_page(views, RECORD if measured else "").encode())
 
 
-def _save_film(animations: Sequence[Animation], path: Path) -> None:
+def _save_film(views: Sequence[RunView], path: Path) -> None:
     """With a progress bar on stderr, where that is a terminal: a film of many steps takes a minute."""
     from ringsim.report.plots.film import num_frames, save_film  # noqa: PLC0415  matplotlib takes long to import
 
-    with progress_bar(num_frames(animations), "drawing") as bar:
-        save_film(animations, path, bar.update)
+    with progress_bar(num_frames(views), "drawing") as bar:
+        save_film(views, path, bar.update)
 
 
 def _given(name: str) -> bool:
@@ -118,14 +116,14 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
     return {name: permute_ranks(other, placement) for name, other in schedules.items()}
 
 
-def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[Animation]:
+def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[RunView]:
     """The recorded run as it is predicted for `network`, and as it was."""
     run = _recorded_run(path)
     name = network.name if isinstance(network, Cluster) else "uniform"
     compared = compare_run(run, network, name, trusted)
     schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     return [
-        make_animation(
+        RunView(
             schedule, network, run.size_bytes, name=f"{run.algorithm}, {side} over {run.transport}", timeline=timeline
         )
         for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))
@@ -143,8 +141,8 @@ def _recorded_run(path: Path) -> RecordedRun:
     raise ValueError(f"{path}: holds no {missing}: ringsim measure makes a file that does")
 
 
-def _default_path(animations: Sequence[Animation]) -> Path:
-    schedule = animations[0].schedule
-    names = "-".join(dict.fromkeys(animation.name.partition(",")[0] for animation in animations))
+def _default_path(views: Sequence[RunView]) -> Path:
+    schedule = views[0].schedule
+    names = "-".join(dict.fromkeys(view.name.partition(",")[0] for view in views))
     name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
     return Path(re.sub(r"[^\w.-]+", "-", name) + ".html")

@@ -28,7 +28,7 @@ def doctor(as_json: bool) -> None:
 
 
 def format_findings(findings: Sequence[MachineFinding], width: int | None = WIDTH) -> str:
-    """Returns a line for each finding, and a sentence on what follows from all of them."""
+    """Return a line for each finding, and a sentence on what follows from all of them."""
     rows = [
         (finding.level.value, finding.subject, in_one_line(" ".join(filter(None, parts))))
         for finding in findings

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ringsim.analysis import RunView
 from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, style_option
 from ringsim.console import PICTURE, Progress, examples, say_wrote
 from ringsim.network import AnyNetwork, load_network
@@ -26,15 +27,14 @@ from ringsim.schedule import Schedule
 @style_option
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:
     """Draws the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
-    from ringsim.analysis import make_overview  # noqa: PLC0415
-    from ringsim.report.plots.overview_figure import save_overview  # noqa: PLC0415  takes most of a second to import
+    from ringsim.report.plots.run_pages import save_run_page  # noqa: PLC0415  takes most of a second to import
 
     schedule, network = drawn_as_library(schedule, network, size)
     name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}"
     path = output or Path(re.sub(r"[^\w.-]+", "-", name) + ".png")
     with Progress() as progress:
         progress.begin("simulating")
-        overview = make_overview(schedule, network, size)
+        view = RunView(schedule, network, size)
         progress.begin("drawing")
-        save_overview(overview, path, style)
+        save_run_page(view, path, style)
     say_wrote(path)

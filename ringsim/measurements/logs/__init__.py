@@ -1,6 +1,6 @@
 """What other people's benchmarks print: nccl-tests, OSU micro-benchmarks and Gloo's own."""
 
+from ringsim.measurements.logs.lines import LogRow, LogTable
 from ringsim.measurements.logs.reader import read_log, read_logs
-from ringsim.measurements.logs.table import LogRow, LogTable
 
 __all__ = ["LogRow", "LogTable", "read_log", "read_logs"]

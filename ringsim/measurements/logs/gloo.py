@@ -3,9 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from ringsim.measurements.logs.lines import whole
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
 HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
@@ -30,7 +28,7 @@ class Gloo:
     _rows: list[LogRow] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if HEADER.match(line):
             self.finish()
             self._columns = re.split(r"\s{2,}", line)
@@ -44,7 +42,7 @@ class Gloo:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             if not self._test:
                 where = f"{self.file}: line {self._rows[0].line}"
@@ -61,7 +59,7 @@ class Gloo:
         texts = dict(zip(self._columns, line.split(), strict=False))
         values = {name: decimal_number(text) for name, text in texts.items()}
         if "p50 (us)" not in values:
-            raise ValueError(f"{self.file}: line {number}: the log is cut off; run the benchmark again")
+            raise ValueError("the log is cut off; run the benchmark again")
         element_bytes = _ELEMENT_BYTES // 2 if self._half else _ELEMENT_BYTES
         size = whole(texts["size (B)"]) if "size (B)" in texts else whole(texts["elements"]) * element_bytes
         low, time, high = (values.get(name, values["p50 (us)"]) * 1e-6 for name in ("min (us)", "p50 (us)", "p99 (us)"))

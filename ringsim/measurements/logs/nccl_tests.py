@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ringsim.measurements.collective_times import SENDRECV
-from ringsim.measurements.logs.lines import whole
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
@@ -48,7 +46,7 @@ class NcclTests:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
                 self.finish()
@@ -62,13 +60,13 @@ class NcclTests:
         elif self._columns and _ROW.match(line):
             self._rows.append(self._row(number, line))
         elif "Out of bounds" in line and "FAILED" in line:
-            raise ValueError(f"{self.file}: line {number}: {line.lstrip('# ')}: its results were wrong, so its times "
+            raise ValueError(f"{line.lstrip('# ')}: its results were wrong, so its times "
                              "say nothing; run the benchmark again")  # fmt: skip
         elif not self.shape.look_at(line):
             _note(self._environment, line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             self.tables.append(self._table())
         self._rows = []
@@ -78,15 +76,12 @@ class NcclTests:
         per_side = self._columns.index("busbw") - self._columns.index("time") + 2
         start = self._columns.index("time")
         if len(values) < start + 3:
-            raise ValueError(f"{self.file}: line {number}: {len(values)} values under {len(self._columns)} columns: "
+            raise ValueError(f"{len(values)} values under {len(self._columns)} columns: "
                              "the log is cut off; run the benchmark again")  # fmt: skip
         named = dict(zip(self._columns[:start], values[:start], strict=False))
         sides = [values[at : at + per_side] for at in range(start, len(values), per_side)]
         wrong_column = self._columns[start + 3] if len(self._columns) > start + 3 else ""
-        try:
-            return _Printed.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
-        except ValueError as error:
-            raise ValueError(f"{self.file}: line {number}: {error}") from None
+        return _Printed.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
     def _table(self) -> LogTable:
         num_ranks = self.shape.num_ranks()
@@ -98,7 +93,7 @@ class NcclTests:
                      tuple(self.shape.devices), dict(self._environment))  # fmt: skip
 
     def _check_ranks(self, num_ranks: int) -> None:
-        """Raises ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
+        """Raise ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
         last, factor = self._rows[-1], _factor("all_reduce", num_ranks)
         for _, algbw, busbw in last.sides:
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
@@ -161,7 +156,7 @@ class _Printed:
         )
 
     def busbw_over_algbw(self) -> float | None:
-        """Of the time that tells it best."""
+        """Return the ratio of the side that tells it best; None if no side has a rate."""
         known = [(algbw, busbw) for _, algbw, busbw in self.sides if algbw > 0]
         return max(known)[1] / max(known)[0] if known else None
 

@@ -4,9 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from ringsim.measurements.collective_times import PT2PT_BANDWIDTH, PT2PT_LATENCY
-from ringsim.measurements.logs.lines import whole
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogRow, LogTable
+from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
@@ -45,7 +43,7 @@ class Osu:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if TITLE.match(line):
             self.finish()
             self._test = _test(line)
@@ -57,7 +55,7 @@ class Osu:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             point_to_point = self._test.startswith("pt2pt")
             ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()
@@ -70,7 +68,7 @@ class Osu:
         size_text, value_text, *_ = line.split()
         size, value = whole(size_text), decimal_number(value_text)
         if not value > 0:
-            raise ValueError(f"{self.file}: line {number}: {value_text}: a latency or rate must be greater than 0")
+            raise ValueError(f"{value_text}: a latency or rate must be greater than 0")
         if size == 0:
             return  # no bytes: what it costs to do nothing is in the smallest message too
         bandwidth = self._test == PT2PT_BANDWIDTH  # MB/s, of all pairs together
@@ -79,7 +77,7 @@ class Osu:
 
 
 def _test(title: str) -> str:
-    """What is timed; of what is not known here, its title."""
+    """Return the name of the test; where it is not known here, its title."""
     for pattern, test in _MESSAGES:
         if pattern.search(title):
             return test

@@ -5,19 +5,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ringsim.files import MAX_RANKS, require_duration, require_whole
+from ringsim.files import parsed, values
 from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import read_lines
+from ringsim.measurements.logs.lines import LogTable, Shape, read_lines
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
-from ringsim.measurements.logs.shape import Shape
-from ringsim.measurements.logs.table import LogTable
 
 
 def read_logs(
     paths: Iterable[str | os.PathLike[str]], num_nodes: int | None = None, ranks_per_node: int | None = None
 ) -> tuple[LogTable, ...]:
-    """Returns all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
+    """Return all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
@@ -29,7 +27,7 @@ def read_logs(
 
 
 def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
-    """Returns the tables of one file as far as it tells; each reader takes the lines it knows.
+    """Return the tables of one file as far as it tells; each reader takes the lines it knows.
 
     num_ranks: believed where the log does not tell.
     """
@@ -60,20 +58,20 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
-    """The same error, with its place in the file if it does not name the file."""
+    """Return the error with its place in the file, if it does not name the file already."""
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
 def _check(table: LogTable) -> None:
-    """Raises ValueError for a number that is none of a real machine, and that no fit could go on with."""
+    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
     for row in table.rows:
         try:
-            require_whole("size in bytes", row.size_bytes, 1)
+            parsed(values.whole(1), row.size_bytes, "size in bytes")
             for time_s in row.times_s:
-                require_duration("time", time_s)
+                parsed(values.seconds(values.MIN_S), time_s, "time")
             for number, name in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
                 if number is not None:
-                    require_whole(name, number, 1, MAX_RANKS)
+                    parsed(values.whole(1, values.MAX_RANKS), number, name)
         except ValueError as error:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
 

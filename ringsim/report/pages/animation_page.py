@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ringsim.analysis import COMPLETE, Animation, format_stall, format_troubles, goal_sentence, templates
+from ringsim.analysis import COMPLETE, RunView, check_animated, format_stall, format_troubles, goal_sentence, templates
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
@@ -21,55 +21,58 @@ _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js
 MAX_SIDES = 2
 
 
-def animation_page(animations: Sequence[Animation], note: str = "") -> str:
-    """Returns the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
+def animation_page(views: Sequence[RunView], note: str = "") -> str:
+    """Return the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
     The page takes `#step=3` (the end of that step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one) after
     its address.
 
     note: a sentence that stands below the title.
 
-    Raises ValueError for no run, or more than two.
+    Raises ValueError for no run, more than two, or more transfers or chunks than a page can show, and ScheduleError for
+    a schedule that is not correct.
 
-        >>> from ringsim import Network, animation_page, make_animation, ring_all_reduce
-        >>> animation = make_animation(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
-        >>> animation_page([animation]).startswith("<!DOCTYPE html>")
+        >>> from ringsim import Network, RunView, animation_page, ring_all_reduce
+        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> animation_page([view]).startswith("<!DOCTYPE html>")
         True
     """
-    if not 1 <= len(animations) <= MAX_SIDES:
-        raise ValueError(f"{len(animations)} runs: a page shows 1 or {MAX_SIDES}")
-    first_s, last_s = _span(animations)
+    if not 1 <= len(views) <= MAX_SIDES:
+        raise ValueError(f"{len(views)} runs: a page shows 1 or {MAX_SIDES}")
+    for view in views:
+        check_animated(view.schedule)
+    first_s, last_s = _span(views)
     data = {
         "firstS": first_s,
         "lastS": last_s,
-        "runs": [_run(animation, first_s, last_s) for animation in animations],
+        "runs": [_run(view, first_s, last_s) for view in views],
     }
-    title = _title(animations)
-    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(animations), note] if line]
-    troubles = dict.fromkeys(format_troubles(run.troubles) for run in animations)
+    title = _title(views)
+    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(views), note] if line]
+    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
     lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
     body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
     return page(title, body, style=asset("animation.css"), script=script, data=data)
 
 
-def _span(animations: Sequence[Animation]) -> tuple[float, float]:
+def _span(views: Sequence[RunView]) -> tuple[float, float]:
     """From the first thing that happens to the last, in all runs; something even where no time passes."""
-    first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in animations)
-    last_s = max(run.timeline.until_s for run in animations)
+    first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in views)
+    last_s = max(run.timeline.until_s for run in views)
     return first_s, last_s if last_s > first_s else first_s + 1.0
 
 
-def _title(animations: Sequence[Animation]) -> str:
-    schedule = animations[0].schedule
-    names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in animations))
+def _title(views: Sequence[RunView]) -> str:
+    schedule = views[0].schedule
+    names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in views))
     ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
-    return f"{schedule.collective.value}, {names}: {ranks}, {format_size(animations[0].size_bytes)}"
+    return f"{schedule.collective.value}, {names}: {ranks}, {format_size(views[0].size_bytes)}"
 
 
-def _subtitles(animations: Sequence[Animation]) -> list[str]:
-    goal = goal_sentence(animations[0].schedule)
-    networks = dict.fromkeys(_network(run.network) for run in animations)
+def _subtitles(views: Sequence[RunView]) -> list[str]:
+    goal = goal_sentence(views[0].schedule)
+    networks = dict.fromkeys(_network(run.network) for run in views)
     return [f"{goal[0].upper()}{goal[1:]}.", *networks]
 
 
@@ -78,7 +81,7 @@ def _network(network: AnyNetwork) -> str:
     return "  ·  ".join(network_facts(network.as_dict())) or named
 
 
-def _run(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:
+def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
     """One run for the page's program; what is listed a value for each transfer is in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
     return {
@@ -95,9 +98,9 @@ def _run(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:
         "src": timeline.src.tolist(),
         "dst": timeline.dst.tolist(),
         "chunk": timeline.chunk.tolist(),
-        "action": run.action.tolist(),
-        "held": run.held.tolist(),
-        "finished": run.finished.astype(int).tolist(),
+        "action": run.meanings.action.tolist(),
+        "held": run.meanings.held.tolist(),
+        "finished": run.meanings.finished.astype(int).tolist(),
         "times": _times(run, first_s, last_s),
         "initial": run.initial.ravel().tolist(),
         "wanted": run.wanted.astype(int).ravel().tolist(),
@@ -115,7 +118,7 @@ def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
-def _times(run: Animation, first_s: float, last_s: float) -> dict[str, list[int | None]]:
+def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
     """When each transfer starts; and by how much later it leaves, arrives, is applied from and to: short numbers."""
     timeline = run.timeline
     columns = {
@@ -134,12 +137,12 @@ def _times(run: Animation, first_s: float, last_s: float) -> dict[str, list[int 
     return times
 
 
-def _graph(run: Animation) -> dict[str, Any]:
+def _graph(run: RunView) -> dict[str, Any]:
     boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in run.graph.hosts]
     return {"shape": run.graph.shape.value, "places": run.graph.places.round(4).tolist(), "hosts": boxes}
 
 
-def _faults(run: Animation, first_s: float, last_s: float) -> dict[str, Any]:
+def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
     """What is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
 
     def tick(time_s: float | None) -> int | None:

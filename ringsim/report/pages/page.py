@@ -7,7 +7,7 @@ from string import Template
 
 
 def page(title: str, body: str, *, style: str = "", script: str = "", data: object = None) -> str:
-    """Returns the text of a page that loads nothing else, in light or dark as the reader's browser has it.
+    """Return the text of a page that loads nothing else, in light or dark as the reader's browser has it.
 
     title: plain text. body: HTML, already escaped where it holds what a user wrote. style and script: CSS and
     JavaScript added to those of all pages. data: what the script finds in `pageData`; anything that JSON can hold,
@@ -28,7 +28,7 @@ def page(title: str, body: str, *, style: str = "", script: str = "", data: obje
 
 
 def asset(name: str) -> str:
-    """Returns the text of a file that is installed beside this module."""
+    """Return the text of a file that is installed beside this module."""
     return resources.files("ringsim.report.pages").joinpath(name).read_text(encoding="utf-8")
 
 

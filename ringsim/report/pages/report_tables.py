@@ -177,10 +177,11 @@ def _ranks(verdict: Verdict) -> Iterator[Row]:
     "network | collective | algorithm | size | ranks | predicted | measured | error | spread | calibration | file",
 )
 def _compared(verdict: Verdict) -> Iterator[Row]:
-    for file, (network, cells) in verdict.contents.cells.items():
-        for cell in cells:
+    for file, compared in verdict.contents.cells.items():
+        for cell in compared.cells:
             yield (
-                network, cell.collective, cell.algorithm, size_cell(cell.size_bytes), count_cell(cell.num_ranks),
+                compared.network, cell.collective, cell.algorithm, size_cell(cell.size_bytes),
+                count_cell(cell.num_ranks),
                 time_cell(cell.predicted_s), time_cell(cell.measured_s), error_cell(cell.error),
                 share_cell(cell.spread), "used" if cell.used_in_calibration else "held out", file,
             )  # fmt: skip

@@ -79,14 +79,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def styles_of(algorithms: Sequence[str]) -> dict[str, Style]:
-    """Returns a style for each; users' own algorithms get those that are kept for them, in turn."""
+    """Return a style for each; users' own algorithms get those that are kept for them, in turn."""
     own = [name for name in algorithms if name not in _LOOKS]
     looks = {name: _LOOKS.get(name) or _USERS_OWN[own.index(name) % len(_USERS_OWN)] for name in algorithms}
     return {name: _style(look) for name, look in looks.items()}
 
 
 def series_style(number: int) -> tuple[Style, str]:
-    """Returns the style and the marker of line `number`, for lines that are of no algorithm; no two alike below 147."""
+    """Return the style and the marker of line `number`, for lines that are of no algorithm; no two alike below 147."""
     rounds, place = divmod(number, len(_SERIES))
     return _style(_SERIES[place]), MARKERS[(number + rounds) % len(MARKERS)]
 

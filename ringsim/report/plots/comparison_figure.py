@@ -8,11 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ringsim.calibration import ComparedCase, Comparison
 from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
+from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.units import format_size, format_time
@@ -32,10 +33,7 @@ def draw_times(comparison: Comparison) -> Figure:
     """Draws time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     draw_time_curves(axes, comparison)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel("time")
+    set_axis(axes.yaxis, "time", format_time, log_base=10)
     _draw_legend(axes, _groups(comparison), [Line2D([], [], color=palette().dark_grey, label="predicted")])
     return figure
 
@@ -99,12 +97,12 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
 
 
 def format_percent(ratio: float) -> str:
-    """Returns how far off a prediction is in percent: +20%."""
+    """Return how far off a prediction is in percent: +20%."""
     return "right" if abs(ratio - 1) < 1e-6 else f"{100 * (ratio - 1):+.3g}%"
 
 
 def format_factor(ratio: float) -> str:
-    """Returns how far off a prediction is in words: 2 times too long, 3 times too short."""
+    """Return how far off a prediction is in words: 2 times too long, 3 times too short."""
     if abs(np.log(ratio)) < 1e-6:
         return "right"
     return f"{ratio:g}x too long" if ratio > 1 else f"{1 / ratio:g}x too short"
@@ -166,18 +164,12 @@ def _page(title: str) -> tuple[Figure, Axes]:
     figure = new_figure(*_SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=points(12), fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9))
-    axes.set_xlabel("size of the whole tensor")
-    axes.grid(axis="y", color=palette().light_grey, linewidth=0.6)
-    axes.set_axisbelow(True)
+    set_axis(axes.xaxis, "size of the whole tensor", format_size, log_base=2)
     return figure, axes
 
 
 def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> None:
     """What occurs, and how many lines are not drawn, as nobody could tell them apart."""
-    _set_size_ticks(axes, groups)
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
     used = {compared.used_in_calibration for group in groups for compared in group.cases}
@@ -194,12 +186,3 @@ def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> 
         others.append(Line2D([], [], linestyle="none", label=f"and {len(groups) - _MAX_GROUPS} more, not drawn"))
     axes.legend(handles=[*lines, *others], fontsize=points(8), frameon=False, handlelength=3.2, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))  # fmt: skip
-
-
-def _set_size_ticks(axes: Axes, groups: Sequence[_Group]) -> None:
-    """Powers of two, at most nine of them."""
-    sizes = np.concatenate([group.sizes for group in groups]) if groups else np.array([1.0])
-    first, last = int(np.floor(np.log2(sizes.min()))), int(np.ceil(np.log2(sizes.max())))
-    ticks = 2.0 ** np.arange(first, last + 1, max(1, -(-(last - first) // 8)))
-    axes.set_xticks(ticks, [format_size(tick) for tick in ticks.tolist()])
-    axes.xaxis.set_minor_locator(NullLocator())

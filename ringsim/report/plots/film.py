@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 from matplotlib.animation import FFMpegWriter
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from PIL import Image
 
-from ringsim.analysis import Animation
+from ringsim.analysis import RunView, check_animated, slow_pairs
 from ringsim.files import atomic_file
-from ringsim.report.plots.film_views import ChunksView, GraphView, TimeView
+from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.plots.chunk_grid import draw_cells, name_cells
+from ringsim.report.plots.graph import GraphDrawing
+from ringsim.report.plots.lanes import FEW_RANKS, Lanes, draw_bars, set_time_axis, time_unit
 from ringsim.report.plots.palette import palette
+from ringsim.schedule import Bools
 from ringsim.units import format_size, format_time
 
 _FRAMES_PER_STEP = 13
@@ -27,25 +34,24 @@ _WIDTH, _HEIGHT, _LANES = 8.0, 3.1, 1.5  # inches; of a second run as many again
 _COLOURS = 96  # of a GIF
 _EVEN = "crop=trunc(iw/2)*2:trunc(ih/2)*2"  # as the codec of an MP4 asks for
 _SENTENCE = 96  # letters, that fit into a line beside one run
-
+_GREEN = "#009E73"
 
 OnProgress = Callable[[int], object]
 
 
-def num_frames(runs: Sequence[Animation]) -> int:
-    """Returns how many frames a film of these runs has."""
+def num_frames(runs: Sequence[RunView]) -> int:
+    """Return how many frames a film of these runs has."""
     steps = max(run.schedule.num_steps for run in runs)
     return min(max(_FRAMES_PER_STEP * steps, _MIN_FRAMES), _MAX_FRAMES)
 
 
-def save_film(
-    runs: Sequence[Animation], path: str | os.PathLike[str], on_progress: OnProgress = lambda _: None
-) -> None:
-    """Draws all frames and writes them to `path`, whole or not at all: GIF or MP4, by its suffix.
+def save_film(runs: Sequence[RunView], path: str | os.PathLike[str], on_progress: OnProgress = lambda _: None) -> None:
+    """Draw all frames and write them to `path`, whole or not at all: GIF or MP4, by its suffix.
 
     on_progress: is told after each frame that there was one more.
 
-    Raises ValueError for an MP4 where ffmpeg is not installed, OSError if the file cannot be written.
+    Raises ValueError for an MP4 where ffmpeg is not installed and for more transfers than can be shown, OSError if the
+    file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() == ".mp4":
@@ -57,22 +63,23 @@ def save_film(
 class Film:
     """A figure that can be drawn at any time of the runs."""
 
-    def __init__(self, runs: Sequence[Animation]) -> None:
+    def __init__(self, runs: Sequence[RunView]) -> None:
+        """Draw what does not move. Raises ValueError for more transfers or chunks than can be shown."""
+        for run in runs:
+            check_animated(run.schedule)
         self._runs = runs
         self._first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in runs)
         self._last_s = max(run.timeline.until_s for run in runs) or 1.0
         self.figure = Figure(figsize=(_WIDTH * len(runs), _HEIGHT + _LANES + 1.15), dpi=_DPI)
         self._canvas: Any = FigureCanvasAgg(self.figure)  # matplotlib's own calls have no annotations
-        grid = self.figure.add_gridspec(
-            1, len(runs), left=0.085 / len(runs), right=0.985, top=0.78, bottom=0.085, wspace=0.14
-        )
-        self._views: list[GraphView | ChunksView | TimeView] = []
+        edges = {"left": 0.085 / len(runs), "right": 0.985, "top": 0.78, "bottom": 0.085}
+        grid = self.figure.add_gridspec(1, len(runs), wspace=0.14, **edges)
+        self._views: list[_GraphFrame | _ChunksFrame | _TimeFrame] = []
         for number, run in enumerate(runs):
-            cells = grid[0, number].subgridspec(2, 2, height_ratios=(_HEIGHT, _LANES), wspace=0.12, hspace=0.2)
-            self._views.append(GraphView(self.figure.add_subplot(cells[0, 0]), run))
-            self._views.append(ChunksView(self.figure.add_subplot(cells[0, 1]), run))
-            lanes = self.figure.add_subplot(cells[1, :])
-            self._views.append(TimeView(lanes, run, self._first_s, self._last_s))
+            cells = grid[0, number].subgridspec(2, 2, height_ratios=(_HEIGHT, _LANES), wspace=0.16, hspace=0.26)
+            self._views.append(_GraphFrame(self.figure.add_subplot(cells[0, 0]), run))
+            self._views.append(_ChunksFrame(self.figure.add_subplot(cells[0, 1]), run))
+            self._views.append(_TimeFrame(self.figure.add_subplot(cells[1, :]), run, self._first_s, self._last_s))
         self._texts = [
             [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in _lines()]
             for number in range(len(runs))
@@ -85,7 +92,7 @@ class Film:
         return times
 
     def draw(self, time_s: float) -> None:
-        """Makes the figure show this moment."""
+        """Make the figure show this moment."""
         for view in self._views:
             view.draw(time_s)
         for run, (title, phase, sentence) in zip(self._runs, self._texts, strict=True):
@@ -95,12 +102,130 @@ class Film:
             sentence.set_text(told if len(told) <= _SENTENCE else f"{told[: _SENTENCE - 4]} ...")
 
     def frames(self, on_progress: OnProgress) -> Iterator[Image.Image]:
-        """All frames in their order."""
+        """Yield all frames in their order."""
         for time_s in self.times_s:
             self.draw(time_s)
             self._canvas.draw()
             yield Image.fromarray(np.asarray(self._canvas.buffer_rgba())[..., :3].copy())
             on_progress(1)
+
+
+class _GraphFrame:
+    """The ranks, their links, and the chunks that travel along them."""
+
+    def __init__(self, axes: Axes, run: RunView) -> None:
+        self._axes, self._run, self._moving = axes, run, list[Artist]()
+        self._colours = contributor_colours(run.schedule.num_ranks)
+        self._graph = GraphDrawing(axes, run.graph)
+        self._graph.draw_links(slow_pairs(run.troubles) | _failing(run), arrows=False)
+        self._graph.draw_ranks(self._colours)
+        self._width = min(0.4 * self._graph.closest, 30.0)  # points, of a chunk
+
+    def draw(self, time_s: float) -> None:
+        while self._moving:
+            self._moving.pop().remove()
+        timeline = self._run.timeline
+        for row in np.flatnonzero((timeline.start_s <= time_s) & (time_s < timeline.applied_s)).tolist():
+            place = self._place(row, time_s)
+            edge = palette().dark_grey if timeline.reduce[row] else _GREEN
+            if not np.isfinite(timeline.applied_s[row]):
+                edge = palette().vermillion
+            if self._run.schedule.num_ranks > FEW_RANKS:
+                colour = palette().blue if edge == palette().dark_grey else edge
+                self._moving += self._axes.plot(
+                    *place, "o", color=colour, markersize=0.8 * self._graph.radius, zorder=5
+                )
+            else:
+                self._draw_chunk(row, place, edge)
+
+    def _place(self, row: int, time_s: float) -> tuple[float, float]:
+        """Return where a chunk is on its way; what never arrives stays near its sender."""
+        timeline = self._run.timeline
+        src, dst = int(timeline.src[row]), int(timeline.dst[row])
+        start_s, arrived_s = float(timeline.start_s[row]), float(timeline.arrived_s[row])
+        share = 0.2
+        if np.isfinite(arrived_s):
+            share = min((time_s - start_s) / (arrived_s - start_s), 1.0) if arrived_s > start_s else 1.0
+        rim = min(0.36, (self._graph.radius + 0.45 * self._width) / self._graph.length(src, dst))
+        x, y = self._graph.point(src, dst, rim + (1 - 2 * rim) * share).tolist()
+        return x, y
+
+    def _draw_chunk(self, row: int, place: tuple[float, float], edge: str) -> None:
+        """Draw a box with the chunk's number above, and below a stripe for each share in its rank's place."""
+        schedule, sent, (x, y) = self._run.schedule, self._run.meanings.sent[row], place
+        width, height = self._graph.in_data(self._width, 0.62 * self._width)
+        box: dict[str, Any] = {"zorder": 5, "linewidth": 1.4, "edgecolor": edge, "facecolor": palette().paper}
+        stripe = width / schedule.num_ranks if schedule.collective.reduces else width
+        self._add(Rectangle((x - width / 2, y - height / 2), width, height, **box))
+        for rank in np.flatnonzero(sent).tolist():
+            left = x - width / 2 + (rank * stripe if schedule.collective.reduces else 0.0)
+            self._add(Rectangle((left, y), stripe, height / 2, facecolor=self._colours[rank], linewidth=0, zorder=6))
+        self._add(Rectangle((x - width / 2, y - height / 2), width, height, **box | {"facecolor": "none", "zorder": 7}))
+        text: dict[str, Any] = {
+            "fontsize": 0.26 * self._width,
+            "fontweight": "bold",
+            "va": "center_baseline",
+            "zorder": 8,
+        }
+        number = str(self._run.timeline.chunk[row])
+        self._moving.append(self._axes.text(x, y - height / 4, number, ha="center", **text))
+
+    def _add(self, patch: Rectangle) -> None:
+        self._moving.append(self._axes.add_patch(patch))
+
+
+def _failing(run: RunView) -> set[tuple[int, int]]:
+    return {(pair.src, pair.dst) for pair in run.troubles.pairs if pair.fails_at_s is not None}
+
+
+class _ChunksFrame:
+    """A row for each rank, a column for each chunk."""
+
+    def __init__(self, axes: Axes, run: RunView) -> None:
+        self._axes, self._run = axes, run
+
+    def draw(self, time_s: float) -> None:
+        axes, schedule = self._axes, self._run.schedule
+        axes.clear()
+        axes.set_title("what each rank holds of each chunk", fontsize=8, pad=5)
+        name_cells(axes, schedule.num_ranks, schedule.num_chunks, with_ranks=True)
+        held, finished = self._state(time_s)
+        draw_cells(axes, held, finished, held)
+
+    def _state(self, time_s: float) -> tuple[Bools, Bools]:
+        """Return whose shares are in each chunk of each rank, and whether it is complete."""
+        run, timeline, meanings = self._run, self._run.timeline, self._run.meanings
+        held = run.initial[..., None] == np.arange(run.schedule.num_ranks)
+        finished = held.sum(axis=-1) == run.needed
+        applied = np.flatnonzero(timeline.applied_s <= time_s)
+        # Of what was applied to a chunk the last in step order holds.
+        for row in applied[np.argsort(timeline.step[applied], kind="stable")].tolist():
+            held[timeline.dst[row], timeline.chunk[row]] = meanings.result[row]
+            finished[timeline.dst[row], timeline.chunk[row]] = meanings.finished[row]
+        return held, finished
+
+
+class _TimeFrame:
+    """The lanes; what has not happened yet is pale."""
+
+    def __init__(self, axes: Axes, run: RunView, first_s: float, last_s: float) -> None:
+        lanes = Lanes(run.timeline, stall=run.stall)
+        lanes.scale, lanes.unit = time_unit(last_s)
+        set_time_axis(axes, lanes)
+        end = last_s * lanes.scale
+        axes.set_xlim(first_s * lanes.scale, end)
+        axes.tick_params(axis="y", length=0)
+        axes.annotate(lanes.unit, (1, 0), (0, -4), "axes fraction", "offset points", fontsize=8, ha="right", va="top")
+        draw_bars(axes, lanes)
+        self._scale = lanes.scale
+        self._now = axes.axvline(0, color=palette().dark_grey, linewidth=1.2, zorder=6)
+        self._ahead = Rectangle((0, -0.5), end, lanes.height, color=palette().paper, alpha=0.62, zorder=5)
+        axes.add_patch(self._ahead)
+
+    def draw(self, time_s: float) -> None:
+        now = time_s * self._scale
+        self._now.set_xdata([now, now])
+        self._ahead.set_x(now)
 
 
 def _lines() -> tuple[tuple[float, dict[str, Any]], ...]:
@@ -112,13 +237,13 @@ def _lines() -> tuple[tuple[float, dict[str, Any]], ...]:
     )
 
 
-def _title(run: Animation) -> str:
+def _title(run: RunView) -> str:
     time = f"done after {format_time(run.timeline.time_s)}" if run.stall is None else "never finishes"
     size = format_size(run.size_bytes)
     return f"{run.schedule.collective.value}, {run.name}: {run.schedule.num_ranks} ranks, {size}, {time}"
 
 
-def _moment(run: Animation, time_s: float) -> tuple[str, str]:
+def _moment(run: RunView, time_s: float) -> tuple[str, str]:
     """Phase and step, and the sentence of that step."""
     if not run.sentences:
         return "", "one rank has nothing to send"

@@ -1,5 +1,7 @@
-"""The lanes: the activities of every rank over time."""
+"""The lanes: what every rank does over time, in pictures, notebooks and films."""
 
+from collections.abc import Sequence
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -7,205 +9,399 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.transforms import Transform
 
-from ringsim.report.plots.boxes import Floats, boxes, draw_boxes, points_per_unit
-from ringsim.report.plots.labels import Label, draw_labels
-from ringsim.report.plots.lane_facts import LaneFacts
-from ringsim.report.plots.lane_layout import Row
-from ringsim.report.plots.lane_notes import draw_legend, draw_phases, draw_stall, name_ranks, title_pad
+from ringsim.algorithms import split_into_hosts, torus_of
+from ringsim.analysis import (
+    RunView,
+    SchedulePhase,
+    Stall,
+    Troubles,
+    find_stall,
+    hanging_text,
+    slow_pairs,
+    waiting_times,
+)
+from ringsim.network import Network
+from ringsim.registry import AlgorithmName, base_name
+from ringsim.report.plots.bulk import (
+    Floats,
+    Label,
+    boxes,
+    draw_boxes,
+    draw_labels,
+    points_per_unit,
+    shifted,
+    strided,
+)
 from ringsim.report.plots.palette import ink_on, palette
-from ringsim.report.plots.style import points
-from ringsim.schedule import Bools
+from ringsim.report.plots.style import font_scale, points
+from ringsim.report.trace import pack_sends
+from ringsim.schedule import Bools, Ints
+from ringsim.simulation import Seconds, Timeline
+from ringsim.units import format_time
 
 FOLLOWED_CHUNK = 0
-FEW_RANKS = 16  # up to so many, there is room for outlines, hatches and the ways from lane to lane
-_SMALLEST_TEXT = 5.5  # points; nobody reads smaller ones
+FEW_RANKS = 16  # up to so many, there is room for outlines
+MAX_PHASES = 4  # with names above the lanes
+_TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a lane that reaches from -0.4 to 0.4
+_STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
+_TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
+_HOST_LEFT, _NAME_LENGTH, _NOTE_LENGTH = 52.0, 12, 74  # points from the axis; characters
+_PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
 
 
-def draw_lanes(axes: Axes, facts: LaneFacts) -> None:
-    """Draws a lane per rank, rank 0 on top: above what it sends, below what it reduces, dotted where it waits.
-
-    What a rank sends at the same time lies in rows one below the other.
-    """
-    scale, unit = time_unit(facts.until_s)
-    axes.set_ylim(facts.layout.height - 0.5, -0.5)
-    axes.set_xlim(0, facts.end_s * scale * 1.002 or 1)
-    axes.set_xlabel(f"time ({unit})", fontsize=points(9))
-    name_ranks(axes, facts)
-    axes.tick_params(axis="x", labelsize=points(8))
-    axes.spines[["top", "right"]].set_visible(False)
-    title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold", "pad": title_pad(facts)}
-    axes.set_title("What each rank does, and when", loc="left", **title)
-    if not len(facts.timeline):
-        axes.text(0.5, 0, "nothing is sent", ha="center", va="center", fontsize=points(10))
-        return
-    handles = [*_draw_sends(axes, facts, scale), *_draw_reductions(axes, facts, scale)]
-    handles += _draw_waiting(axes, facts, scale)
-    handles += _follow_chunk(axes, facts, scale)
-    handles += draw_stall(axes, facts, scale)
-    draw_phases(axes, facts, scale)
-    draw_legend(axes, handles, facts)
-
-
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Returns the unit in which a time has a digit before the point, and how many of them a second has."""
+    """Return the unit in which a time has a digit before the point: how many of them a second has, and its name."""
     for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
         if time_s * scale >= 1:
             return scale, unit
     return (1e9, "ns") if time_s > 0 else (1.0, "s")
 
 
-def _draw_waiting(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
-    gaps = np.concatenate(facts.waiting_s) * scale
-    if not len(gaps):
-        return []
-    rank = np.repeat(np.arange(facts.num_ranks), [len(gaps) for gaps in facts.waiting_s])
-    shapes = boxes(facts.layout.origin[rank], gaps[:, 0], gaps[:, 1], facts.layout.lane(rank))
-    colours, few = palette(), facts.num_ranks <= FEW_RANKS
-    style: dict[str, Any] = {"facecolor": colours.pale_grey if few else colours.light_grey, "edgecolor": colours.grey,
-                             "linewidth": 0, "hatch": "...." if few else None}  # fmt: skip
-    draw_boxes(axes, shapes, "waits", zorder=0.9, **style)
-    return [Patch(label="waits", **style)]
+class Lanes:
+    """Where a run is drawn: a lane for each rank from top to bottom, along x the time in `unit`.
+
+    In a lane lies above what its rank sends, in several rows where it sends several chunks at once, and below what it
+    applies. origin: y of each lane, with single rows the rank's number; extra: the height of its further rows.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        *,
+        phases: Sequence[SchedulePhase] = (),
+        stall: Stall | None = None,
+        troubles: Troubles | None = None,
+        groups: Sequence[str] = (),
+    ) -> None:
+        """Place a run. groups: the name of each rank's host or row; empty where there are none."""
+        self.timeline, self.stall, self.groups = timeline, stall, tuple(groups)
+        self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
+        pairs = slow_pairs(troubles) if troubles else set()
+        self.slow_ranks = {rank.rank for rank in troubles.ranks if rank.slowdown > 1} if troubles else set()
+        ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
+        self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
+        self.row = pack_sends(timeline)
+        num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
+        np.maximum.at(num_rows, timeline.src, self.row + 1)
+        self.row_height: Floats = np.where(num_rows > 1, _ROW_OF_MANY, _SENDS)
+        self.extra: Floats = num_rows * self.row_height - _SENDS
+        self.origin: Floats = np.arange(timeline.num_ranks) + np.cumsum(self.extra) - self.extra
+        self.until_s = timeline.until_s or (1e-9 if stall else 0.0)
+        self.stopped_s = self.until_s * (1 + _STOPPED)
+        self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if stall else self.until_s
+        self.scale, self.unit = time_unit(self.until_s)
+
+    @classmethod
+    def of_timeline(cls, timeline: Timeline) -> "Lanes":
+        """Return the lanes of a timeline alone, which knows no names of what has failed."""
+        alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
+        return cls(timeline, stall=find_stall(timeline, alike))
+
+    @classmethod
+    def of_view(cls, view: RunView) -> "Lanes":
+        """Return the lanes with phases, hosts, and what is slow or hangs."""
+        groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
+        return cls(view.timeline, phases=view.phases, stall=view.stall, troubles=view.troubles, groups=groups)
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of lanes."""
+        return self.timeline.num_ranks
+
+    @property
+    def height(self) -> float:
+        """The height of all lanes, in that of one with a single row."""
+        return float(self.num_ranks + self.extra.sum())
+
+    @property
+    def middle(self) -> Floats:
+        """The heights at which the names of the ranks stand, (num_ranks,)."""
+        return self.origin + self.extra / 2
+
+    @property
+    def height_above(self) -> float:
+        """The points above the lanes that phases and legend need."""
+        levels = len(self.phase_times()) if self._phases_overlap() else int(bool(self.phases or self.stall))
+        return _PHASE_GAP + _PHASE_LEVEL * levels
+
+    def phase_times(self) -> list[tuple[str, float, float]]:
+        """Return name, begin and end of each phase of which anything happens."""
+        step, begun, times = self.timeline.step, np.isfinite(self.timeline.start_s), []
+        for phase in self.phases:
+            rows = (step >= phase.first) & (step <= phase.last) & begun
+            if rows.any():
+                end_s = self.drawn(self.timeline.applied_s[rows]).max()
+                times.append((phase.name, float(self.timeline.start_s[rows].min()), float(end_s)))
+        return times
+
+    def _phases_overlap(self) -> bool:
+        return any(later[1] < earlier[2] - 1e-9 * self.until_s for earlier, later in pairwise(self.phase_times()))
+
+    def drawn(self, times_s: Seconds) -> Seconds:
+        """Return times, and for those of what never happens the place to which what hangs is drawn."""
+        return np.where(np.isfinite(times_s), times_s, self.stopped_s)
+
+    def y_of_sends(self, rows: Bools | Ints) -> Floats:
+        """Return the upper edge of what is sent, (num_rows,)."""
+        src = self.timeline.src[rows]
+        top: Floats = self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
+        return top
+
+    def sends(self, rows: Bools) -> Floats:
+        """Return a box for each of these transfers in its sender's lane, (num_rows, 4, 2)."""
+        begin_s, end_s = self.timeline.start_s[rows], self.timeline.left_s[rows]
+        return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
+
+    def applies(self, rows: Bools) -> Floats:
+        """Return a box for each of these transfers in its receiver's lane, at its bottom."""
+        dst, (top, bottom) = self.timeline.dst[rows], _APPLIES
+        begin_s, end_s = self.timeline.apply_s[rows], self.timeline.applied_s[rows]
+        return self._boxes(begin_s, end_s, self.origin[dst] + self.extra[dst] + top, bottom - top)
+
+    def whole(self, rank: Ints, begin_s: Seconds, end_s: Seconds) -> Floats:
+        """Return boxes as high as the lanes of these ranks."""
+        return self._boxes(begin_s, end_s, self.origin[rank] + _TOP, _APPLIES[1] - _TOP + self.extra[rank])
+
+    def _boxes(self, begin_s: Seconds, end_s: Seconds, top: Floats, height: Floats | float) -> Floats:
+        return boxes(top, self.drawn(begin_s) * self.scale, self.drawn(end_s) * self.scale, (0.0, height))
 
 
-def _draw_sends(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
-    timeline, colours = facts.timeline, palette()
-    edge = 0.5 if facts.num_ranks <= FEW_RANKS else 0.1
-    labelled = _label_sends(axes, facts, scale)
+def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
+    """Return the names of the groups into which an algorithm itself divides the ranks; nothing if it does not."""
+    base = base_name(algorithm)
+    if base not in ("torus", "hierarchical"):
+        return ()
+    per_host = AlgorithmName.parse(algorithm).ranks_per_host
+    count, size = torus_of(num_ranks) if base == "torus" else split_into_hosts(num_ranks, per_host)
+    noun = "row" if base == "torus" else "host"
+    return tuple(f"{noun} {rank // size}" for rank in range(num_ranks)) if min(count, size) > 1 else ()
+
+
+def lanes_height(lanes: Lanes) -> tuple[float, float]:
+    """Return the height in inches of the lanes with what stands around them, and how much of it is above them."""
+    above = 0.28 + points(lanes.height_above + _LEGEND_LEVEL) / font_scale() / 72
+    return above + 0.55 + min(max(0.52 * lanes.height, 0.8), 9.0), above
+
+
+def draw_lanes(axes: Axes, lanes: Lanes) -> None:
+    """Draw a lane per rank, rank 0 on top, with the names of ranks, hosts and phases, and a legend."""
+    set_time_axis(axes, lanes)
+    axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
+    title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
+    axes.set_title("What each rank does, and when", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
+    if not len(lanes.timeline):
+        axes.text(0.5, 0, "nothing is sent", ha="center", va="center", fontsize=points(10))
+        return
+    handles = draw_bars(axes, lanes)
+    handles += _follow_chunk(axes, lanes)
+    handles += _draw_stall(axes, lanes)
+    _draw_phases(axes, lanes)
+    above = shifted(axes, axes.transAxes, y=points(lanes.height_above))
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), bbox_transform=above, ncols=len(handles),
+        fontsize=points(8), frameon=False, borderaxespad=0, borderpad=0, columnspacing=1.4, handlelength=1.6,
+        handletextpad=0.5,
+    )  # fmt: skip
+
+
+def set_time_axis(axes: Axes, lanes: Lanes) -> None:
+    """Set the limits, and name the lanes: those of slow ranks in a colour, and hosts or rows beside them."""
+    axes.set_ylim(lanes.height - 0.5, -0.5)
+    axes.set_xlim(0, lanes.end_s * lanes.scale * 1.002 or 1)
+    axes.tick_params(axis="x", labelsize=points(8))
+    axes.spines[["top", "right"]].set_visible(False)
+    lane = _least_points(axes, lanes)
+    ranks = sorted({*strided(lanes.num_ranks, points(_TEXT + 1), lane), *(lanes.slow_ranks if lane > _TEXT else ())})
+    groups = lanes.groups
+    contiguous = len(list(groupby(groups))) == len(set(groups))
+    names = [f"rank {rank}" + (f" ({_short(groups[rank])})" if groups and not contiguous else "") for rank in ranks]
+    labels = [f"{name}, slow" if rank in lanes.slow_ranks else name for rank, name in zip(ranks, names, strict=True)]
+    axes.set_yticks(lanes.middle[ranks].tolist(), labels, fontsize=points(_TEXT))
+    for rank, text in zip(ranks, axes.get_yticklabels(), strict=True):
+        if rank in lanes.slow_ranks:
+            text.set_color(palette().vermillion)
+    if groups and contiguous:
+        _name_groups(axes, lanes)
+
+
+def _least_points(axes: Axes, lanes: Lanes) -> float:
+    """Return the points from the middle of a lane to that of the next, where they are nearest."""
+    return points_per_unit(axes)[1] * float(np.diff(lanes.middle).min(initial=lanes.height))
+
+
+def _short(name: str, length: int = _NAME_LENGTH) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def _name_groups(axes: Axes, lanes: Lanes) -> None:
+    """Draw a bracket beside the lanes of each host or row, its name, and a line between them."""
+    beside = shifted(axes, axes.get_yaxis_transform(), x=-points(_HOST_LEFT - 4))
+    top, bottom = lanes.origin + _TOP, lanes.origin + lanes.extra + _APPLIES[1]
+    gap, first = 1.5 / points_per_unit(axes)[1], 0
+    for name, ranks in groupby(lanes.groups):
+        last = first + len(list(ranks)) - 1
+        line: dict[str, Any] = {"color": palette().dark_grey, "clip_on": False, "linewidth": 1.2}
+        axes.plot([0, 0], [top[first] + gap, bottom[last] - gap], transform=beside, **line)
+        axes.text(0, (top[first] + bottom[last]) / 2, f"{_short(name)} ", transform=beside, ha="right", va="center",
+                  fontsize=points(_TEXT), color=palette().dark_grey)  # fmt: skip
+        if last + 1 < lanes.num_ranks:
+            axes.axhline((bottom[last] + top[last + 1]) / 2, color=palette().grey, linewidth=0.6, zorder=0.5)
+        first = last + 1
+
+
+def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
+    """Draw what ranks send, apply and wait for; return what occurs, for a legend."""
+    timeline, colours = lanes.timeline, palette()
+    begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
+    lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
+    labelled = _label_sends(axes, lanes, begun)
+    edge: dict[str, Any] = {"edgecolor": colours.paper, "linewidth": 0.5 if lanes.num_ranks <= FEW_RANKS else 0.1}
     handles: Handles = []
-    for reduce, label, colour in ((True, "sends to add", colours.blue), (False, "sends to overwrite", colours.sky)):
-        rows = (timeline.reduce == reduce) & facts.begun
+    for rows, label, colour, does in (
+        (begun & timeline.reduce, "sends to add", colours.blue, "which adds it"),
+        (begun & ~timeline.reduce, "sends to overwrite", colours.sky, "which overwrites"),
+    ):
         if rows.any():
-            shapes = _send_boxes(facts, rows, scale)
-            draw_boxes(axes, shapes, label, facecolor=colour, edgecolor=colours.paper, linewidth=edge)
-            does = "which adds it" if reduce else "which overwrites"
+            draw_boxes(axes, lanes.sends(rows), label, facecolor=colour, **edge)
             text = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"a chunk to a rank, {does}"
             handles.append(Patch(facecolor=colour, label=text))
-    return handles + _mark_slow(axes, facts, scale)
+    if (slow := begun & lanes.is_slow).any():
+        style: dict[str, Any] = {"linewidths": 2.5 if lanes.num_ranks <= FEW_RANKS else 1, "zorder": 3}
+        edges = LineCollection(list(lanes.sends(slow)[:, 2:4]), colors=colours.vermillion, **style)
+        edges.set_label("over a slow link")
+        axes.add_collection(edges, autolim=False)
+        handles.append(Line2D([], [], color=colours.vermillion, linewidth=2.5, label="over a slow link"))
+    if lasting.any():
+        draw_boxes(axes, lanes.applies(lasting), "reduces", facecolor=colours.orange, linewidth=0)
+        handles.append(Patch(facecolor=colours.orange, label="reduces"))
+    # What takes no time has a tick, which says when the chunk is in its place.
+    for rows, label, colour in (
+        (applied & timeline.reduce & ~lasting, "reduces at once", colours.orange),
+        (applied & ~timeline.reduce, "copy in place", colours.dark_grey),
+    ):
+        if rows.any():
+            width = 2.0 if lanes.num_ranks <= FEW_RANKS else 0.5
+            ticks = LineCollection(list(lanes.applies(rows)[:, 1:3]), colors=colour, linewidths=width, label=label)
+            axes.add_collection(ticks, autolim=False)
+            tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
+            handles.append(Line2D([], [], color=colour, label=label, **tick))
+    waiting = waiting_times(timeline)
+    if sum(map(len, waiting)):
+        rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
+        grey: dict[str, Any] = {"facecolor": colours.light_grey, "linewidth": 0}
+        draw_boxes(axes, lanes.whole(rank, *gaps.T), "waits", zorder=0.9, **grey)
+        handles.append(Patch(label="waits", **grey))
+    if lanes.stall:
+        crossed: dict[str, Any] = {
+            "facecolor": "none",
+            "edgecolor": colours.vermillion,
+            "linewidth": 1.0,
+            "hatch": "xxx",
+        }
+        adding = np.isfinite(timeline.apply_s) & ~applied
+        unended = np.concatenate([lanes.sends(begun & ~np.isfinite(timeline.left_s)), lanes.applies(adding)])
+        draw_boxes(axes, unended, "never ends", zorder=3, **crossed)
+        handles.append(Patch(label="never ends", **crossed))
+    return handles
 
 
-def _mark_slow(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
-    """A line below what goes over a slow link, or is sent by a slow rank."""
-    timeline = facts.timeline
-    slow = facts.begun & np.array([bool(name) for name in facts.slow_links], dtype=bool)
-    if not slow.any():
-        return []
-    shapes = _send_boxes(facts, slow, scale)
-    lines = list(shapes[:, 2:4])  # the lower edge
-    style: dict[str, Any] = {
-        "colors": palette().vermillion,
-        "linewidths": 2.5 if timeline.num_ranks <= FEW_RANKS else 1,
-    }
-    axes.add_collection(LineCollection(lines, label="over a slow link", zorder=3, **style), autolim=False)
-    return [Line2D([], [], color=palette().vermillion, linewidth=2.5, label="over a slow link")]
-
-
-def _send_boxes(facts: LaneFacts, rows: Bools, scale: float) -> Floats:
-    src = facts.timeline.src[rows]
-    begin, end = facts.timeline.start_s[rows] * scale, facts.drawn(facts.timeline.left_s[rows]) * scale
-    return boxes(facts.layout.origin[src], begin, end, facts.layout.sends(src, facts.layout.row[rows]))
-
-
-def _label_sends(axes: Axes, facts: LaneFacts, scale: float) -> bool:
-    """Chunk and receiver on each sending, as far as there is room; returns whether on any."""
-    timeline, colours = facts.timeline, palette()
+def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
+    """Write chunk and receiver on what is sent, as far as there is room; return whether on anything."""
+    timeline, colours = lanes.timeline, palette()
     per_unit, lane = points_per_unit(axes)
-    size = min(points(8.0), 0.75 * lane * float(facts.layout.row_height.min()))
+    size = min(points(_TEXT), 0.75 * lane * float(lanes.row_height.min()))
     if size < _SMALLEST_TEXT:
         return False
-    on = {True: ink_on(colours.blue), False: ink_on(colours.sky)}
-    few = facts.num_ranks <= FEW_RANKS
-    shorter, longer = _widths(f"c{timeline.num_chunks - 1}", f"c{timeline.num_chunks - 1} → r{facts.num_ranks - 1}")
+    # The longest label of each form decides, so that boxes of one length are labelled alike.
+    longest = (f"c{timeline.num_chunks - 1}", f"c{timeline.num_chunks - 1} → r{lanes.num_ranks - 1}")
+    shorter, longer = (len(label) * 0.62 + 0.4 for label in longest)
     labels: list[Label] = []
-    columns = (_send_y(facts), timeline.dst, timeline.chunk, timeline.reduce, timeline.start_s,
-               facts.drawn(timeline.left_s))  # fmt: skip
-    for y, dst, chunk, reduce, start, left in zip(*(column[facts.begun].tolist() for column in columns), strict=True):
-        room = (left - start) * scale * per_unit / size
-        text = f"c{chunk} → r{dst}" if room > longer else f"c{chunk}" if room > shorter else ""
+    for row, box in zip(np.flatnonzero(begun).tolist(), lanes.sends(begun), strict=True):
+        chunk, reduce = int(timeline.chunk[row]), bool(timeline.reduce[row])
+        room = float(box[1, 0] - box[0, 0]) * per_unit / size
+        text = f"c{chunk} → r{timeline.dst[row]}" if room > longer else f"c{chunk}" if room > shorter else ""
+        is_filled = lanes.num_ranks > FEW_RANKS and chunk == FOLLOWED_CHUNK
+        colour = ink_on(colours.ink if is_filled else colours.blue if reduce else colours.sky)
         if text:
-            colour = on[reduce] if few or chunk != FOLLOWED_CHUNK else ink_on(colours.ink)
-            labels.append(((start + left) / 2 * scale, y, text, colour, False))
+            labels.append((*box.mean(axis=0).tolist(), text, colour, False))
     draw_labels(axes, labels, size)
     return bool(labels)
 
 
-def _send_y(facts: LaneFacts) -> Floats:
-    """The middle of each transfer's box, (num_transfers,)."""
-    return facts.layout.origin[facts.timeline.src] + _middle(facts.layout.sends(facts.timeline.src, facts.layout.row))
-
-
-def _middle(row: Row) -> float | Floats:
-    return (row[0] + row[1]) / 2
-
-
-def _draw_reductions(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
-    timeline, colours = facts.timeline, palette()
-    few = facts.num_ranks <= FEW_RANKS
-    begun = np.isfinite(timeline.apply_s)
-    lasting = begun & timeline.reduce & (facts.drawn(timeline.applied_s) > timeline.apply_s)
-    dst = timeline.dst[lasting]
-    begin, end = timeline.apply_s[lasting] * scale, facts.drawn(timeline.applied_s[lasting]) * scale
-    style: dict[str, Any] = {"facecolor": colours.orange, "linewidth": 0}
-    if few:
-        style |= {"edgecolor": ink_on(colours.orange), "linewidth": 0.4, "hatch": "/////"}
-    handles: Handles = []
-    if lasting.any():
-        draw_boxes(axes, boxes(facts.layout.origin[dst], begin, end, facts.layout.reduces(dst)), "reduces", **style)
-        handles.append(Patch(label="reduces", **style))
-    # What takes no time has a tick, which says when the chunk is in its place.
-    done = np.isfinite(timeline.applied_s)
-    for rows, name, colour in (
-        (done & timeline.reduce & ~lasting, "reduces at once", colours.orange),
-        (done & ~timeline.reduce, "copy in place", colours.dark_grey),
-    ):
-        if rows.any():
-            ticks = LineCollection(
-                _ticks(facts, rows, scale), colors=colour, linewidths=2.0 if few else 0.5, label=name
-            )
-            axes.add_collection(ticks, autolim=False)
-            tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
-            handles.append(Line2D([], [], color=colour, label=name, **tick))
-    return handles
-
-
-def _ticks(facts: LaneFacts, rows: Bools, scale: float) -> list[Floats]:
-    rank, time = facts.timeline.dst[rows], facts.timeline.applied_s[rows] * scale
-    ends = [np.stack([time, facts.layout.origin[rank] + row], axis=-1) for row in facts.layout.reduces(rank)]
-    return list(np.stack(ends, axis=1))
-
-
-def _follow_chunk(axes: Axes, facts: LaneFacts, scale: float) -> Handles:
-    """One chunk from lane to lane: outlined where there is room, else filled."""
+def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
+    """Draw one chunk from lane to lane: outlined where there is room, else filled."""
+    timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
+    rows = (timeline.chunk == FOLLOWED_CHUNK) & np.isfinite(timeline.start_s)
     # Where all that is sent is one chunk, and to many at once, following it would frame everything.
-    if facts.timeline.num_chunks == 1 and facts.layout.row.any():
+    if not rows.any() or (timeline.num_chunks == 1 and lanes.row.any()):
         return []
-    rows = (facts.timeline.chunk == FOLLOWED_CHUNK) & facts.begun
-    if not rows.any():
-        return []
-    colours, few = palette(), facts.num_ranks <= FEW_RANKS
     outline: dict[str, Any] = {"facecolor": "none" if few else colours.ink, "edgecolor": colours.ink}
-    draw_boxes(axes, _send_boxes(facts, rows, scale), "followed", linewidth=1.8 if few else 0.3, zorder=2, **outline)
-    rows &= np.isfinite(facts.timeline.arrived_s)
-    departs, arrives = _ways(facts, rows, scale)
-    path = list(np.stack([departs, arrives], axis=1))
-    width = 1.0 if few else 0.6
-    axes.add_collection(LineCollection(path, colors=colours.ink, linewidths=width, label="way"), autolim=False)
-    size = points(3 if few else 1.5)
-    axes.plot(arrives[:, 0], arrives[:, 1], "o", color=colours.ink, markersize=size)
-    marker: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": width if few else 4}
+    draw_boxes(axes, lanes.sends(rows), "followed", linewidth=1.8 if few else 0.3, zorder=2, **outline)
+    rows &= np.isfinite(timeline.arrived_s)
+    src, dst = timeline.src[rows], timeline.dst[rows]
+    departs = timeline.left_s[rows] * lanes.scale, lanes.y_of_sends(rows) + lanes.row_height[src] / 2
+    arrives = timeline.arrived_s[rows] * lanes.scale, lanes.origin[dst] + lanes.extra[dst] + sum(_APPLIES) / 2
+    ways = np.stack([np.column_stack(departs), np.column_stack(arrives)], axis=1)
+    axes.add_collection(LineCollection(list(ways), colors=colours.ink, linewidths=1.0 if few else 0.6), autolim=False)
+    axes.plot(*arrives, "o", color=colours.ink, markersize=points(3 if few else 1.5))
+    marker: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.0 if few else 4}
     return [Line2D([], [], color=colours.ink, label=f"chunk {FOLLOWED_CHUNK}, followed", **marker)]
 
 
-def _ways(facts: LaneFacts, rows: Bools, scale: float) -> tuple[Floats, Floats]:
-    """Where each transfer leaves its sender's lane and where it arrives in its receiver's; each (num_rows, 2)."""
-    timeline, dst = facts.timeline, facts.timeline.dst[rows]
-    departs = np.column_stack([timeline.left_s[rows] * scale, _send_y(facts)[rows]])
-    height = facts.layout.origin[dst] + _middle(facts.layout.reduces(dst))
-    return departs, np.column_stack([timeline.arrived_s[rows] * scale, height])
+def _above(axes: Axes, height: float) -> Transform:
+    return shifted(axes, axes.get_xaxis_transform(), y=height)
 
 
-def _widths(*labels: str) -> tuple[float, ...]:
-    """Of the longest label of each form, so that boxes of one length are labelled alike; times the size of the text."""
-    return tuple(len(label) * 0.62 + 0.4 for label in labels)
+def _draw_phases(axes: Axes, lanes: Lanes) -> None:
+    """Draw a bracket above the lanes from the begin of each phase to its end, with its name."""
+    per_unit, _ = points_per_unit(axes)
+    apart, colours = lanes._phases_overlap(), palette()
+    for number, (name, begin_s, end_s) in enumerate(lanes.phase_times()):
+        level = _above(axes, points(_PHASE_GAP + (_PHASE_LEVEL * number if apart else 0)))
+        begin, end = begin_s * lanes.scale, end_s * lanes.scale
+        gap = min(2.0 / per_unit, (end - begin) / 4)
+        line: dict[str, Any] = {"color": colours.dark_grey, "linewidth": 1.2, "clip_on": False, "marker": "|"}
+        axes.plot([begin + gap, end - gap], [1, 1], transform=level, label=name, **line)
+        # Beside its bracket where that is shorter than the name.
+        narrow = (end - begin) * per_unit < points(9) * 0.6 * len(name)
+        x, side = (begin, "right") if narrow else ((begin + end) / 2, "center")
+        if narrow and apart and begin < lanes.until_s * lanes.scale / 2:
+            x, side = end, "left"  # nothing else is in its line, and what is left of the lanes may be cut
+        box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.5}
+        axes.text(x, 1, f" {name} " if narrow else name, transform=level, ha=side, va="center", fontsize=points(9),
+                  color=colours.dark_grey, bbox=box)  # fmt: skip
+
+
+def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
+    """Draw when what failed, and beside each lane what its rank waits for or does without end."""
+    stall, colours = lanes.stall, palette()
+    if stall is None:
+        return []
+    ranks = np.array([stalled.rank for stalled in stall.ranks])
+    since_s = np.array([stalled.last_active_s for stalled in stall.ranks])
+    hanging = lanes.whole(ranks, since_s, np.full(len(ranks), lanes.stopped_s))
+    draw_boxes(axes, hanging, "hangs", facecolor=colours.light_grey, edgecolor="none", zorder=0.8)
+    for name, at_s in stall.failed:
+        axes.axvline(
+            at_s * lanes.scale, color=colours.vermillion, linestyle="--", linewidth=1.2, label=f"{name} failed"
+        )
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= lanes.until_s * lanes.scale])
+    end, beside = lanes.stopped_s * lanes.scale, points(_PHASE_GAP)
+    axes.text(end, 1, f"nothing ends after {format_time(stall.until_s)}", va="center", fontsize=points(9),
+              transform=shifted(axes, _above(axes, beside), x=beside), color=colours.vermillion,
+              fontweight="bold")  # fmt: skip
+    lane = _least_points(axes, lanes)
+    size = min(points(_TEXT), max(0.8 * lane, points(5.0)))
+    shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}
+    for stalled in stall.ranks:
+        if stalled.rank in shown or stalled.doing != "waits":
+            note = hanging_text(stalled) + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
+            axes.text(end, float(lanes.middle[stalled.rank]), _short(note, _NOTE_LENGTH), va="center", fontsize=size,
+                      transform=shifted(axes, axes.transData, x=beside),
+                      color=colours.ink if stalled.doing == "waits" else colours.vermillion)  # fmt: skip
+    line = Line2D([], [], color=colours.vermillion, linestyle="--", linewidth=1.2, label="a failure")
+    return [line] if stall.failed else []

@@ -45,7 +45,7 @@ _ON_DARK = {"blue": "#2383C4", "sky": "#A6DAF8", "orange": "#E69F00", "vermillio
 
 
 def palette() -> Palette:
-    """Returns the colours for matplotlib's settings as they are now."""
+    """Return the colours for matplotlib's settings as they are now."""
     return _palette(_hex(rcParams["axes.facecolor"], _WHITE), _hex(rcParams["text.color"], _BLACK))
 
 
@@ -60,20 +60,20 @@ def _hex(colour: str, otherwise: str) -> str:
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """Returns the first colour with so large a share of the second in it."""
+    """Return the first colour with so large a share of the second in it."""
     return to_hex(
         tuple(np.average([to_rgb(first), to_rgb(second)], axis=0, weights=[1 - share, share]).tolist())
     ).upper()
 
 
 def lightness(colour: str) -> float:
-    """Returns the luma of a colour, 0 to 1: how light it is when printed in grey (ITU-R BT.601)."""
+    """Return the luma of a colour, 0 to 1: how light it is when printed in grey (ITU-R BT.601)."""
     red, green, blue = to_rgb(colour)
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def ink_on(colour: str) -> str:
-    """Returns black or white, whichever can be read on the colour."""
+    """Return black or white, whichever can be read on the colour."""
     return _BLACK if lightness(colour) > _MIDDLE else _WHITE
 
 

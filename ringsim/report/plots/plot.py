@@ -4,15 +4,13 @@ from functools import singledispatch
 
 from matplotlib.figure import Figure
 
-from ringsim.analysis import Overview, Sweep
+from ringsim.analysis import RunView, Sweep
 from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
-from ringsim.report.plots.overview_figure import draw_overview
 from ringsim.report.plots.run_figure import draw_run
-from ringsim.report.plots.schedule_figure import draw_schedule
+from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
 from ringsim.report.plots.style import drawing
 from ringsim.report.plots.sweep_figure import draw_sweep
-from ringsim.report.plots.timeline_figure import draw_timeline
 from ringsim.report.plots.training_step_figure import draw_prediction
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
@@ -20,18 +18,17 @@ from ringsim.training_step import Prediction
 
 
 def plot(result: object, *, style: str | None = None) -> Figure:
-    """Draw a result: an Overview, a Schedule, a Timeline, a Sweep, a Comparison, a predicted step, a recorded run.
+    """Draw a result: a RunView, a Schedule, a Timeline, a Sweep, a Comparison, a predicted step, a recorded run.
 
-    Returns a Figure without a window: `savefig` writes it, and a notebook shows it. The results' own `plot` does the
-    same.
+    Returns a Figure without a window: `savefig` writes it, and a notebook shows it.
 
     style: light, dark, or the name or file of a style of matplotlib; without it matplotlib's settings are followed.
 
     Raises TypeError for a result that there is no picture of, ValueError for a style that there is not.
 
-        >>> from ringsim import Network, make_overview, plot, ring_all_reduce
-        >>> overview = make_overview(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
-        >>> plot(overview, style="dark").savefig("ring.svg")
+        >>> from ringsim import Network, RunView, plot, ring_all_reduce
+        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> plot(view, style="dark").savefig("ring.svg")
     """
     with drawing(style):
         return draw(result)
@@ -39,11 +36,11 @@ def plot(result: object, *, style: str | None = None) -> Figure:
 
 @singledispatch
 def draw(result: object) -> Figure:
-    """Returns the page for a result, under matplotlib's settings as they are."""
-    raise TypeError(f"{type(result).__name__}: there is no picture of it; make_overview and run_sweep make results")
+    """Return the page for a result, under matplotlib's settings as they are."""
+    raise TypeError(f"{type(result).__name__}: there is no picture of it; RunView and run_sweep make results")
 
 
-draw.register(Overview, draw_overview)
+draw.register(RunView, draw_run_page)
 draw.register(Schedule, draw_schedule)
 draw.register(Timeline, draw_timeline)
 draw.register(Sweep, draw_sweep)

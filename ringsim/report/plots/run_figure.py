@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ringsim.calibration import ComparedRun
-from ringsim.report.plots.lane_notes import shifted, strided
+from ringsim.report.plots.bulk import shifted, strided
 from ringsim.report.plots.lanes import time_unit
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import new_figure, points, save_figure

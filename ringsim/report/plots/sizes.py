@@ -8,36 +8,36 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ringsim.analysis import Overview
+from ringsim.analysis import RunView
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.style import points
 from ringsim.units import format_size, format_time
 
 
-def draw_sizes(axes: Axes, overview: Overview) -> None:
+def draw_sizes(axes: Axes, view: RunView) -> None:
     """Draws simulated time against size, the closed form over it, the two regimes and the size of this run."""
     axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
-    sizes = overview.sizes_bytes
+    sizes = view.by_size.sizes_bytes
     if not len(sizes):
         _say(axes, "the run never finishes, however small the data")
         return
     axes.set_xscale("log", base=2)
     axes.set_xlim(sizes[0], sizes[-1])
-    _set_size_ticks(axes, overview)
-    if not overview.times_s.min() > 0:
+    _set_size_ticks(axes, view)
+    if not view.by_size.times_s.min() > 0:
         _say(axes, "no time passes")
         return
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
     axes.yaxis.set_minor_locator(NullLocator())
-    shortest, longest = overview.times_s.min(), overview.times_s.max() * 1.5
+    shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
-    _draw_regimes(axes, overview)
-    handles = _draw_times(axes, overview)
-    if overview.stall:
+    _draw_regimes(axes, view)
+    handles = _draw_times(axes, view)
+    if view.stall:
         text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
-        axes.annotate(text, (sizes[-1], overview.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
+        axes.annotate(text, (sizes[-1], view.by_size.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
                       fontsize=points(9), color=palette().vermillion,
                       bbox={"facecolor": palette().paper, "edgecolor": "none", "pad": 1.5})  # fmt: skip
     axes.legend(handles=handles, loc="upper left", fontsize=points(8), framealpha=1, edgecolor=palette().paper)
@@ -48,8 +48,8 @@ def _say(axes: Axes, why: str) -> None:
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(10))
 
 
-def _set_size_ticks(axes: Axes, overview: Overview) -> None:
-    ticks = overview.sizes_bytes[::4]
+def _set_size_ticks(axes: Axes, view: RunView) -> None:
+    ticks = view.by_size.sizes_bytes[::4]
     axes.set_xticks(ticks, [format_size(size) for size in ticks.tolist()])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=points(8))
@@ -57,43 +57,37 @@ def _set_size_ticks(axes: Axes, overview: Overview) -> None:
     axes.set_ylabel("time", fontsize=points(9))
 
 
-def _draw_times(axes: Axes, overview: Overview) -> list[Line2D]:
-    sizes, run_s, colours = overview.sizes_bytes, overview.timeline.time_s, palette()
-    dots: dict[str, Any] = {
-        "marker": "o",
-        "markersize": 5,
-        "markerfacecolor": colours.blue,
-        "markeredgecolor": colours.blue,
-    }
-    lines = axes.plot(sizes, overview.times_s, color=colours.sky, linewidth=4, **dots, label="simulated")
-    if overview.closed_form_s is not None:
+def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
+    sizes, run_s, colours = view.by_size.sizes_bytes, view.timeline.time_s, palette()
+    dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": colours.blue,
+                            "markeredgecolor": colours.blue}  # fmt: skip
+    lines = axes.plot(sizes, view.by_size.times_s, color=colours.sky, linewidth=4, **dots, label="simulated")
+    if view.by_size.closed_form_s is not None:
         lines += axes.plot(
-            sizes, overview.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form"
+            sizes, view.by_size.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form"
         )
-    if sizes[0] <= overview.size_bytes <= sizes[-1]:
-        name = f"this run: {format_size(overview.size_bytes)} in {format_time(run_s)}"
+    if sizes[0] <= view.size_bytes <= sizes[-1]:
+        name = f"this run: {format_size(view.size_bytes)} in {format_time(run_s)}"
         diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": colours.ink, "markeredgewidth": 1.8, "zorder": 5}
-        lines += axes.plot(
-            [overview.size_bytes], [run_s], "D", color=colours.paper, **diamond, clip_on=False, label=name
-        )
+        lines += axes.plot([view.size_bytes], [run_s], "D", color=colours.paper, **diamond, clip_on=False, label=name)
     return lines
 
 
-def _draw_regimes(axes: Axes, overview: Overview) -> None:
+def _draw_regimes(axes: Axes, view: RunView) -> None:
     """Latency-bound below the crossover, bandwidth-bound above; one regime alone where there is none."""
     first, last = axes.get_xlim()
     colours = palette()
-    crossover = overview.crossover_bytes
-    if overview.floor_s > 0:
-        axes.axhline(overview.floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2)
+    crossover = view.by_size.crossover_bytes
+    if view.by_size.floor_s > 0:
+        axes.axhline(view.by_size.floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2)
     if crossover is None:
-        bound = "latency-bound" if overview.floor_s > 0 else "bandwidth-bound"
+        bound = "latency-bound" if view.by_size.floor_s > 0 else "bandwidth-bound"
         _name_regime(axes, first, last, bound)
         return
     border = float(np.clip(crossover, first, last))
     axes.axvspan(first, border, color=colours.pale_grey, linewidth=0)
     axes.axvline(crossover, color=colours.dark_grey, linewidth=1, label="crossover")
-    floor = format_time(overview.floor_s)
+    floor = format_time(view.by_size.floor_s)
     _name_regime(axes, first, border, f"latency-bound\nmore than half is the {floor} that even 0 bytes take")
     _name_regime(axes, border, last, f"bandwidth-bound\nabove {format_size(crossover)} the bytes take longer than that")
 

@@ -41,7 +41,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Raises ValueError, in one line, for a style that there is not."""
+    """Raise ValueError, in one line, for a style that there is not."""
     with rc_context():
         _use(style)
 
@@ -64,18 +64,18 @@ def _use(style: str) -> None:
 
 
 def setting(name: str, ours: Any) -> Any:
-    """Returns matplotlib's setting of this name if the user has changed it, else ours."""
+    """Return matplotlib's setting of this name if the user has changed it, else ours."""
     theirs = _SETTINGS[name]
     return ours if theirs == _DEFAULTS[name] else theirs
 
 
 def font_scale() -> float:
-    """Returns how many times as large as matplotlib's own the user's font is."""
+    """Return how many times as large as matplotlib's own the user's font is."""
     return float(rcParams["font.size"] / rcParamsDefault["font.size"])
 
 
 def points(size: float) -> float:
-    """Returns the size of a text in points, where `size` is what it has with matplotlib's own font size."""
+    """Return the size of a text in points, where `size` is what it has with matplotlib's own font size."""
     return size * font_scale()
 
 
@@ -89,7 +89,7 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Returns an empty page of so many inches, larger or smaller as the user's font is."""
+    """Return an empty page of so many inches, larger or smaller as the user's font is."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 
@@ -105,15 +105,15 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
         draw().savefig(file, format=path.suffix[1:] or "png")
 
 
-def inline_svg(figure: Figure) -> str:
+def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
     """Return a figure drawn in the style `page` as an SVG element of a page: the same text for the same figure.
 
-    Its colours are variables, which `svg_colours` defines for light and dark pages.
+    Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
     """
     file = io.StringIO()
     with rc_context({"svg.hashsalt": "ringsim"}):
         figure.savefig(
-            file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            file, format="svg", transparent=transparent, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
         )
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)

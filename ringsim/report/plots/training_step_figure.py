@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from ringsim.report.network_table import named_network
+from ringsim.report.plots.charts import Curve, draw_curves, set_axis
 from ringsim.report.plots.palette import ink_on, palette
 from ringsim.report.plots.style import new_figure, points, save_figure
 from ringsim.training_step import PredictedStep, Prediction
@@ -93,13 +94,9 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
         text = f"{number}: {format_size(bucket.size_bytes)}" if bucket.parameters else "used"
         begin_s, end_s = start_s + bucket.begin_s, start_s + bucket.end_s
         _draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
-        axes.plot(
-            [start_s + bucket.ready_s] * 2,
-            [0.5 - _BAR / 8, lane - _BAR / 2],
-            color=palette().grey,
-            linewidth=0.7,
-            zorder=1,
-        )
+        ready_s = start_s + bucket.ready_s
+        style: dict[str, Any] = {"color": palette().grey, "linewidth": 0.7, "zorder": 1}
+        axes.plot([ready_s, ready_s], [0.5 - _BAR / 8, lane - _BAR / 2], **style)
 
 
 def _draw_computing(axes: Axes, step: PredictedStep) -> None:
@@ -141,7 +138,7 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _num_lanes(step: PredictedStep) -> int:
-    return min(step.config.backend.num_workers, max(len(step.buckets), 1))
+    return min(step.config.backend.runtime.num_workers, max(len(step.buckets), 1))
 
 
 def _lane_names(step: PredictedStep) -> list[str]:
@@ -161,70 +158,37 @@ def _lanes(step: PredictedStep) -> list[int]:
 
 
 def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
-    """The step's time against the cap, and how much of it is exposed; torch's own caps are a line across."""
+    """Draw the step's time against the cap; torch's own caps and one process alone are lines across."""
     steps = [step for step in prediction.sweep if step is not prediction.default]
-    caps = [step.config.caps.rest_bytes / 2**20 for step in steps]
-    _style(axes, "Time of a step against bucket_cap_mb")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(caps[:: max(1, len(caps) // 8)], [f"{cap:g}" for cap in caps[:: max(1, len(caps) // 8)]])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.plot(caps, [step.step_s for step in steps], "o-", color=palette().blue, linewidth=2, label="step")
-    axes.axhline(
-        prediction.default.step_s,
-        color=palette().dark_grey,
-        linestyle="--",
-        linewidth=1.2,
-        label="torch's own: 1, then 25",
-    )
-    single_s = prediction.step.single_s
-    axes.axhline(single_s, color=palette().orange, linestyle=":", linewidth=1.8, label="one process alone")
+    caps = [step.config.caps.rest_bytes for step in steps]
+    axes.set_title("Time of a step against bucket_cap_mb", loc="left", fontsize=points(11), fontweight="bold")
+    set_axis(axes.xaxis, "bucket_cap_mb; number: buckets", format_size, log_base=2)
+    set_axis(axes.yaxis, "", format_time)
+    curves = [Curve("step", caps, [step.step_s for step in steps])]
+    for name, time_s in (("torch's own: 1, then 25", prediction.default.step_s),
+                         ("one process alone", prediction.step.single_s)):  # fmt: skip
+        curves.append(Curve(name, (caps[0], caps[-1]), (time_s, time_s), marker=""))
+    draw_curves(axes, curves)
     if prediction.step in steps:
-        best = prediction.step.config.caps.rest_bytes / 2**20
-        axes.plot(
-            [best],
-            [prediction.step.step_s],
-            "D",
-            color=palette().vermillion,
-            markersize=9,
-            label="recommended",
-            zorder=5,
-        )
+        best: dict[str, Any] = {"color": palette().vermillion, "markersize": 9, "label": "recommended", "zorder": 5}
+        axes.plot([prediction.step.config.caps.rest_bytes], [prediction.step.step_s], "D", **best)
     for cap, step in zip(caps, steps, strict=True):
-        axes.annotate(
-            f"{len(step.buckets)}",
-            (cap, step.step_s),
-            (0, -15),
-            textcoords="offset points",
-            ha="center",
-            fontsize=points(7.5),
-        )
-    axes.set_xlabel("bucket_cap_mb, MiB; number: buckets", fontsize=points(9))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
+        _annotate(axes, str(len(step.buckets)), (cap, step.step_s), -15)
     axes.margins(y=0.15)
     axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper)
 
 
 def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
-    """Efficiency against the number of ranks, each doing the same work."""
-    ranks = [step.num_ranks for step in prediction.scaling]
-    _style(axes, "Efficiency against number of ranks")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ranks[:: max(1, len(ranks) // 10)], [str(n) for n in ranks[:: max(1, len(ranks) // 10)]])
-    axes.xaxis.set_minor_locator(NullLocator())
-    efficiency = [100 * step.efficiency for step in prediction.scaling]
-    axes.plot(ranks, efficiency, "o-", color=palette().blue, linewidth=2)
-    for count, percent in zip(ranks, efficiency, strict=True):
-        axes.annotate(
-            f"{percent:.0f} %", (count, percent), (0, 8), textcoords="offset points", ha="center", fontsize=points(8)
-        )
-    axes.set_ylim(0, 110)
-    axes.set_ylabel("% of one process alone", fontsize=points(9))
-    axes.set_xlabel("ranks, each with the same work", fontsize=points(9))
+    """Draw efficiency against the number of ranks, each doing the same work."""
+    ranks, shares = zip(*((step.num_ranks, step.efficiency) for step in prediction.scaling), strict=True)
+    axes.set_title("Efficiency against number of ranks", loc="left", fontsize=points(11), fontweight="bold")
+    set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
+    set_axis(axes.yaxis, "of one process alone", "{:.0%}".format)
+    draw_curves(axes, [Curve("efficiency", ranks, shares)])
+    for count, share in zip(ranks, shares, strict=True):
+        _annotate(axes, f"{share:.0%}", (count, share), 8)
+    axes.set_ylim(0, 1.1)
 
 
-def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=palette().light_grey, linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=points(8.5))
+def _annotate(axes: Axes, text: str, at: tuple[float, float], above: float) -> None:
+    axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", fontsize=points(8))

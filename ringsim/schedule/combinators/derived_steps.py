@@ -17,7 +17,7 @@ def require_schedules(combinator: str, *operands: object) -> None:
 
 
 class DerivedSteps(Steps):
-    """The same as `steps` in all that is not overridden."""
+    """Steps that answer as `steps` does whatever a subclass does not override."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -60,7 +60,7 @@ class Remembered:
 
 
 def renumbered(factor: int, offset: int) -> Remembered:
-    """Channel c becomes channel `factor * c + offset`."""
+    """Return a function that turns channel c into channel `factor * c + offset`."""
 
     def renumber(channel: Ints) -> Ints:
         only = only_value(channel)

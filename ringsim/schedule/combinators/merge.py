@@ -10,10 +10,11 @@ from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
-    """Schedules of the same collective, ranks and chunks at once, each on its own share of the data.
+    """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
 
-    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise; their
-    steps take turns. That couples nothing but the order in which a rank applies what it receives.
+    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise. Steps
+    alternate. By the rule of execution the schedules do not wait for each other; a rank that executes in order applies
+    what they bring one after the other.
     algorithm: the name of the result; without it that of the first.
 
     Raises ScheduleError if the schedules do not fit.
@@ -42,7 +43,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
 
 
 class MergedSteps(Steps):
-    """The steps of several schedules in turns: step 0 of each, then step 1 of each that has one, ..."""
+    """The steps of several schedules, alternating: step 0 of each, then step 1 of each that has one, ..."""
 
     def __init__(self, parts: list[Steps]) -> None:
         self._parts = parts
@@ -63,7 +64,7 @@ class MergedSteps(Steps):
 
     @staticmethod
     def _reach(steps: Steps, numbers: Ints) -> int:
-        """The most that `steps.lookback` can become; exact if the parts are equally long."""
+        """Return the most that `steps.lookback` can become; exact if the parts are equally long."""
         back = min(steps.lookback, max(len(numbers) - 1, 0))
         return int((numbers[back:] - numbers[: len(numbers) - back]).max(initial=0))
 

@@ -22,7 +22,7 @@ def on_groups(
     collective: Collective,
     first_chunk: Sequence[int] | Ints | None = None,
 ) -> Schedule:
-    """Every group of ranks does `schedule` in the same steps, within a schedule of more ranks and chunks.
+    """Let every group of ranks do `schedule` in the same steps, within a schedule of more ranks and chunks.
 
     groups: (num_groups, schedule.num_ranks), the rank that does in each group what rank i does; no rank
     twice. The chunks of group g are a run from `first_chunk[g]` on; from 0 without it.

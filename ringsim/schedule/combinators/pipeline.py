@@ -11,13 +11,12 @@ from ringsim.schedule.user_steps import require_count
 
 
 def pipeline(schedule: Schedule, segments: int) -> Schedule:
-    """`schedule` with each chunk cut into `segments` neighbouring chunks, which set out a step after one another.
+    """Cut each chunk into `segments` neighbouring chunks, each of which starts one step after the one before it.
 
-    Segment j of chunk c is chunk `c * segments + j`; what the whole did in a step, segment j does in
-    `step + j`: a wave, `num_steps + segments - 1` steps long. `split` has all segments of a step before those of
-    the next, and a rank applies in that order; so where a rank takes part in steps far apart (up a tree and
-    down again) its later segments would hold up the way back of the first, and a wave does not.
-    Keeps the columns of the whole.
+    Segment j of chunk c is chunk `c * segments + j`; what the whole did in a step, segment j does in `step + j`: a
+    wave, `num_steps + segments - 1` steps long. `split` puts all segments of a step before those of the next. A rank
+    that executes in order applies them in that order, so where it takes part in steps far apart (up a tree and down
+    again) its later segments would delay the way back of the first. A wave does not. The columns of the whole are kept.
 
     Raises ValueError for less than one segment.
 

@@ -12,11 +12,11 @@ from ringsim.schedule.user_steps import require_count
 
 
 def split(schedule: Schedule, segments: int) -> Schedule:
-    """`schedule` with each chunk cut into `segments` neighbouring chunks, and each step into as many steps.
+    """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
 
     Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`. Since steps are an
     order and not a barrier, a segment goes on while the next one arrives. `partition` keeps the shares of
-    the ranks where they were. For a pipeline that runs ahead of its order of application, see `pipeline`.
+    the ranks where they were. For schedules in which a rank takes part in steps far apart, see `pipeline`.
 
     Raises ValueError for less than one segment.
 

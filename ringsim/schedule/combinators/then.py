@@ -14,7 +14,7 @@ from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps, const
 def then(
     first: Schedule, second: Schedule, collective: Collective, algorithm: str, *, lookback: int | None = None
 ) -> Schedule:
-    """`first`, and after it `second`, on the same ranks and chunks.
+    """Run `first`, and after it `second`, on the same ranks and chunks.
 
     No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
     for the sends that `first.steps.last_send` names. (A ring's reduce-scatter names none: after it only what
@@ -75,7 +75,7 @@ class ThenSteps(Steps):
         return self._resolve(self._second.last_send(rank, chunk), self._first.last_send, rank, chunk)
 
     def _resolve(self, in_second: Ints, last_in_first: Callable[[Ints, Ints], Ints], rank: Ints, chunk: Ints) -> Ints:
-        """Step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
+        """Return step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
         only = only_value(in_second)
         if only == NEVER:
             return last_in_first(rank, chunk)

@@ -1,1 +1,1 @@
-"""Two engines that give the same times: `by_step` where nothing is shared, and `by_event`."""
+"""Two engines that give the same times: `step_engine` for rings that share nothing, and `event_engine`."""

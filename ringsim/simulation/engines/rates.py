@@ -12,6 +12,7 @@ do, all levels are computed anew in arrays. The two differ by rounding only.
 import math
 from collections import deque
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
@@ -162,20 +163,22 @@ class Levels:
     def _corrected(self, number: int) -> float:
         """Return the level of a resource, given the levels of the others."""
         demands = []
-        total = 0.0
         for slot, use in self._users_of(number).items():
             wanted = self._most_of[slot]
             for other, _ in self._uses_of(slot):
                 if other != number and self._level_of[other] < wanted:
                     wanted = self._level_of[other]
             demands.append((wanted, use))
-            total += use
+        demands.sort(reverse=True)
+        # Added up, since to subtract what is held back elsewhere would leave little but rounding of small uses.
+        rising = list(accumulate(use for _, use in demands))
         left = self._capacity_of[number]
-        for wanted, use in sorted(demands):
-            if wanted * total >= left:
-                return max(left, 0.0) / total
+        while demands:
+            wanted, use = demands.pop()
+            demand = rising.pop()
+            if wanted * demand >= left:
+                return max(left, 0.0) / demand
             left -= wanted * use
-            total -= use
         return math.inf
 
     def _uses_of(self, slot: int) -> tuple[tuple[int, float], ...]:

@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import NONE, Floats, Topology, connection_keys
+from ringsim.network import Floats, Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value, require_memory
-from ringsim.simulation.engines.slots import Ends, connections_of
+from ringsim.simulation.routes import Ends, have_contention, used_connections
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 
 MAX_PATTERN_ROWS = 2**17  # kept; rings have few patterns, schedules that list their steps one a step
-_MAX_KEYS = 256  # arrays of connections, until they are made one
 Cost = Floats | float  # seconds of each transfer, or of any
 Index = Ints | slice  # a slice where the ranks are neighbours, in order
 
@@ -30,23 +29,7 @@ Index = Ints | slice  # a slice where the ranks are neighbours, in order
 def is_for_steps(schedule: Schedule, topology: Topology) -> bool:
     """Return whether the step engine can run a schedule: it is a ring, whose messages share nothing."""
     connections = used_connections(schedule)
-    return _is_a_ring(schedule, connections) and not _share(connections, topology)
-
-
-def has_contention(schedule: Schedule, topology: Topology) -> bool:
-    """Return whether any two messages of a schedule can get in each other's way on a topology.
-
-    They cannot if every resource serves one channel of one rank at most, whose messages travel one after the other.
-    A ring in which every rank has a port of its own shares nothing, however many switches there are. What two channels
-    between the same two ranks share is what limits a message between these.
-    """
-    return _share(used_connections(schedule), topology)
-
-
-def _share(connections: Ends, topology: Topology) -> bool:
-    if (topology.processors.cores != NONE).any():
-        return True
-    return bool((connections_of(connections, topology).use > 0).any())
+    return _is_a_ring(schedule, connections) and not have_contention(connections, topology)
 
 
 def _is_a_ring(schedule: Schedule, connections: Ends) -> bool:
@@ -54,24 +37,6 @@ def _is_a_ring(schedule: Schedule, connections: Ends) -> bool:
     if min(len(np.unique(connections.src)), len(np.unique(connections.dst))) < len(connections.src):
         return False
     return all(len(np.unique(step.src)) == len(step) for step in schedule.steps.patterns())
-
-
-def used_connections(schedule: Schedule) -> Ends:
-    """Return the connections that some transfer is sent on, each once, in order, without keeping all transfers."""
-    num_ranks = schedule.num_ranks
-    seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
-    known = [np.empty(0, dtype=np.int64)]
-    for step in schedule.steps.patterns():
-        columns = step.src, step.dst, step.channel
-        key = id(step.src), id(step.dst), id(step.channel)
-        if key in seen:
-            continue
-        seen[key] = columns  # kept, so that the ids stay theirs
-        known.append(connection_keys(step.src, step.dst, step.channel, num_ranks))
-        if len(seen) % _MAX_KEYS == 0:
-            seen.clear()
-            known = [np.unique(np.concatenate(known))]
-    return Ends.of(np.unique(np.concatenate(known)), num_ranks)
 
 
 def run_steps(

@@ -6,8 +6,7 @@ import pytest
 
 from ringsim.analysis.rates import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_plan import SweepPlan
-from ringsim.analysis.sweep_run import SweepRun, run_sweep
+from ringsim.analysis.sweep_run import SweepPlan, SweepRun, run_sweep
 from ringsim.network.loading import load_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
@@ -157,25 +156,25 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("# {", "{{", "line 1: not a ringsim-sweep file of version 1"),
-        ('"version": 1', '"version": 2', "line 1: not a ringsim-sweep file of version 1"),
-        ('{"fast":', '{"quick":', "line 1: says nothing of the network 'fast'"),
-        ("num_ranks,", "ranks,", "line 3: not a line of a sweep: must have a value for num_ranks"),
+        ("# {", "{{", "line 1: not a ringsim-sweep file; `ringsim sweep --csv` writes one"),
+        ('"version": 1', '"version": 2', "line 1: version 2 of ringsim-sweep: this ringsim reads version 1"),
+        ('{"fast":', '{"quick":', "networks: says nothing of 'fast', which cells name"),
+        ("num_ranks,", "ranks,", "line 3: num_ranks is missing"),
         (
             "ring,3,1000,",
             "ring,0,1000,",
-            "line 3: not a line of a sweep: num_ranks '0': must be a whole number from 2 to",
+            "line 3: num_ranks = 0: must be a whole number from 2 to",
         ),
-        ("ring,8,1000,", "ring,8,1e3,", "line 7: not a line of a sweep: size_bytes '1e3': must be"),
+        ("ring,8,1000,", "ring,8,1e3,", "line 7: size_bytes = 1000.0: must be a whole number"),
         ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
         ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
-        ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: .*time_s 'inf': must be seconds from 0 to"),
+        ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: time_s = Infinity: must be seconds, at least 0 and"),
         ("ring,8,1000,", "ring,8,1000,1,2,3,,,4,5,6\n#", "line 7: .*none without a name"),
         ("ring,8,1000,", "ring,3,1000,", "line 7: a line above is of the same cell"),
         ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
         ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),
         ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
-        ('{"fast":', '{"odd": 3, "fast":', "line 1: networks .*: must be an object with an object for each"),
+        ('{"fast":', '{"odd": 3, "fast":', "networks.odd = 3: must be an object"),
         ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
     ],
     ids=lambda value: value[:40],
@@ -242,8 +241,8 @@ def test_what_is_left_of_a_sweep_is_what_is_missing(tmp_path: Path) -> None:
     kept = [cell for cell in whole.cells if cell.num_ranks == 3]
     run = SweepRun(plan, kept)
     partly = Sweep.from_csv(saved(run.sweep(), tmp_path))
-    assert (partly.cells, partly.planned) == (tuple(kept), plan.as_dict())
-    resumed = SweepRun(SweepPlan.from_dict(partly.planned, partly.collective, NETWORKS), partly.cells)
+    assert (partly.cells, partly.planned) == (tuple(kept), plan.saved())
+    resumed = SweepRun(SweepPlan.resumed(partly.planned, partly.collective, NETWORKS), partly.cells)
     told: list[int] = []
     resumed.finish(Workers(), told.append)
     assert (sum(told), resumed.sweep().cells, resumed.sweep().planned) == (8, whole.cells, None)

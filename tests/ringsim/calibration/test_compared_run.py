@@ -20,7 +20,7 @@ from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
 from ringsim.report.plots.run_figure import MAX_LINES, draw_run, save_run
-from ringsim.report.run_trace import write_run_trace
+from ringsim.report.trace import write_run_trace
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.made_run import NETWORK, made_run

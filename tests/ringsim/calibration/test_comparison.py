@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.cli import main
-from ringsim.console.numbers import parse_share
+from ringsim.console.parameters import parse_share
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import native_schedule

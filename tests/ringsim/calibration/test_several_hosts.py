@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Schedule, predict_time
-from ringsim.calibration.several_hosts import calibrate_hosts
+from ringsim.calibration.hosts import calibrate_hosts
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network

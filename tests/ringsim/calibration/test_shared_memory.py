@@ -7,7 +7,7 @@ import pytest
 
 from ringsim.calibration.comparison import compare
 from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.shift import shift_s
+from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, Probe
 from ringsim.network.cluster import Cluster

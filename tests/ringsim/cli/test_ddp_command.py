@@ -81,7 +81,7 @@ WRONG_LAYERS = [
     ("layer = [\n", "my.toml: is not TOML: Invalid value (at end of document)"),
     (LAYER, "my.toml: optimizer is missing"),
     ('optimizer = "1ms"\n', "my.toml: layer is missing"),
-    ('optimizer = "1ms"\nlayer = []\n', "my.toml: parameters: there must be at least one"),
+    ('optimizer = "1ms"\nlayer = []\n', "my.toml: parameters: must have at least one entry"),
     ("optimizer = 1\n" + LAYER, 'my.toml: optimizer = 1: must be text with a unit, such as "10us" or "1.5ms"'),
     (
         'optimizer = "1ms"\n' + LAYER.replace('"3"', '"3x"'),
@@ -130,44 +130,52 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 WRONG_PROFILES = [
     ({"format": "other"}, "p.json: not a ringsim-step-profile file; `trainers ring --profile` writes one"),
     ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
-    ({"parameters": []}, "p.json: parameters: there must be at least one"),
-    ({"parameters": 3}, "p.json: parameters 3: must be a list"),
-    ({"forward_s": -1}, "p.json: forward_s -1: must be a finite number of seconds, at least 0"),
-    ({"backward_s": "1"}, "p.json: backward_s '1': must be a finite number of seconds, at least 0"),
+    ({"parameters": []}, "p.json: parameters: must have at least one entry"),
+    ({"parameters": 3}, "p.json: parameters = 3: must be a list"),
+    ({"forward_s": -1}, "p.json: forward_s = -1: must be a finite number of seconds, at least 0"),
+    ({"backward_s": "1"}, 'p.json: backward_s = "1": must be a finite number of seconds, at least 0'),
     (
         {"backward_s": 0.25},
         "p.json: a: ready_s 0.5: must not be after the backward pass, which takes 0.25 s",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
-        "p.json: a: dtype 'int8': must be one of float64, float32, float16, bfloat16, complex64, complex128",
+        'p.json: parameters[0].dtype = "int8": must be one of float64, float32, float16, bfloat16, '
+        "complex64, complex128",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1.5, "ready_s": 0}]},
-        "p.json: a: elements 1.5: must be a whole number, at least 0",
+        "p.json: parameters[0].elements = 1.5: must be a whole number from 0 to 144115188075855872",
     ),
     (
         {"parameters": [{"name": "a", "elements": True, "ready_s": 0}]},
-        "p.json: a: elements True: must be a whole number, at least 0",
+        "p.json: parameters[0].elements = true: must be a whole number from 0 to 144115188075855872",
     ),
     (
         {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
-        f"p.json: a: elements {2**62}: must be a whole number, from 0 to {2**57}",
+        f"p.json: parameters[0].elements = {2**62}: must be a whole number from 0 to {2**57}",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": []}]},
-        "p.json: a: dtype []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
+        "p.json: parameters[0].dtype = []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
     (
         {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "device": []}]},
-        "p.json: a: device []: must be text of one line",
+        "p.json: parameters[0].device = []: must be text of one line",
     ),
-    ({"parameters": [{"name": 3, "elements": 1, "ready_s": 0}]}, "p.json: name 3: must be text of one line"),
-    ({"parameters": [{"name": "a"}]}, "p.json: parameters[0]: a field is missing or unknown: 'elements'"),
-    ({"parameters": ["a"]}, "p.json: parameters[0]: str: must be an object with a field for each quantity"),
-    ({"provenance": 3}, "p.json: provenance 3: must be an object"),
-    ({"buffer_bytes": True}, "p.json: buffer_bytes True: must be a whole number, at least 0"),
-    ({"colour": 3}, "p.json: a field is missing or unknown: 'colour'"),
+    (
+        {"parameters": [{"name": 3, "elements": 1, "ready_s": 0}]},
+        "p.json: parameters[0].name = 3: must be text of one line",
+    ),
+    ({"parameters": [{"name": "a"}]}, "p.json: parameters[0]: elements is missing"),
+    ({"parameters": ["a"]}, 'p.json: parameters[0] = "a": must be a table of keys and values'),
+    ({"provenance": 3}, "p.json: provenance = 3: must be an object"),
+    ({"buffer_bytes": True}, "p.json: buffer_bytes = true: must be a whole number, at least 0"),
+    (
+        {"colour": 3},
+        "p.json: colour: unknown key; known here are parameters, forward_s, backward_s, optimizer_s, "
+        "buffer_bytes, provenance",
+    ),
     ({"version": []}, "p.json: version [] of ringsim-step-profile: this ringsim reads version 1"),
     ({"version": True}, "p.json: version True of ringsim-step-profile: this ringsim reads version 1"),
 ]

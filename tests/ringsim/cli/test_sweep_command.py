@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from ringsim import Collective, load_network
 from ringsim.analysis import Sweep
-from ringsim.analysis.sweep_plan import SweepPlan
+from ringsim.analysis.sweep_run import SweepPlan
 from ringsim.cli import main
+from ringsim.files import encode
 from ringsim.network import network_text
 from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
@@ -192,7 +193,7 @@ def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Pat
     first, *lines = path.read_text().splitlines()
     header = json.loads(first.removeprefix("# "))
     networks = {preset: load_network(preset)}
-    header["planned"] = SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).as_dict()
+    header["planned"] = encode(SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).saved())
     for known in (True, False):
         path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
         done = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "done.csv")])
@@ -232,10 +233,13 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
     ("change", "message"),
     [
         ({"ranks": [4]}, "a cell of ring on 2 ranks: is not planned"),
-        ({"ranks": [2, 2**40]}, "num_ranks 1099511627776: must be a whole number, from 2 to 131072"),
-        ({"algorithms": "ring"}, "algorithms 'ring': must be a list"),
-        ({"sizes_bytes": [0, 8]}, "size_bytes 0: must be a whole number, at least 1"),
-        ({"max_transfers": "many"}, "max_transfers 'many': must be a number of at least 1, or null for no limit"),
+        ({"ranks": [2, 2**40]}, "planned.ranks[1] = 1099511627776: must be a whole number from 2 to 131072"),
+        ({"algorithms": "ring"}, 'planned.algorithms = "ring": must be a list'),
+        ({"sizes_bytes": [0, 8]}, "planned.sizes_bytes[0] = 0: must be a whole number, at least 1"),
+        (
+            {"max_transfers": "many"},
+            'planned.max_transfers = "many": must be null for no limit, or a number, at least 1',
+        ),
         ({"file_hashes": {"ring": "00"}}, "algorithm 'ring': its file has changed since the sweep began: sweep anew"),
     ],
 )

@@ -1,8 +1,8 @@
-"""Tests of `ringsim.console.numbers`."""
+"""Tests of `ringsim.console.parameters`."""
 
 import pytest
 
-from ringsim.console.numbers import parse_numbers, parse_share
+from ringsim.console.parameters import parse_numbers, parse_share
 from ringsim.units import parse_size
 
 

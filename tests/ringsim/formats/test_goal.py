@@ -11,10 +11,9 @@ from hypothesis import given, settings
 
 from ringsim import Collective, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import PrivateLinks
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from ringsim.machine.examination import Level, MachineFinding, examine
-from ringsim.machine.readings import (
+from ringsim.machine.reading import (
     ClockReadings,
     CpuReadings,
     GlooReadings,

@@ -74,30 +74,34 @@ def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
     [
         (
             {"collective": "all_to_all"},
-            "collective 'all_to_all': must be one of all_reduce, reduce_scatter, all_gather, broadcast, reduce",
+            '.collective = "all_to_all": must be one of all_reduce, reduce_scatter, all_gather, broadcast, reduce',
         ),
-        ({"algorithm": 3}, "algorithm 3: must be text of one line"),
-        ({"in_place": 1}, "in_place 1: must be true or false"),
-        ({"times_s": 3.0}, "times_s 3.0: must be a list"),
-        ({"times_s": [1e-3, -1e-3, 2e-3]}, "times_s -0.001: must be seconds, greater than 0"),
-        ({"times_s": [1e-3, "2", 2e-3]}, "times_s '2': must be seconds, greater than 0"),
-        ({"times_s": []}, "times_s: must hold at least one time"),
-        ({"late_s": [0, 1e-3, -1e-3]}, "late_s -0.001: must be seconds, at least 0"),
-        ({"calls": 0}, "calls 0: must be a whole number, at least 1"),
-        ({"positions": [0, 1]}, "2 positions for 3 times_s: must be as many"),
-        ({"positions": [0, 1.5, 0]}, "positions 1.5: must be a whole number, at least 0"),
-        ({"size_bytes": 0}, "size_bytes 0: must be a whole number, at least 1"),
-        ({"wrong": -1}, "wrong -1: must be a whole number, at least 0"),
-        ({"rank_medians_s": [1e-3]}, "1 rank_medians_s for 2 ranks: one for each"),
-        ({"num_ranks": 3, "rank_medians_s": [1.0, 1.0, 1.0]}, "num_ranks 3: the file is of 2 ranks"),
-        ({"colour": "red"}, "a field is missing or unknown: 'colour'"),
+        ({"algorithm": 3}, ".algorithm = 3: must be text of one line"),
+        ({"in_place": 1}, ".in_place = 1: must be true or false"),
+        ({"times_s": 3.0}, ".times_s = 3.0: must be a list"),
+        ({"times_s": [1e-3, -1e-3, 2e-3]}, ".times_s[1] = -0.001: must be seconds, at least 1e-12"),
+        ({"times_s": [1e-3, "2", 2e-3]}, '.times_s[1] = "2": must be seconds, at least 1e-12'),
+        ({"times_s": []}, ": times_s: must have at least one entry"),
+        ({"late_s": [0, 1e-3, -1e-3]}, ".late_s[2] = -0.001: must be seconds, at least 0"),
+        ({"calls": 0}, ".calls = 0: must be a whole number, at least 1"),
+        ({"positions": [0, 1]}, ": 2 positions for 3 times_s: must be as many"),
+        ({"positions": [0, 1.5, 0]}, ".positions[1] = 1.5: must be a whole number, at least 0"),
+        ({"size_bytes": 0}, ".size_bytes = 0: must be a whole number, at least 1"),
+        ({"wrong": -1}, ".wrong = -1: must be a whole number, at least 0"),
+        ({"rank_medians_s": [1e-3]}, ": 1 rank_medians_s for 2 ranks: one for each"),
+        ({"num_ranks": 3, "rank_medians_s": [1.0, 1.0, 1.0]}, ".num_ranks = 3: the file is of 2 ranks"),
+        (
+            {"colour": "red"},
+            ".colour: unknown key; known here are collective, algorithm, size_bytes, dtype, op, num_ranks, in_place, "
+            "wrong, calls, times_s, late_s, positions, rank_medians_s",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     """In one line with the file, the entry and the field."""
     with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         Measurements.load(saved(tmp_path / "times.json", **changes))
-    assert str(caught.value) == f"{tmp_path / 'times.json'}: collectives[0]: {message}"
+    assert str(caught.value) == f"{tmp_path / 'times.json'}: collectives[0]{message}"
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:
@@ -106,9 +110,9 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     del data["collectives"][0]["op"]
     path.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"collectives\[0\]: a field is missing or unknown: 'op'"):
+    with pytest.raises(ValueError, match=r"collectives\[0\]: op is missing"):
         Measurements.load(path)
     data["collectives"][0] = 7
     path.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"collectives\[0\]: int: must be an object"):
+    with pytest.raises(ValueError, match=r"collectives\[0\] = 7: must be a table"):
         Measurements.load(path)

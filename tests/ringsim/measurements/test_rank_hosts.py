@@ -3,7 +3,7 @@
 import pytest
 
 from ringsim.measurements.measurements import Measurements
-from ringsim.measurements.rank_hosts import RankHosts
+from ringsim.measurements.provenance import RankHosts
 
 
 def test_they_are_what_the_ranks_noted() -> None:

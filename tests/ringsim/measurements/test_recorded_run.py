@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ringsim.files import decode, encode
 from ringsim.measurements.measurements import Measurements
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
 from ringsim.schedule.collective import Collective
@@ -35,7 +36,7 @@ def test_the_time_ends_with_the_last_application() -> None:
 
 def changed(**fields: Any) -> dict[str, Any]:
     """A right run for JSON, but for these fields."""
-    return json.loads(json.dumps(made_run().as_dict())) | fields
+    return json.loads(json.dumps(encode(made_run()))) | fields
 
 
 def first(name: str, value: Any) -> dict[str, Any]:
@@ -48,27 +49,27 @@ def first(name: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "list: must be an object with a field for each quantity"),
-        ({"algorithm": "ring"}, "a field is missing or unknown: 'collective'"),
-        (changed(colour="red"), "a field is missing or unknown: 'colour'"),
-        (changed(collective="all"), "collective 'all': must be one of all_reduce, reduce_scatter"),
-        (changed(algorithm=3), "algorithm 3: must be text"),
-        (changed(size_bytes=0), "size_bytes 0: must be a whole number, at least 1"),
+        ([], "[]: must be a table of keys and values"),
+        ({"algorithm": "ring"}, "collective is missing"),
+        (changed(colour="red"), "colour: unknown key; known here are collective, "),
+        (changed(collective="all"), 'collective = "all": must be one of all_reduce, reduce_scatter'),
+        (changed(algorithm=3), "algorithm = 3: must be text"),
+        (changed(size_bytes=0), "size_bytes = 0: must be a whole number, at least 1"),
         (changed(size_bytes=10), "size_bytes 10: must be whole elements of 4 bytes"),
         (changed(num_ranks=2), "3 begin_s for 2 ranks: one for each"),
-        (changed(num_ranks=True), "num_ranks True: must be a whole number, at least 1"),
-        (changed(clock_error_s=-1), "clock_error_s -1: must be seconds, at least 0"),
-        (changed(runs_s=[]), "runs_s: must hold at least one time"),
-        (changed(runs_s=["fast"]), "runs_s[0] 'fast': must be seconds, at least 0"),
-        (changed(end_s=[0.0, None, 0.0]), "end_s[1] None: must be seconds"),
-        (changed(step=5), "step 5: must be a list"),
+        (changed(num_ranks=True), "num_ranks = true: must be a whole number from 1"),
+        (changed(clock_error_s=-1), "clock_error_s = -1: must be seconds, at least 0"),
+        (changed(runs_s=[]), "runs_s: must have at least one entry"),
+        (changed(runs_s=["fast"]), 'runs_s[0] = "fast": must be seconds, at least 0'),
+        (changed(end_s=[0.0, None, 0.0]), "end_s[1] = null: must be seconds"),
+        (changed(step=5), "step = 5: must be a list"),
         (changed(chunk=[0]), "1 chunk for 12 transfers: one for each"),
         (changed(**{name: [] for name in TRANSFER}), "applied_s: the last is 0.0: must be after 0"),
-        (first("step", -1), "step[0] -1: must be a whole number, at least 0"),
-        (first("src", 3), "src[0] 3: must be a whole number, from 0 to 2"),
+        (first("step", -1), "step[0] = -1: must be a whole number, at least 0"),
+        (first("src", 3), "src[0] 3: there are only 3 ranks"),
         (first("dst", 0), "dst[0] 0: is the sender itself"),
-        (first("issued_s", float("nan")), "issued_s[0] nan: must be seconds"),
-        (first("applied_s", float("inf")), "applied_s[0] inf: must be seconds"),
+        (first("issued_s", float("nan")), "issued_s[0] = NaN: must be seconds"),
+        (first("applied_s", float("inf")), "applied_s[0] = Infinity: must be seconds"),
         (first("applied_s", -1.0), "applied_s[0] -1.0: is before it was issued, at 0.0"),
         (changed(**{name: [changed()[name][0]] * 12 for name in ("step", "src", "dst", "chunk")}), "is recorded twice"),
     ],
@@ -76,7 +77,7 @@ def first(name: str, value: Any) -> dict[str, Any]:
 def test_what_cannot_be_is_refused(data: Any, message: str) -> None:
     """In one line, with the field, its value and the rule."""
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
-        RecordedRun.from_dict(data)
+        decode(RecordedRun, data)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -85,16 +86,16 @@ def test_clocks_of_two_machines_may_disagree_a_little() -> None:
     """By as much as the record says."""
     data = first("applied_s", -1e-5)
     with pytest.raises(ValueError, match="before it was issued"):
-        RecordedRun.from_dict(data)
-    assert RecordedRun.from_dict(data | {"clock_error_s": 2e-5}).applied_s[0] == -1e-5
+        decode(RecordedRun, data)
+    assert decode(RecordedRun, data | {"clock_error_s": 2e-5}).applied_s[0] == -1e-5
 
 
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ("none", "m.json: runs 'none': must be a list"),
-        ([changed(), changed(size_bytes=0)], "m.json: runs[1]: size_bytes 0: must be a whole number, at least 1"),
-        ([made_run(num_ranks=4).as_dict()], "m.json: runs[0]: num_ranks 4: the file is of 3 ranks"),
+        ("none", 'm.json: runs = "none": must be a list'),
+        ([changed(), changed(size_bytes=0)], "m.json: runs[1].size_bytes = 0: must be a whole number, at least 1"),
+        ([encode(made_run(num_ranks=4))], "m.json: runs[0].num_ranks = 4: the file is of 3 ranks"),
     ],
 )
 def test_files_name_the_run(runs: Any, message: str, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Tests of `ringsim.measurements.spread`."""
+"""Tests of `ringsim.measurements.collective_times`."""
 
 import pytest
 
-from ringsim.measurements.spread import p10_p90, p95
+from ringsim.measurements.collective_times import p10_p90, p95
 
 
 def test_p10_p90() -> None:

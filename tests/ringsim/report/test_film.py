@@ -9,7 +9,7 @@ from matplotlib.animation import FFMpegWriter
 from PIL import Image
 
 from ringsim import Network
-from ringsim.analysis import Animation, make_animation
+from ringsim.analysis import RunView
 from ringsim.registry import build
 from ringsim.report.plots.film import Film, save_film
 from ringsim.schedule import Collective
@@ -18,9 +18,9 @@ from tests.ringsim.made_networks import DEAD_LINK, made_network
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 
-def made(algorithm: str, num_ranks: int) -> Animation:
+def made(algorithm: str, num_ranks: int) -> RunView:
     """A run of 1 MiB."""
-    return make_animation(build(Collective.ALL_REDUCE, algorithm, num_ranks), NETWORK, 2**20)
+    return RunView(build(Collective.ALL_REDUCE, algorithm, num_ranks), NETWORK, 2**20)
 
 
 def test_a_gif_moves_and_is_small(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_any_moment_can_be_drawn(runs: tuple[str, ...]) -> None:
 def test_a_run_that_hangs_says_so() -> None:
     """In its last frames."""
     schedule = build(Collective.ALL_REDUCE, "ring", 4)
-    film = Film([make_animation(schedule, made_network(DEAD_LINK), 2**20)])
+    film = Film([RunView(schedule, made_network(DEAD_LINK), 2**20)])
     film.draw(film.times_s[-1])
     texts = [text.get_text() for text in film.figure.texts]
     assert "never finishes" in texts[0]

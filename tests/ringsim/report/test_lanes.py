@@ -10,25 +10,24 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ringsim.analysis.overview import Overview, make_overview
+from ringsim.analysis import RunView
 from ringsim.network import AnyNetwork, Network, load_network, read_network
 from ringsim.registry import build
-from ringsim.report.plots.labels import Labels
-from ringsim.report.plots.lane_notes import strided
-from ringsim.report.plots.overview_figure import draw_overview
+from ringsim.report.plots.bulk import Labels, strided
 from ringsim.report.plots.palette import palette
+from ringsim.report.plots.run_pages import draw_run_page
 from ringsim.schedule import Collective
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
 NIC = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
 
 
-def overview_of(
+def view_of(
     num_ranks: int, algorithm: str = "ring", network: AnyNetwork = NETWORK, size: int = 1 << 20, **rest: Any
-) -> Overview:
-    """The overview of a built-in algorithm."""
+) -> RunView:
+    """The view of a built-in algorithm."""
     collective = rest.get("collective", Collective.ALL_REDUCE)
-    return make_overview(build(collective, algorithm, num_ranks), network, size)
+    return RunView(build(collective, algorithm, num_ranks), network, size)
 
 
 def texts(figure: Figure) -> list[str]:
@@ -37,9 +36,9 @@ def texts(figure: Figure) -> list[str]:
     return [artist.get_text() for artist in figure.findobj(lambda artist: hasattr(artist, "get_text"))] + bulk
 
 
-def lanes_of(overview: Overview) -> tuple[Figure, Axes]:
+def lanes_of(view: RunView) -> tuple[Figure, Axes]:
     """The page, and the lanes on it."""
-    figure = draw_overview(overview)
+    figure = draw_run_page(view)
     return figure, figure.axes[0]
 
 
@@ -52,13 +51,13 @@ def legend_of(axes: Axes) -> list[str]:
 
 def test_a_sending_says_chunk_and_receiver() -> None:
     """As c0 -> r2; where there is no room, the chunk alone; where none for that, nothing."""
-    figure, axes = lanes_of(overview_of(4))
+    figure, axes = lanes_of(view_of(4))
     [labels] = axes.findobj(Labels)
     assert len(labels.texts) == 24
     assert {"c0 → r2", "c3 → r1"} < set(labels.texts)
-    [labels] = lanes_of(overview_of(16))[1].findobj(Labels)
+    [labels] = lanes_of(view_of(16))[1].findobj(Labels)
     assert {"c0", "c15"} < set(labels.texts)
-    assert not lanes_of(overview_of(64))[1].findobj(Labels)
+    assert not lanes_of(view_of(64))[1].findobj(Labels)
     assert "each rank has one full-duplex port" in " ".join(texts(figure))
 
 
@@ -73,7 +72,7 @@ def test_a_sending_says_chunk_and_receiver() -> None:
 )
 def test_the_legend_has_what_occurs_alone(collective: Collective, network: Network, absent: list[str]) -> None:
     """Not everything that could."""
-    entries = legend_of(lanes_of(overview_of(4, network=network, collective=collective))[1])
+    entries = legend_of(lanes_of(view_of(4, network=network, collective=collective))[1])
     assert not [entry for entry in entries for word in absent if word in entry]
     assert "chunk 0, followed" in entries
     assert ("reduces at once" in entries) == (collective is Collective.REDUCE_SCATTER and network != NETWORK)
@@ -82,7 +81,7 @@ def test_the_legend_has_what_occurs_alone(collective: Collective, network: Netwo
 @pytest.mark.parametrize("num_ranks", [3, 16, 17, 64])
 def test_chunk_0_is_followed(num_ranks: int) -> None:
     """Whatever the number of ranks: a frame or a filled box for each of its sendings."""
-    _, axes = lanes_of(overview_of(num_ranks))
+    _, axes = lanes_of(view_of(num_ranks))
     [followed] = [artist for artist in axes.collections if artist.get_label() == "followed"]
     assert len(followed.get_paths()) == 2 * (num_ranks - 1)
     assert bool(followed.get_facecolor().size) == (num_ranks > 16)
@@ -91,27 +90,27 @@ def test_chunk_0_is_followed(num_ranks: int) -> None:
 
 def test_phases_stand_above_the_lanes() -> None:
     """From their first begin to their last end; on two lines where they overlap."""
-    overview = overview_of(4)
-    _, axes = lanes_of(overview)
+    view = view_of(4)
+    _, axes = lanes_of(view)
     lines = {line.get_label(): np.asarray(line.get_xdata()) for line in axes.get_lines()}
-    half = overview.timeline.time_s / 2
+    half = view.timeline.time_s / 2
     assert set(lines) >= {"reduce-scatter", "all-gather"}
     assert lines["reduce-scatter"][1] <= lines["all-gather"][0]
     assert 0 <= lines["reduce-scatter"][0] < half * 1e3 < lines["reduce-scatter"][1]
-    assert {"reduce", "broadcast"} < set(texts(draw_overview(overview_of(8, "binomial_tree"))))
-    assert "reduce-scatter" not in texts(draw_overview(overview_of(8, "recursive_doubling")))
+    assert {"reduce", "broadcast"} < set(texts(draw_run_page(view_of(8, "binomial_tree"))))
+    assert "reduce-scatter" not in texts(draw_run_page(view_of(8, "recursive_doubling")))
 
 
 def test_hosts_are_named() -> None:
     """Beside their lanes, as are the rows of a torus; with the ranks where those of a host lie apart."""
-    _, axes = lanes_of(overview_of(16, "hierarchical", load_network("dgx-h100-cluster")))
-    assert [text.get_text().strip() for text in axes.texts if "host" in text.get_text()] == ["host0", "host1"]
-    _, axes = lanes_of(overview_of(16, "torus"))
+    _, axes = lanes_of(view_of(16, "hierarchical", load_network("dgx-h100-cluster")))
+    assert [text.get_text().strip() for text in axes.texts if text.get_text()[:4] == "host"] == ["host0", "host1"]
+    _, axes = lanes_of(view_of(16, "torus"))
     assert [text.get_text().strip() for text in axes.texts if "row" in text.get_text()] == [
         f"row {n}" for n in range(4)
     ]
     hosts = '[[hosts]]\nname = "a"\nranks = [0, 2]\n[[hosts]]\nname = "b"\nranks = [1, 3]\n'
-    _, axes = lanes_of(overview_of(4, network=read_network(hosts + '[host.nic]\nbandwidth = "1GB/s"\n', "test.toml")))
+    _, axes = lanes_of(view_of(4, network=read_network(hosts + '[host.nic]\nbandwidth = "1GB/s"\n', "test.toml")))
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "rank 0 (a)",
         "rank 1 (b)",
@@ -123,23 +122,24 @@ def test_hosts_are_named() -> None:
 def test_what_is_slow_is_marked() -> None:
     """The lane of a slow rank, and every sending over a slow link; the line below the title has the numbers."""
     slow = '[[slow_rank]]\nrank = 2\nslowdown = 3\n[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4\n'
-    figure, axes = lanes_of(overview_of(4, network=read_network(f"{NIC}{slow}", "test.toml")))
+    figure, axes = lanes_of(view_of(4, network=read_network(f"{NIC}{slow}", "test.toml")))
     labels = axes.get_yticklabels()
     assert [label.get_text() for label in labels] == ["rank 0", "rank 1", "rank 2, slow", "rank 3"]
     assert [label.get_color() == palette().vermillion for label in labels] == [False, False, True, False]
     [marks] = [artist for artist in axes.collections if artist.get_label() == "over a slow link"]
     assert len(marks.get_paths()) == 6  # all that rank 1 sends
-    assert "slow: rank 2 (3 times slower), host1.nic0.out (4 times slower)" in texts(figure)
+    [note] = [text for text in texts(figure) if text.startswith("Chunks take up to")]
+    assert note.endswith("from rank 1 to rank 2; rank 2 takes 3 times as long to compute as the others.")
 
 
 def test_what_hangs_is_drawn() -> None:
     """What never ends, and beside each lane what its rank does or waits for; in no time beyond the page."""
     failing = read_network(f'{NIC}[[failure]]\nlink = "host0.nic0.out"\nat = "300us"\n', "test.toml")
-    overview = overview_of(4, network=failing)
-    assert overview.stall is not None
-    figure, axes = lanes_of(overview)
+    view = view_of(4, network=failing)
+    assert view.stall is not None
+    figure, axes = lanes_of(view)
     notes = [text.get_text().strip() for text in axes.texts]
-    for stalled in overview.stall.ranks:
+    for stalled in view.stall.ranks:
         assert any(f"rank {stalled.peer}" in note for note in notes)
     assert sum("waits for rank" in note for note in notes) == 3
     assert (
@@ -157,7 +157,7 @@ def test_what_hangs_is_drawn() -> None:
     assert all(text.get_window_extent().x1 < figure.bbox.x1 for text in axes.texts)
     assert extents[..., 0].max() < axes.get_xlim()[1]
     shown = " ".join(texts(figure))
-    assert "fails: host0.nic0.out at 300 us" in shown
+    assert "After 300 us nothing gets from rank 0 to rank 1." in shown
     assert "of what was applied before everything stopped" in shown
     assert "with 256 KiB it never finishes" in shown
 
@@ -165,7 +165,7 @@ def test_what_hangs_is_drawn() -> None:
 def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
     """Where everything has failed from the start."""
     failing = read_network(f"{NIC}[[failure]]\nrank = 0\n[[failure]]\nrank = 1\n", "test.toml")
-    figure = draw_overview(overview_of(2, network=failing))
+    figure = draw_run_page(view_of(2, network=failing))
     figure.savefig(tmp_path / "page.png")
     assert "the run never finishes, however small the data" in texts(figure)
 
@@ -182,7 +182,7 @@ def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
 )
 def test_no_name_lies_on_another(num_ranks: int, algorithm: str, network: AnyNetwork) -> None:
     """Tick labels and what stands beside them, in all panels; nothing reaches beyond the page."""
-    figure = draw_overview(overview_of(num_ranks, algorithm, network))
+    figure = draw_run_page(view_of(num_ranks, algorithm, network))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     page = figure.bbox
@@ -210,7 +210,7 @@ def test_every_which_is_named() -> None:
 def test_the_brackets_of_phases_do_not_lie_on_the_legend() -> None:
     """A tree in segments has three phases, of which each overlaps the next: each has a line."""
     tree = build(Collective.ALL_REDUCE, "nccl_tree", 4, 2**26)
-    figure, axes = lanes_of(make_overview(tree, Network(1e-5, 1.25e9), 2**26))
+    figure, axes = lanes_of(RunView(tree, Network(1e-5, 1.25e9), 2**26))
     FigureCanvasAgg(figure).draw()
     legend = axes.get_legend()
     assert legend is not None

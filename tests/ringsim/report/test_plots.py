@@ -5,25 +5,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ringsim.analysis.overview import Overview, make_overview
+from ringsim.analysis import ChunkStates, RunView, waiting_times
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
-from ringsim.report.plots.chunk_grid import contributor_colours, shaded_image, striped_image
-from ringsim.report.plots.lane_facts import LaneFacts
-from ringsim.report.plots.lane_layout import LaneLayout, pack_sends
-from ringsim.report.plots.lanes import draw_lanes
-from ringsim.report.plots.overview_figure import draw_overview, save_overview
+from ringsim.report.contributor_colours import contributor_colours
+from ringsim.report.plots.bulk import Floats
+from ringsim.report.plots.chunk_grid import shaded_image, striped_image
+from ringsim.report.plots.lanes import Lanes, draw_lanes
+from ringsim.report.plots.run_pages import draw_run_page, save_run_page
+from ringsim.report.trace import pack_sends
 from ringsim.schedule.collective import Collective
 
 NETWORK = Network(latency_s=2.0, bandwidth_bytes_per_s=1.0, reduce_bytes_per_s=4.0)
 
 
-def overview_of(num_ranks: int, collective: str = "all_reduce", algorithm: str = "ring") -> Overview:
-    """The overview of a built-in algorithm, each chunk 8 bytes (4 for gloo_ring)."""
-    return make_overview(build(Collective(collective), algorithm, num_ranks), NETWORK, 8 * num_ranks)
+def view_of(num_ranks: int, collective: str = "all_reduce", algorithm: str = "ring") -> RunView:
+    """The view of a built-in algorithm, each chunk 8 bytes (4 for gloo_ring)."""
+    return RunView(build(Collective(collective), algorithm, num_ranks), NETWORK, 8 * num_ranks)
 
 
 def drawn_intervals(axes: Axes, label: str) -> list[tuple[int, float, float]]:
@@ -35,10 +37,10 @@ def drawn_intervals(axes: Axes, label: str) -> list[tuple[int, float, float]]:
 
 def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     """Each bar of a lane begins and ends with its transfer: sends on the sender, reductions on the receiver."""
-    overview = overview_of(3)
+    view = view_of(3)
     axes = Figure().subplots()
-    draw_lanes(axes, LaneFacts.of_overview(overview))
-    timeline = overview.timeline
+    draw_lanes(axes, Lanes.of_view(view))
+    timeline = view.timeline
     for label, rank, begin, end, rows in (
         ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
         ("sends to overwrite", timeline.src, timeline.start_s, timeline.left_s, ~timeline.reduce),
@@ -47,7 +49,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
         wanted = sorted(zip(rank[rows].tolist(), begin[rows].tolist(), end[rows].tolist(), strict=True))
         assert len(wanted) == 6
         np.testing.assert_allclose(drawn_intervals(axes, label), wanted, err_msg=label)
-    gaps = [(rank, *gap) for rank, gaps in enumerate(overview.waiting_s) for gap in gaps.tolist()]
+    gaps = [(rank, *gap) for rank, gaps in enumerate(waiting_times(timeline)) for gap in gaps.tolist()]
     np.testing.assert_allclose(drawn_intervals(axes, "waits"), sorted(gaps))
 
 
@@ -57,7 +59,7 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
 )
 def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: int, most: int) -> None:
     """In a row of a lane no two sendings overlap, and there are no more rows than are sent at any one time."""
-    timeline = overview_of(num_ranks, algorithm=algorithm).timeline
+    timeline = view_of(num_ranks, algorithm=algorithm).timeline
     row = pack_sends(timeline)
     assert row.max() + 1 == most
     for rank in range(num_ranks):
@@ -72,58 +74,56 @@ def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: i
 
 def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
     """What a tree's rank sends to one neighbour is easier to follow in one row than in two."""
-    timeline = overview_of(8, algorithm="double_binary_tree").timeline
+    timeline = view_of(8, algorithm="double_binary_tree").timeline
     row, leaf = pack_sends(timeline), timeline.src == 1  # sends to 2 and 7 all the time
     assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]
 
 
 def test_lanes_with_rows_do_not_overlap() -> None:
     """A lane is as high as its rows need; one with a single row is as high as in a ring."""
-    layout = LaneLayout.of(overview_of(8, algorithm="parameter_server").timeline)
+    layout = Lanes.of_timeline(view_of(8, algorithm="parameter_server").timeline)
     assert layout.extra[0] > 1.5
     assert not layout.extra[1:].any()
     ranks = np.arange(8)
-    top, bottom = (layout.origin + edge for edge in layout.lane(ranks))
+    boxes = layout.whole(ranks, np.zeros(8), np.ones(8))
+    top, bottom = boxes[:, 0, 1], boxes[:, 2, 1]
     np.testing.assert_allclose(top[1:] - bottom[:-1], 0.2)
     np.testing.assert_allclose(layout.height, bottom[-1] + 0.6)
 
 
 def test_a_stripe_is_filled_where_its_rank_contributes() -> None:
     """In every state, cell and stripe the colour is the contributor's, or white if its share is missing."""
-    overview = overview_of(4, algorithm="gloo_ring")
-    colours = contributor_colours(4)
-    for state, held in enumerate(overview.holdings):
-        image = striped_image(overview, state, with_counts=True).reshape(4, 2, 8, 4, 3)
+    view = view_of(4, algorithm="gloo_ring")
+    colours = np.array([to_rgb(colour) for colour in contributor_colours(4)])
+    for held in view.states.holdings > 0:
+        image = striped_image(held, with_counts=True).reshape(4, 2, 8, 4, 3)
         assert (image[:, 0] == 1).all()  # the strip behind the count
-        assert (image[:, 1] == np.where(held[..., None] > 0, colours, 1.0)).all()
-
-
-def test_contributors_differ_in_lightness() -> None:
-    """Printed in grey, a later contributor's stripe is lighter than an earlier one's, and none is white."""
-    lightness = contributor_colours(8) @ np.array([0.299, 0.587, 0.114])
-    assert (np.diff(lightness) > 0.03).all()
-    assert lightness[-1] < 0.85
+        assert (image[:, 1] == np.where(held[..., None], colours, 1.0)).all()
 
 
 def test_shading_tells_nothing_part_and_all() -> None:
     """Without room for stripes: white holds nothing, more shares are darker, finished is black."""
-    overview = overview_of(4)
-    assert (shaded_image(overview, -1) == 0).all()
-    lightness = shaded_image(overview, 3).mean(axis=-1)  # reduce-scatter done: every number of shares occurs
-    by_share = [lightness[overview.holdings[3].sum(axis=-1) == count] for count in (4, 3, 2, 1)]
-    means = [float(shades.mean()) for shades in by_share]
+    states = view_of(4).states
+
+    def shades(states: ChunkStates, number: int) -> Floats:
+        return shaded_image(states.holdings[number] > 0, states.finished[number])
+
+    assert (shades(states, -1) == 0).all()
+    lightness = shades(states, 3).mean(axis=-1)  # reduce-scatter done: every number of shares occurs
+    by_share = [lightness[states.holdings[3].sum(axis=-1) == count] for count in (4, 3, 2, 1)]
+    means = [float(some.mean()) for some in by_share]
     assert means == sorted(means)
     assert means[0] == 0
-    gathering = overview_of(4, "all_gather")
-    assert (shaded_image(gathering, 0) == np.where(np.eye(4, dtype=bool), 0.0, 1.0)[..., None]).all()
+    gathering = view_of(4, "all_gather").states
+    assert (shades(gathering, 0) == np.where(np.eye(4, dtype=bool), 0.0, 1.0)[..., None]).all()
 
 
 def test_the_crossover_is_marked_where_it_lies() -> None:
-    """The line between the two regimes stands at the overview's crossover."""
-    overview = overview_of(4)
-    axes = draw_overview(overview).axes[-2]
+    """The line between the two regimes stands at the view's crossover."""
+    view = view_of(4)
+    axes = draw_run_page(view).axes[-2]
     [mark] = [line for line in axes.get_lines() if line.get_label() == "crossover"]
-    assert np.asarray(mark.get_path().vertices)[:, 0].tolist() == [overview.crossover_bytes] * 2
+    assert np.asarray(mark.get_path().vertices)[:, 0].tolist() == [view.by_size.crossover_bytes] * 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_crossover_is_marked_where_it_lies() -> None:
 def test_a_page_is_written(tmp_path: Path, num_ranks: int, collective: str, algorithm: str) -> None:
     """Any number of ranks gives a PNG about 2000 pixels wide, and no other file."""
     path = tmp_path / "page.png"
-    save_overview(overview_of(num_ranks, collective, algorithm), path)
+    save_run_page(view_of(num_ranks, collective, algorithm), path)
     with Image.open(path) as picture:
         assert picture.format == "PNG"
         assert 1900 < picture.width < 2100
@@ -149,19 +149,19 @@ def test_a_page_is_written(tmp_path: Path, num_ranks: int, collective: str, algo
 
 def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
     """`.svg` gives an SVG; a suffix that is no picture's is refused and leaves nothing behind."""
-    overview = overview_of(2)
-    save_overview(overview, tmp_path / "page.svg")
+    view = view_of(2)
+    save_run_page(view, tmp_path / "page.svg")
     assert "<svg" in (tmp_path / "page.svg").read_text()
     with pytest.raises(ValueError, match="xyz"):
-        save_overview(overview, tmp_path / "page.xyz")
+        save_run_page(view, tmp_path / "page.xyz")
     assert [path.name for path in tmp_path.iterdir()] == ["page.svg"]
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     """A path that cannot be written raises OSError, before or after the temporary file is there."""
-    overview = overview_of(1)
+    view = view_of(1)
     (tmp_path / "taken").mkdir()
     for path in (tmp_path / "taken", tmp_path / "missing" / "page.png"):
         with pytest.raises(OSError, match=path.name):
-            save_overview(overview, path)
+            save_run_page(view, path)
     assert [path.name for path in tmp_path.rglob("*")] == ["taken"]

@@ -6,10 +6,10 @@ import matplotlib as mpl
 import pytest
 from PIL import Image
 
-from ringsim import Collective, Network, make_overview, plot, ring_all_reduce, run_sweep
+from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_sweep
 from ringsim.network.file_reader import read_network
-from ringsim.report.plots.overview_figure import save_overview
 from ringsim.report.plots.palette import palette
+from ringsim.report.plots.run_pages import save_run_page
 from ringsim.report.plots.style import drawing
 from ringsim.report.plots.sweep_figure import save_sweep
 
@@ -55,7 +55,7 @@ def test_the_users_settings_are_kept() -> None:
 def test_a_dark_page_is_dark(tmp_path: Path) -> None:
     """Paper, and ink that can be read on it; more dark than light."""
     path = tmp_path / "dark.png"
-    save_overview(make_overview(ring_all_reduce(4), NETWORK, 1 << 20), path, "dark")
+    save_run_page(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path, "dark")
     with Image.open(path) as picture:
         grey = picture.convert("L")
         assert grey.getpixel((2, 2)) < 40
@@ -70,7 +70,7 @@ def test_a_dark_page_is_dark(tmp_path: Path) -> None:
 def test_svg_has_text(tmp_path: Path) -> None:
     """Titles, and what stands on the bars and in the grid, can be searched for."""
     path = tmp_path / "page.svg"
-    save_overview(make_overview(ring_all_reduce(4), NETWORK, 1 << 20), path)
+    save_run_page(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path)
     svg = path.read_text()
     for text in ("all_reduce, algorithm ring, 4 ranks", "reduce-scatter", "c0 → r2", ">3</text>"):
         assert text in svg, text
@@ -85,7 +85,7 @@ def test_a_dollar_is_a_dollar(tmp_path: Path) -> None:
     sweep = run_sweep(Collective.ALL_REDUCE, ["ring"], [2, 4], [8, 1024], {"$a^$b": network})
     save_sweep(sweep, tmp_path / "sweep.svg")
     assert "Fastest on network $a^$b" in (tmp_path / "sweep.svg").read_text()
-    save_overview(make_overview(ring_all_reduce(2), network, 1024), tmp_path / "page.svg")
+    save_run_page(RunView(ring_all_reduce(2), network, 1024), tmp_path / "page.svg")
     page = (tmp_path / "page.svg").read_text()
     assert "network $x_1$ and $y" in page
     assert "costs $5 and $6^" in page

@@ -14,8 +14,14 @@ from ringsim.network import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.report.plots.algorithm_styles import styles_of
-from ringsim.report.plots.sweep_figure import draw_sweep, panel_ranks, save_sweep
-from ringsim.report.plots.winner_map import draw_winner_map, size_edges, winning_names
+from ringsim.report.plots.sweep_figure import (
+    draw_sweep,
+    draw_winner_map,
+    panel_ranks,
+    save_sweep,
+    size_edges,
+    winning_names,
+)
 from ringsim.schedule.collective import Collective
 
 NETWORKS = {"one": Network(1e-5, 1e9), "two": Network(1e-3, 1e9)}

@@ -9,7 +9,7 @@ from ringsim import Collective, Network, Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.schedule.flow import NO_ROW
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import built_in_schedules, networks, schedules
 
 

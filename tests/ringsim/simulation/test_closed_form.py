@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation.closed_form import closed_form_of
 from tests.ringsim.strategies import build_key, uniform_networks
 from tests.ringsim.topologies import PrivateLinks

@@ -16,7 +16,7 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import rings, schedules, uniform_networks

@@ -7,7 +7,7 @@ from ringsim import Collective, Schedule, Transfer, explain, load_network, predi
 from ringsim.network import NONE, Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, serving, time_queue
-from ringsim.simulation.engines.step_engine import has_contention
+from ringsim.simulation.routes import has_contention
 
 SHARE = 0.5
 

@@ -89,6 +89,12 @@ def test_who_is_freed_by_two_resources_is_freed() -> None:
     assert updated(levels, {1, 2}, set()) == {0: 4.0}
 
 
+def test_small_uses_beside_large_ones_keep_their_digits() -> None:
+    """What the large ones leave is divided among the small ones, whose sum is not a difference of large sums."""
+    levels = Levels(*columns_of([Work({0: 1.0}, 0.5), Work({0: 1e-9}, 1e30)], [1.0]))
+    assert updated(levels, set(), {0, 1}) == {0: 0.5, 1: pytest.approx(0.5 / 1e-9, rel=1e-14)}
+
+
 def test_work_that_follows_work_changes_nothing() -> None:
     """The new work in the slot has the rate of the one before; no other rate is computed."""
     levels = Levels(*columns_of([Work({0: 1.0}, 1e30)] * 3, [6.0]))

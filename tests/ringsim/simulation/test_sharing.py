@@ -12,8 +12,9 @@ from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import memory as memory_module
 from ringsim.simulation import simulate
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.engines.step_engine import has_contention, run_steps, used_connections
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.step_engine import run_steps
+from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
 from tests.ringsim.simulation.test_engines import assert_engines_agree, chunk_bytes
 from tests.ringsim.topologies import PrivateLinks

@@ -15,7 +15,7 @@ from ringsim.network.topology import NONE, Jitter, Resources
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.schedule.flow import NO_ROW
-from ringsim.simulation.engines.by_event import run_events
+from ringsim.simulation.engines.event_engine import run_events
 from tests.ringsim.simulation.test_engines import MAX_RANKS, chunk_bytes, times
 from tests.ringsim.strategies import schedules
 from tests.ringsim.topologies import TableTopology, one_nic_hosts, ranks_with, resources, shared_topologies
@@ -140,7 +140,7 @@ def schedule_of(num_ranks: int, *rows: tuple[int, int, int]) -> Schedule:
 
 
 def test_a_faster_link_can_make_it_slower() -> None:
-    """As docs/decisions/022 works it out: 0 -> 1 is what takes long, and 2 -> 3 gets in its way once it can."""
+    """As docs/decisions/006 works it out: 0 -> 1 is what takes long, and 2 -> 3 gets in its way once it can."""
     schedule = schedule_of(4, (0, 1, 0), (0, 1, 1), (2, 3, 1))
     times_s = [
         run_events(schedule, topology_with(4, {(0, 1): [1, 2], (2, 3): [0, 1]}, [slow, 3, 2]), np.array([3, 4])).time_s
@@ -150,7 +150,7 @@ def test_a_faster_link_can_make_it_slower() -> None:
 
 
 def test_more_bytes_can_take_less_time() -> None:
-    """As docs/decisions/022 works it out: a message that comes later lets another through on which more depends."""
+    """As docs/decisions/006 works it out: a message that comes later lets another through on which more depends."""
     schedule = schedule_of(5, (0, 1, 0), (2, 3, 1), (1, 2, 0), (3, 4, 1))
     topology = topology_with(5, {(2, 3): [0], (1, 2): [0]}, [1.0], bytes_per_s=1.0)
     topology.bytes_per_s[3, 4] = 0.2

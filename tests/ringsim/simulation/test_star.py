@@ -7,8 +7,7 @@ import pytest
 
 from ringsim import Collective, Network, closed_form_s, load_network, predict_time, simulate
 from ringsim.algorithms import hosts_of, torus_of
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from tests.ringsim.plain_events import COLUMNS
 
 STAR = load_network(str(Path(__file__).parents[3] / "docs/networks/star.toml"))

@@ -10,8 +10,7 @@ from ringsim.network.topology import AnyNetwork
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.merge import merge
-from ringsim.simulation.engines.by_queue import Queued, run_queue
-from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
+from ringsim.simulation.work_queue import Queued, QueuedCall, Span, run_queue, time_queue
 
 RING = ring_all_reduce(2)
 SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # of 2 ranks, an all_reduce of m bytes takes m seconds

@@ -6,11 +6,11 @@ import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.calibration import choose
-from ringsim.native import BACKENDS, Backend
+from ringsim.native import BACKENDS, GLOO, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.simulation import QueuedCall, time_queue
-from ringsim.simulation.engines.by_event import run_events
-from ringsim.simulation.in_switch import serving
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.routes import serving
 from ringsim.training_step import all_reduces
 from ringsim.training_step.all_reduces import AllReduces, in_even_chunks
 from ringsim.training_step.buckets import BucketCaps
@@ -89,7 +89,7 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
         (
             CLUSTER,
             16,
-            {"num_workers": 2},
+            {"runtime": GLOO},
             "dgx-h100-cluster: several workers would be under way over one protocol only",
         ),
         (

@@ -116,17 +116,21 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
         ("a.json", '{"format": "other"}', NO_KIND),
         ("a.json", '{"format": ["ringsim-report"]}', NO_KIND),
         ("a.json", '{"traceEvents": []}', "is a trace, which ui.perfetto.dev shows"),
-        ("a.json", '{"format": "ringsim-sweep", "version": 2}', "version 2: must be a whole number, from 1 to 1"),
+        (
+            "a.json",
+            '{"format": "ringsim-sweep", "version": 2}',
+            "version 2 of ringsim-sweep: this ringsim reads version 1",
+        ),
         ("a.json", f"{{{SWEPT}, 'cells': []}}".replace("'", '"'), "cells: there must be at least one"),
         (
             "a.json",
             f"{{{SWEPT}, 'cells': [{{'time_s': 1}}]}}".replace("'", '"'),
-            "cells[0]: not a line of a sweep: must",
+            "cells[0]: collective is missing",
         ),
         ("a.json", '{"format": "ringsim-report", "ver', "line 1, column"),
         ("a.json", '{"format": "ringsim-report", "version": 9}', "version 9 of ringsim-report: this ringsim reads"),
-        ("a.json", '{"format": "ringsim-session", "version": 1}', "task None: must be an object"),
-        ("a.json", '{"network": "n", "cells": [{}], "summary": []}', "cells[0]: collective None: must be text"),
+        ("a.json", '{"format": "ringsim-session", "version": 1}', "task.task is missing"),
+        ("a.json", '{"network": "n", "cells": [{}], "summary": []}', "cells[0]: collective is missing"),
         ("log.jsonl", "nonsense\n", "no line of it is a step of training with its number"),
         ("a.csv", "a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
         ("a.toml", "x = [", "is not TOML"),
@@ -146,14 +150,14 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, conten
 @pytest.mark.parametrize(
     ("file", "field", "value", "reason"),
     [
-        ("simulated.json", "collective", "all", "collective 'all': must be one of all_reduce, "),
-        ("simulated.json", "num_ranks", 0, "num_ranks 0: must be a whole number, at least 1"),
-        ("simulated.json", "time_s", -1, "time_s -1: must be seconds, at least 0"),
-        ("simulated.json", "network", "gbe", "network 'gbe': must be an object"),
-        ("simulated.json", "explained", [], "explained []: must be an object"),
-        ("ddp.json", "step", {}, "step: num_ranks None: must be a whole number, at least 1"),
-        ("ddp.json", "scaling", [3], "scaling[0]: step 3: must be an object"),
-        ("sweep.json", "networks", {}, "networks: uniform None: must be an object"),
+        ("simulated.json", "collective", "all", 'collective = "all": must be one of all_reduce, '),
+        ("simulated.json", "num_ranks", 0, "num_ranks = 0: must be a whole number from 1 to"),
+        ("simulated.json", "time_s", -1, "time_s = -1: must be seconds, at least 0"),
+        ("simulated.json", "network", "gbe", 'network = "gbe": must be an object'),
+        ("simulated.json", "explained", [], "explained = []: must be an object"),
+        ("ddp.json", "step", {}, "step: num_ranks is missing"),
+        ("ddp.json", "scaling", [3], "scaling[0] = 3: must be a table"),
+        ("sweep.json", "networks", {}, "networks: says nothing of 'uniform', which cells name"),
     ],
 )
 def test_a_prediction_is_read_with_care(tmp_path: Path, file: str, field: str, value: object, reason: str) -> None:
@@ -197,7 +201,7 @@ def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
     data["collectives"][0]["collective"] = "\n" + "0" * 5000
     (tmp_path / "measured.json").write_text(json.dumps(data))
     reason = read_directory(tmp_path).refused["measured.json"]
-    assert reason.startswith("collectives[0]: ")
+    assert reason.startswith("collectives[0].collective = ")
     assert len(reason) < 1100
     assert "\n" not in reason
 

@@ -12,10 +12,17 @@ from ringsim.network.spec import SlowLink
 from ringsim.verdict.bound import all_reduce_s
 from ringsim.verdict.choices import AlgorithmChoice, scatter
 from ringsim.verdict.finding import Topic, by_size, percent
-from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep
+from ringsim.verdict.records import (
+    ComparedCell,
+    ComparedCells,
+    DdpPrediction,
+    JobReport,
+    LogEntry,
+    PredictedDdpStep,
+    TrainingLog,
+)
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.strategies import rank_strategies, slowest_rank
-from ringsim.verdict.training_files import ComparedCell, JobReport, LogEntry, TrainingLog
 from ringsim.verdict.verdict import Verdict, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
@@ -242,7 +249,7 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
 def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, answer: str) -> None:
     """It is not passed over in silence either."""
     cell = ComparedCell("all_reduce", "nccl", 2**20, 8, 1e-3, 2e-3, 0.1, used)
-    verdict = judge(RunDirectory("made", cells={"compare.json": ("mine", (cell,))}))
+    verdict = judge(RunDirectory("made", cells={"compare.json": ComparedCells("mine", (cell,))}))
     assert verdict.finding(Topic.SURE).answer.startswith(answer)
 
 

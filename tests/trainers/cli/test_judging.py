@@ -11,7 +11,7 @@ from tests.fuzz.launcher import Launcher
 from tests.trainers.commands import launch, result_of
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.cli.group import main
-from trainers.tasks.continuation import TEMPERATURE
+from trainers.tasks.model import TEMPERATURE
 
 SMALL = ["--d-model", "16", "--heads", "2", "--layers", "1", "--d-ff", "16", "--sequence-length", "16", "--seed", "7"]
 

@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.launcher import Launcher
 from tests.processes import below, kill_all
 from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
-from trainers.checkpoints.folder import CheckpointFolder
+from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.train import _run
 from trainers.loop.config import TrainConfig

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.ranks import RankPool
 from tests.trainers.points import NUM_STEPS, Points, Ran, config, run
-from trainers.checkpoints.tensorboard_log import TensorBoardLog
+from trainers.checkpoints.step_log import TensorBoardLog
 from trainers.loop.config import TrainConfig
 from trainers.loop.trainer import Trainer
 

@@ -11,8 +11,7 @@ from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
 from tests.trainers.points import Points, config, run
 from trainers.data_parallel import DataParallel
-from trainers.loop.compiler import require_compiler
-from trainers.loop.config import StepConfig
+from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.train_step import TrainStep
 
 

@@ -9,17 +9,16 @@ import torch.distributed as dist
 from collectives.probes.probe import probe
 from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
-from trainers.checkpoints.random_states import seed_alike
-from trainers.identity import fingerprint
+from trainers.checkpoints.checkpoint import seed_alike
 from trainers.loop.config import StepConfig
 from trainers.main_job.config import JobConfig
 from trainers.main_job.job import agreed_network, agreed_profile, start_runs, train_in_turn
-from trainers.strategies import STRATEGIES
-from trainers.strategy_names import INEXACT, ON_RING
+from trainers.replica_check import fingerprint
+from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = tuple(name for name in STRATEGIES if name not in ON_RING)  # which want groups of their own
+NAMES = tuple(name for name, info in STRATEGY_INFOS.items() if not info.on_ring)  # which want groups of their own
 STEPS, BATCH_SIZE = 4, 3
 CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, STEPS)
 
@@ -51,12 +50,12 @@ def alone() -> list[float]:
 
 
 def test_all_strategies_train_the_same_model(ranks: RankPool) -> None:
-    """As one process with the whole batch would, all ranks holding the same bits; those of INEXACT do not."""
+    """As one process with the whole batch would, all ranks holding the same bits; those that are not exact do not."""
     first, second = ranks.run(trained, num_ranks=2)
     expected = alone()
     for name in NAMES:
         assert first[name][0] == second[name][0], name
-        if name not in INEXACT:
+        if STRATEGY_INFOS[name].is_exact:
             assert first[name][0] == pytest.approx(expected, rel=1e-3 if name.endswith("bf16") else 1e-4), name
         assert (first[name][1] == second[name][1]) == (name != "none"), name
         assert first[name][2] == STEPS

@@ -20,9 +20,9 @@ from trainers.loop.loss_sync import LossSync
 from trainers.main_job.job import parts_of
 from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
-from trainers.strategies import rs_ag
+from trainers.strategies import plain
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.parameters import described
+from trainers.strategies.flat_vector import described
 from trainers.strategy_names import STRATEGY_NAMES
 
 FSDP = ("fsdp", "fsdp_on_ring")
@@ -31,10 +31,10 @@ Sent = tuple[str, int, bool]  # the collective, its bytes, whether it is torch's
 # What is called, by which name, and which of its arguments is the whole tensor.
 CALLED = (
     (dist, "all_reduce", "all_reduce", 0),
-    (rs_ag, "REDUCE_SCATTER", "reduce_scatter", 1),
-    (rs_ag, "ALL_GATHER", "all_gather", 0),
-    (dist, rs_ag.ALL_GATHER.__name__, "all_gather", 0),  # as FSDP2 calls them
-    (dist, rs_ag.REDUCE_SCATTER.__name__, "reduce_scatter", 1),
+    (plain, "REDUCE_SCATTER", "reduce_scatter", 1),
+    (plain, "ALL_GATHER", "all_gather", 0),
+    (dist, plain.ALL_GATHER.__name__, "all_gather", 0),  # as FSDP2 calls them
+    (dist, plain.REDUCE_SCATTER.__name__, "reduce_scatter", 1),
     (collectives, "all_reduce", "all_reduce", 0),
     (collectives, "reduce_scatter_tensor", "reduce_scatter", 1),
     (collectives, "all_gather_into_tensor", "all_gather", 0),
@@ -74,7 +74,8 @@ def profile_of(model: nn.Module, ready_s: list[float] | None = None) -> StepProf
 def predicted(traffic: Traffic) -> list[Sent]:
     """The same of a prediction."""
     return [
-        (call.schedule.collective.value, call.size_bytes, call.is_native) for call in (*traffic.within, *traffic.calls)
+        (call.schedule.collective.value, call.size_bytes, call.runtime.is_torch)
+        for call in (*traffic.within, *traffic.calls)
     ]
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from tests.ranks import RankPool
 from tests.trainers.models import Tied, inputs, seeded, small_model
 from trainers.data_parallel import DataParallel, DriftError
-from trainers.strategies import OuterMomentum
+from trainers.strategies.local_sgd import OuterMomentum
 
 ADAM = partial(torch.optim.AdamW, lr=0.05)
 STEPS, EVERY = 7, 3

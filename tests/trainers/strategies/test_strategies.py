@@ -12,9 +12,9 @@ from tests.ranks import RankPool, group_on
 from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
-from trainers.strategy_names import INEXACT, ON_RING, SHARDED, STRATEGY_NAMES, parse_strategy, steps_between_averages
+from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
 
-MEANING = [name for name in STRATEGIES if name not in (*SHARDED, *INEXACT)]  # which leave the mean in `grad`
+MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact]
 OURS = [
     *(name for name in MEANING if not name.startswith("ddp")),
     "powersgd/9",
@@ -24,13 +24,13 @@ STEPS = 4
 
 def pool_of(name: str, request: pytest.FixtureRequest) -> RankPool:
     """Ranks with groups of the backend that the strategy wants."""
-    pool: RankPool = request.getfixturevalue("ring_ranks" if name in ON_RING else "ranks")
+    pool: RankPool = request.getfixturevalue("ring_ranks" if strategy_info(name).on_ring else "ranks")
     return pool
 
 
 def parallel(model: nn.Module, name: str, group: dist.ProcessGroup) -> DataParallel:
     """In a case."""
-    return DataParallel(model, name, group_on("ring", group.size()) if name in ON_RING else group)
+    return DataParallel(model, name, group_on("ring", group.size()) if strategy_info(name).on_ring else group)
 
 
 def tolerance(name: str) -> dict[str, float]:
@@ -88,7 +88,9 @@ def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.T
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.1])
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in INEXACT and not name.endswith("bf16")])
+@pytest.mark.parametrize(
+    "name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not name.endswith("bf16")]
+)
 def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
     models = (small_model, partial(seeded, Tied), partial(seeded, Complex))
@@ -145,7 +147,7 @@ def test_names_that_are_refused(name: str, message: str) -> None:
 
 def test_names_are_known_without_torch() -> None:
     """The command lines check them before they load it."""
-    assert tuple(STRATEGIES) == STRATEGY_NAMES
+    assert list(STRATEGIES) == list(STRATEGY_INFOS)
 
 
 def test_a_number_after_the_slash() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tests.trainers.tasks.test_tasks import refusal, trained
 from trainers.tasks.docstrings import MAX_WORDS, PACKAGES, Docstrings, docstrings, pad, word_numbers
-from trainers.tasks.text_classifier import TextClassifier
+from trainers.tasks.model import TextClassifier
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.cli.task_options import read_settings
+from trainers.cli.settings import read_settings
 from trainers.loop.batches import Batches
 from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.base import Task
-from trainers.tasks.classifier import Examples
-from trainers.tasks.config import ModelConfig
-from trainers.tasks.data import english_text
-from trainers.tasks.evaluating import evaluating
-from trainers.tasks.lm import LanguageModel, printable
-from trainers.tasks.mlp import Mlp
-from trainers.tasks.wine import NUM_TEST, split
+from trainers.tasks.base import ModelConfig, Task, evaluating
+from trainers.tasks.classifier import NUM_TEST_WINES, Examples, Mlp, split
+from trainers.tasks.lm import LanguageModel, english_text, printable
 
 SMALL = {"d_model": 64, "layers": 1, "d_ff": 128, "sequence_length": 32}
 
@@ -122,7 +117,7 @@ def test_wine_is_learned(seed: int) -> None:
     """At least nine in ten of the wines it has not seen, whichever those are."""
     pytest.importorskip("sklearn")
     task = load_task("wine", seed)
-    assert task.num_samples == 178 - NUM_TEST
+    assert task.num_samples == 178 - NUM_TEST_WINES
     assert task.evaluate(trained(task, seed))["accuracy"] >= 0.9
 
 
@@ -133,7 +128,7 @@ def test_wine_is_split_and_standardised_by_what_is_trained_on() -> None:
     parts = split(Examples(inputs, np.arange(178)), seed=4)
     assert sorted(np.concatenate([part.labels for part in parts])) == list(range(178))
     train, test = parts
-    assert len(test.labels) == NUM_TEST
+    assert len(test.labels) == NUM_TEST_WINES
     assert train.inputs.mean(axis=0) == pytest.approx([0, 0], abs=1e-5)
     assert train.inputs.std(axis=0) == pytest.approx([1, 1], abs=1e-5)
     own = inputs[train.labels]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainers.tasks.test_tasks import refusal, trained
 from trainers.tasks import load_task
-from trainers.tasks.evaluating import evaluating
+from trainers.tasks.base import evaluating
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

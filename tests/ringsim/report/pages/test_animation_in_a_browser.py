@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ringsim import Network, load_network
-from ringsim.analysis import Animation, make_animation
+from ringsim.analysis import RunView
 from ringsim.registry import ALGORITHMS, build
 from ringsim.report import animation_page
 from ringsim.schedule import Collective
@@ -37,7 +37,7 @@ Show = Callable[..., str]
 def show(tmp_path: Path) -> Show:
     """Returns what a browser makes of a page: its elements as text."""
 
-    def dump(animations: list[Animation], moment: str = "", then: str = "") -> str:
+    def dump(animations: list[RunView], moment: str = "", then: str = "") -> str:
         """moment: what follows the address. then: a program that runs after the page's own."""
         path = tmp_path / "page.html"
         path.write_text(animation_page(animations).replace("</body>", f"<script>{then}</script></body>"))
@@ -51,9 +51,9 @@ def show(tmp_path: Path) -> Show:
     return dump
 
 
-def made(algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str = "all_reduce") -> Animation:
+def made(algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str = "all_reduce") -> RunView:
     """A run of 1 MiB."""
-    return make_animation(build(Collective(collective), algorithm, num_ranks), network, 2**20)
+    return RunView(build(Collective(collective), algorithm, num_ranks), network, 2**20)
 
 
 def texts(dom: str, css_class: str) -> list[str]:
@@ -124,7 +124,7 @@ def test_keys_step_and_jump(show: Show) -> None:
 def test_it_plays(show: Show) -> None:
     """The time goes on by itself, and the button says how to stop it."""
     # A browser without a window draws no frame at all if the machine is busy: ten frames are called by hand.
-    frames = "const due = []; window.requestAnimationFrame = (frame) => due.push(frame);"
+    frames = "const due = []; window.requestRunViewFrame = (frame) => due.push(frame);"
     frames += "player.toggle(); for (let n = 0; n < 10; n++) due.shift()(16 * n);"
     title = "document.title = `${player.tick > 0} ${document.getElementById('play').textContent.trim()}`;"
     assert "<title>true Pause</title>" in show([made("ring", 4)], "", frames + title)
@@ -207,7 +207,7 @@ def test_every_algorithm_draws(show: Show, collective: Collective, algorithm: st
     """On one rank, on a few, and on hosts; the page counts the shares anew and fails if it counts others."""
     on_hosts = 8 if algorithm in ("nccl_tree", "nvls") else 16  # on 16 they have more transfers than a page shows
     for num_ranks, network in ((1, NETWORK), (2, NETWORK), (7, NETWORK), (on_hosts, load_network("dgx-h100-cluster"))):
-        show([make_animation(build(collective, algorithm, num_ranks), network, 2**20)], "#t=0.5")
+        show([RunView(build(collective, algorithm, num_ranks), network, 2**20)], "#t=0.5")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ringsim import Network, load_network
-from ringsim.analysis import make_animation
+from ringsim.analysis import RunView
 from ringsim.registry import build
 from ringsim.report import animation_page
 from ringsim.report.contributor_colours import contributor_colours
@@ -19,7 +19,7 @@ MEGABYTE = 10**6
 
 def page_of(algorithm: str, num_ranks: int, network: Any = NETWORK, size: int = 2**20) -> str:
     """The page of one all_reduce."""
-    return animation_page([make_animation(build(Collective.ALL_REDUCE, algorithm, num_ranks), network, size)])
+    return animation_page([RunView(build(Collective.ALL_REDUCE, algorithm, num_ranks), network, size)])
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_the_page_asks_for_nothing_else() -> None:
 
 def test_the_times_are_those_of_the_timeline() -> None:
     """To a millionth of the whole, as differences from one to the next."""
-    animation = make_animation(build(Collective.ALL_REDUCE, "torus", 6), NETWORK, 2**20)
+    animation = RunView(build(Collective.ALL_REDUCE, "torus", 6), NETWORK, 2**20)
     data = data_of(animation_page([animation]))
     (run,) = data["runs"]
     tick_s = (data["lastS"] - data["firstS"]) / 1e6
@@ -80,7 +80,7 @@ def test_troubles_are_told_in_words() -> None:
 
 def test_two_runs_share_one_axis() -> None:
     """That of the longer one; three have no room."""
-    runs = [make_animation(build(Collective.ALL_REDUCE, name, 4), NETWORK, 2**20) for name in ("ring", "binomial_tree")]
+    runs = [RunView(build(Collective.ALL_REDUCE, name, 4), NETWORK, 2**20) for name in ("ring", "binomial_tree")]
     data = data_of(animation_page(runs))
     assert [run["name"] for run in data["runs"]] == ["ring", "binomial_tree"]
     assert data["lastS"] == max(run.timeline.time_s for run in runs)
@@ -90,7 +90,7 @@ def test_two_runs_share_one_axis() -> None:
 
 def test_a_name_is_text() -> None:
     """What a user called a network or an algorithm does not become markup."""
-    animation = make_animation(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
+    animation = RunView(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
     assert "<b>" not in animation_page([animation, animation])
 
 

@@ -13,9 +13,8 @@ from ringsim.cli import main
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
-from ringsim.verdict.predictions import DdpPrediction, PredictedDdpStep, SimulatedCollective
+from ringsim.verdict.records import DdpPrediction, JobReport, PredictedDdpStep, SimulatedCollective
 from ringsim.verdict.run_directory import RunDirectory, read_directory
-from ringsim.verdict.training_files import JobReport
 from ringsim.verdict.verdict import judge
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium

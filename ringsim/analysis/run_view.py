@@ -1,0 +1,248 @@
+"""`RunView`: one run of a schedule as figures, pages and films show it; each part is worked out when asked for."""
+
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.analysis.chunk_states import ChunkStates
+from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
+from ringsim.analysis.holdings import HeldStep, num_shares, walk_holdings
+from ringsim.analysis.phases import SchedulePhase, find_phases
+from ringsim.analysis.sentences import actions, step_sentence
+from ringsim.analysis.stall import Stall, find_stall
+from ringsim.analysis.troubles import Troubles, find_troubles
+from ringsim.network import AnyNetwork, Cluster, Network, Topology, lay_out
+from ringsim.schedule import Bools, Ints, Schedule, initial_counts, required, verify
+from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
+from ringsim.units import format_size, format_time
+
+MAX_RANKS = 128  # more can neither be told apart in a picture nor be counted in little memory
+MAX_TRANSFERS = 12_000  # about a megabyte of a page; a ring of 64 ranks has 8,064
+MAX_CELLS = 2**15  # chunks of all ranks
+_SMALLEST_LOG2, _LARGEST_LOG2 = 6, 30  # 64 B .. 1 GiB
+
+
+class TimesBySize(NamedTuple):
+    """How the time of a schedule grows with the size of the data.
+
+    times_s: simulated, one for each of `sizes_bytes`; `closed_form_s` likewise, None if there is no formula. Both end
+    before the first size with which the run never finishes.
+    floor_s: the time at size 0, which is latency and overhead alone.
+    crossover_bytes: the smallest size that takes twice `floor_s`: below it latency is most of the time, above
+    it bandwidth and reduction are. None if the floor is 0 or no simulated size takes that long.
+    """
+
+    sizes_bytes: Ints
+    times_s: Seconds
+    closed_form_s: Seconds | None
+    floor_s: float
+    crossover_bytes: int | None
+
+
+class TransferMeanings(NamedTuple):
+    """What each transfer means, in the order of the timeline.
+
+    sent, result: whose shares it carries, and its receiver's chunk holds then, (num_transfers, num_ranks).
+    action, held, finished: what its receiver does (see `Action`), how many shares are in the receiver's chunk then,
+    and whether that is all; (num_transfers,).
+    """
+
+    sent: Bools
+    result: Bools
+    action: Ints
+    held: Ints
+    finished: Bools
+
+
+class RunView:
+    """One run of `schedule` on `network`, which may also never finish.
+
+    size_bytes: of the whole tensor. name: of the run, to tell it from another; the algorithm's, if none is given.
+    timeline: of a run that has been simulated, or measured, already; its rows may be in any order within a step.
+
+    Raises ValueError for a negative size or more than MAX_RANKS ranks.
+
+        >>> from ringsim import Network, RunView, ring_all_reduce
+        >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
+        >>> view.phases[0].name, view.sentences[1]
+        ('reduce-scatter', 'every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its share: 3 of 4')
+        >>> view.by_size.floor_s
+        6e-05
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        network: AnyNetwork,
+        size_bytes: int,
+        *,
+        name: str = "",
+        timeline: Timeline | None = None,
+    ) -> None:
+        """Simulate the run, unless its timeline is known."""
+        check_few_ranks(schedule.num_ranks)
+        self.schedule, self.network, self.size_bytes = schedule, network, size_bytes
+        self.name = name or schedule.algorithm
+        self.timeline = timeline or simulate(schedule, network, size_bytes)
+
+    def __repr__(self) -> str:
+        time = "never finishes" if self.stall else format_time(self.timeline.time_s)
+        run = f"{self.schedule.collective.value} {self.name} over {self.schedule.num_ranks} ranks"
+        return f"RunView({run}, {format_size(self.size_bytes)}, {time})"
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The resources and routes of the network."""
+        return self.network.topology(self.schedule.num_ranks)
+
+    @cached_property
+    def stall(self) -> Stall | None:
+        """What hangs; None if the run finishes."""
+        return find_stall(self.timeline, self.topology)
+
+    @cached_property
+    def troubles(self) -> Troubles:
+        """What is slow or fails."""
+        return find_troubles(self.schedule, self.network, self.size_bytes)
+
+    @cached_property
+    def host_of_rank(self) -> tuple[str, ...]:
+        """The name of each rank's host; empty where there are no hosts that share ranks."""
+        names, host_of_rank = hosts_of_network(self.network, self.schedule.num_ranks)
+        return () if host_of_rank is None else tuple(names[host] for host in host_of_rank.tolist())
+
+    @cached_property
+    def states(self) -> ChunkStates:
+        """What the ranks hold after some of the steps; of a run that never finishes, only what was applied."""
+        return ChunkStates.of(self.schedule, self.timeline)
+
+    @cached_property
+    def steps(self) -> list[HeldStep]:
+        """Every step with the shares that it moves. Raises ScheduleError for a schedule that is not correct."""
+        verify(self.schedule)
+        return list(walk_holdings(self.schedule))
+
+    @cached_property
+    def phases(self) -> tuple[SchedulePhase, ...]:
+        """The parts of the schedule that have names."""
+        return find_phases(self.schedule, self.steps, hosts_of_network(self.network, self.schedule.num_ranks)[1])
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """A sentence for each step."""
+        return tuple(step_sentence(self.schedule, held) for held in self.steps)
+
+    @cached_property
+    def graph(self) -> GraphLayout:
+        """Where ranks and hosts lie in a drawing of who sends to whom."""
+        return lay_out_graph(self.schedule, *hosts_of_network(self.network, self.schedule.num_ranks))
+
+    @cached_property
+    def step_end_s(self) -> Seconds:
+        """When each step and all before it are applied; for one that never is, when the run came to its stop."""
+        ends, timeline = np.zeros(self.schedule.num_steps), self.timeline
+        applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
+        np.maximum.at(ends, timeline.step, applied)
+        return np.maximum.accumulate(ends)
+
+    @cached_property
+    def initial(self) -> Ints:
+        """Whose share a rank holds of each chunk before the first step, -1 for none; (num_ranks, num_chunks)."""
+        counts = initial_counts(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
+        owner: Ints = np.where(counts.any(axis=-1), counts.argmax(axis=-1), -1)
+        return owner
+
+    @property
+    def wanted(self) -> Bools:
+        """Which rank must hold which chunk in the end, (num_ranks, num_chunks)."""
+        return required(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)[1]
+
+    @property
+    def needed(self) -> int:
+        """How many shares a finished chunk holds."""
+        return num_shares(self.schedule)
+
+    @cached_property
+    def meanings(self) -> TransferMeanings:
+        """What each transfer means."""
+        num_ranks, steps, timeline = self.schedule.num_ranks, self.steps, self.timeline
+
+        def joined(columns: Sequence[Ints | Bools]) -> Ints:
+            return np.concatenate([np.empty(0, dtype=np.int64), *columns])
+
+        # For each row of the timeline the number of that transfer in step order.
+        step = joined([np.full(len(held.step), held.index) for held in steps])
+        src, dst, chunk = (joined([getattr(held.step, name) for held in steps]) for name in ("src", "dst", "chunk"))
+        order = np.empty(len(timeline), dtype=np.int64)
+        theirs = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))
+        order[theirs] = np.lexsort((chunk, dst, src, step))
+        no_rows = np.empty((0, num_ranks), dtype=np.bool_)
+        return TransferMeanings(
+            sent=np.concatenate([no_rows, *(held.sent for held in steps)])[order],
+            result=np.concatenate([no_rows, *(held.result for held in steps)])[order],
+            action=joined([actions(held) for held in steps])[order],
+            held=joined([held.after for held in steps])[order],
+            finished=joined([held.finished for held in steps])[order].astype(np.bool_),
+        )
+
+    @cached_property
+    def by_size(self) -> TimesBySize:
+        """The times of the same schedule with other sizes of the data, that of this run among them."""
+        schedule, network = self.schedule, self.network
+        sizes = np.int64(2) ** np.arange(_SMALLEST_LOG2, max(_LARGEST_LOG2, self.size_bytes.bit_length()) + 1)
+        times: list[float] = []
+        for size in sizes.tolist():
+            time_s = predict_time(schedule, network, size)
+            if not np.isfinite(time_s):
+                break
+            times.append(time_s)
+        sizes, times_s, floor_s = sizes[: len(times)], np.array(times), predict_time(schedule, network, 0)
+        formula = [closed_form_of(schedule, network, size) for size in sizes.tolist() if isinstance(network, Network)]
+        known = isinstance(network, Network) and None not in formula
+        closed_form_s = np.array(formula, dtype=np.float64) if known else None
+        return TimesBySize(sizes, times_s, closed_form_s, floor_s, self._crossover(floor_s, sizes, times_s))
+
+    def _crossover(self, floor_s: float, sizes: Ints, times_s: Seconds) -> int | None:
+        beyond = np.flatnonzero(times_s >= 2 * floor_s)
+        if floor_s in (0, np.inf) or not len(beyond):
+            return None
+        # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
+        first = int(beyond[0])
+        low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
+        return bisect_left(
+            range(high), 2 * floor_s, lo=low, key=lambda size: predict_time(self.schedule, self.network, size)
+        )
+
+
+def check_few_ranks(num_ranks: int) -> None:
+    """Raise ValueError for more ranks than a picture shows."""
+    if num_ranks > MAX_RANKS:
+        raise ValueError(f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks")
+
+
+def check_animated(schedule: Schedule) -> None:
+    """Raise ValueError for more transfers or chunks than a moving picture shows."""
+    quantities = (
+        ("transfers", schedule.num_transfers, MAX_TRANSFERS),
+        ("chunks on all ranks", schedule.num_ranks * schedule.num_chunks, MAX_CELLS),
+    )
+    for quantity, value, limit in quantities:
+        if value > limit:
+            raise ValueError(
+                f"{schedule} has {value:,} {quantity}: an animation shows at most {limit:,}; take fewer ranks or "
+                f"segments, or ringsim simulate --trace, which holds more"
+            )
+
+
+def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
+    """Return the names of the hosts and the host of each rank; nothing where there are no hosts that share ranks."""
+    if not isinstance(network, Cluster):
+        return (), None
+    layout = lay_out(network.spec, num_ranks)
+    grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
+    return (layout.names, layout.host_of_rank) if grouped else ((), None)

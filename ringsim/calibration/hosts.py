@@ -1,0 +1,169 @@
+"""From probes to the hosts of a network: to one whose cores and memory all ranks share, and to several."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ringsim.calibration.probe_times import cold_call_s, shift_s
+from ringsim.calibration.shared_memory import shared_memory_of
+from ringsim.calibration.uniform import fit_line, rate
+from ringsim.measurements import Measurements, Probe, RankHosts
+from ringsim.network import Cluster, Host, Link, Nics, Processor, SlowLink, Spec
+
+EXPLAINED = 0.98  # of a time; what is missing of it is noise
+
+
+def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
+    """Return the host on which the probes would take the times, elapsed and of cores, that they took.
+
+    A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
+    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
+    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
+    a message takes longer by a call of its own is the call's. What goes through shared memory is `shared_memory_of`'s.
+
+    Raises ValueError when probes are missing.
+    """
+    if measurements.num_ranks == 1:
+        return _cluster(Host(cores=num_cores), Processor())
+    cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
+    cluster = _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
+    host = replace(cluster.spec.host, shared_memory=shared_memory_of(measurements, cluster))
+    return _cluster(host, cluster.spec.processor)
+
+
+def processor_of(measurements: Measurements) -> Processor:
+    """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+
+    Raises ValueError if probes are missing.
+    """
+    messages, elapsed = (measurements.probes_of(kind, in_flight=1) for kind in ("shift_cpu", "shift"))
+    additions = measurements.probes_of("reduce_cpu")
+    if len(messages) < 2 or not additions or not elapsed:
+        raise ValueError(
+            "the measurements have too few shift, shift_cpu and reduce_cpu probes: measure again with the benchmark's "
+            "--probes, as ringsim measure does"
+        )
+    per_message_s, per_byte_s = fit_line(messages)
+    _, reduce_s_per_byte = fit_line(additions)
+    fresh = measurements.probes_of("fresh_cpu")
+    calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
+    return Processor(
+        send_overhead_s=per_message_s / 2,
+        receive_overhead_s=per_message_s / 2,
+        reduce_bytes_per_s=rate(reduce_s_per_byte),
+        copy_bytes_per_s=rate(per_byte_s / 2),
+        first_touch_bytes_per_s=fresh[-1].size_bytes / fresh[-1].median_s if fresh else math.inf,
+        call_s=max(calls[0].median_s - elapsed[0].median_s, 0.0) if calls else 0.0,
+        torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
+        cold_call_s=cold_call_s(measurements, "call"),
+        cold_torch_call_s=cold_call_s(measurements, "call/dist"),
+    )
+
+
+def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+    """Return `cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
+    smallest, largest = elapsed[0], elapsed[-1]
+    missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
+    host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
+    cluster = _cluster(host, cluster.spec.processor)
+    if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
+        return cluster
+    moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
+    memory = moved / (largest.median_s - smallest.median_s)
+    return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
+
+
+def _cluster(host: Host, processor: Processor) -> Cluster:
+    return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
+
+
+ALIKE = 1.25  # rates of links that differ by no more are taken for the same
+LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
+
+
+def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
+    """Return the hosts on which the probes would take the times that they took.
+
+    links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
+
+    What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
+    link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
+    the pace of the slowest, and the others are as much faster. What is then missing of the time of the smallest message
+    is latency. Namespaces or containers of one machine with a rank each share its cores.
+
+    Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
+    """
+    rank_hosts = RankHosts.from_measurements(measurements)
+    if rank_hosts is None:
+        raise ValueError(
+            "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
+        )
+    per_host = rank_hosts.ranks_per_host
+    elapsed = measurements.probes_of("shift", in_flight=1)
+    rates = [1.0] * rank_hosts.num_hosts if links_alike else _rates(measurements, rank_hosts)
+    slowest = min(rates)
+    fastest = _slope([probe for probe in elapsed if probe.size_bytes >= LONG] or elapsed) * max(rates) / slowest
+    shared_cores = per_host == 1 and rank_hosts.one_clock
+    if shared_cores:
+        host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
+        names = [f"rank{number}" for number in range(len(rates))]
+    else:
+        host = Host(nics=Nics(bandwidth_bytes_per_s=fastest), link=_within(measurements, rank_hosts))
+        names = [f"host{number}.nic0" for number in range(len(rates))]
+    slow = [
+        SlowLink(f"{name}.{way}", bandwidth_bytes_per_s=fastest * rate / max(rates))
+        for name, rate in zip(names, rates, strict=True)
+        if rate * ALIKE < max(rates)
+        for way in ("out", "in")
+    ]
+    spec = Spec(
+        host=host,
+        ranks_per_host=None if shared_cores else per_host,
+        processor=processor_of(measurements),
+        slow_links=tuple(slow),
+    )
+    return _with_latency(Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements, elapsed[0])
+
+
+def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
+    """Return the rate of each host's fastest ping, in bytes per second; all alike if none differs much."""
+    rates = [0.0] * rank_hosts.num_hosts
+    for rank, host in enumerate(rank_hosts.hosts):
+        other = rank_hosts.hosts[rank_hosts.right_of(rank)]
+        pings = measurements.probes_of(f"ping/{rank}")
+        if host == other or not pings:
+            continue
+        rate = _slope([probe for probe in pings if probe.size_bytes >= LONG] or pings)
+        for end in (host, other):
+            rates[end] = max(rates[end], rate)
+    if not all(rates):
+        raise ValueError("the measurements have no pings of every host: measure again with the benchmark's --probes")
+    return rates if max(rates) > ALIKE * min(rates) else [1.0] * len(rates)
+
+
+def _within(measurements: Measurements, rank_hosts: RankHosts) -> Link:
+    """Return the link between the ranks of a host."""
+    for rank in range(len(rank_hosts.hosts) - 1):
+        pings = measurements.probes_of(f"ping/{rank}")
+        if pings and rank_hosts.hosts[rank] == rank_hosts.hosts[rank + 1]:
+            return Link(bandwidth_bytes_per_s=_slope(pings))
+    return Link()
+
+
+def _slope(probes: Sequence[Probe]) -> float:
+    """Return the bytes per second between the smallest and the largest of them."""
+    if len({probe.size_bytes for probe in probes}) < 2:
+        raise ValueError("the measurements have too few sizes of messages: at least two; measure larger ones")
+    small, large = probes[0], probes[-1]
+    return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
+
+
+def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
+    """Return `cluster` with the latency that makes the smallest shift come out."""
+    missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
+    host = cluster.spec.host
+    if cluster.spec.ranks_per_host is None:
+        host = replace(host, link=replace(host.link, latency_s=missing_s))
+    else:
+        host = replace(host, nics=replace(host.nics, latency_s=missing_s / 2))  # at each end
+    return replace(cluster, spec=replace(cluster.spec, host=host))

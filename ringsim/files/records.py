@@ -1,0 +1,266 @@
+"""Records: a description of what a file holds, for its writer and its reader.
+
+A `Table` lists the keys of an object of JSON, of a table of TOML or of a line of CSV. That of a dataclass follows from
+its fields: `decode` reads an instance, `encode` writes one, `check` looks at one that Python made. The annotation of a
+field says what the value may be:
+
+- `Annotated[int, whole(1, 8)]`: what this parser of `ringsim.files.values` takes;
+- `int`, `float`, `str`, `bool`, an enum: by the type, and seconds and numbers of ranks by the field's name;
+- another dataclass, `tuple[..., ...]`, `dict[str, ...]` and `... | None` of any of these; `Any`: anything.
+
+A field with a default may be left out. `field(metadata={"key": "late_s"})` gives the key in files if that is not the
+name of the field; a key such as run.name is that of an object within the object.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ringsim.files import values
+from ringsim.files.text_file import naming_place, quoted, shortened
+from ringsim.files.values import Parser
+from ringsim.suggestions import nearest
+
+_Record = TypeVar("_Record")
+
+
+class Reader(NamedTuple):
+    """How a value is read that may hold others; `read` takes it and its place in the file, such as layer[3].width."""
+
+    read: Callable[[Any, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a table: it holds a value, a table, a record or (`many`) a list of tables, and becomes a field."""
+
+    field: str
+    holds: Union[Parser, "Table", Reader, type[Any]]
+    required: bool = False
+    many: bool = False
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return the value of the field. Raises ValueError with place, value and rule."""
+        holds = self.holds if isinstance(self.holds, Table | Reader) else _reader_of(self.holds)
+        if self.many and not isinstance(value, list):
+            raise refusal(place, value, f"must be a list of tables, [[{place}]]")
+        return (_many(holds) if self.many else holds).read(value, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The keys that a table may have; is_open: and others, which are passed over."""
+
+    keys: Mapping[str, Key]
+    is_open: bool = False
+
+    def read(self, data: Any, place: str) -> dict[str, Any]:
+        """Return the fields; those of keys that are left out are left out, so that the defaults stand in one place.
+
+        Raises ValueError with place, value and rule for whatever does not belong there.
+        """
+        if not isinstance(data, dict):
+            raise refusal(place, data, "must be a table of keys and values")
+        unknown = None if self.is_open else next((name for name in data if name not in self.keys), None)
+        if unknown is not None:
+            shown = unknown if unknown.isidentifier() else _shown(unknown)  # a quoted key may hold anything
+            raise ValueError(f"{_inside(place, shown)}: unknown key; {self._known(unknown)}")
+        read = {}
+        for name, key in self.keys.items():
+            value = data[name] if name in data else _within(data, name, place)
+            if value is not MISSING:
+                read[key.field] = key.read(value, _inside(place, name))
+            elif key.required:
+                raise ValueError(f"{place}: {name} is missing".removeprefix(": "))
+        return read
+
+    def _known(self, unknown: str) -> str:
+        meant = nearest(unknown, self.keys)
+        known = f"known here are {', '.join(self.keys)}"
+        return f"did you mean {meant}? {known}" if meant else known
+
+
+def refusal(place: str, value: Any, rule: str) -> ValueError:
+    """Return the error with the place and the value as they stand in the file, and the rule."""
+    return ValueError(f"{place} = {_shown(value)}: {rule.removeprefix(': ')}".removeprefix(" = "))
+
+
+def parsed(parse: Parser, value: Any, place: str) -> Any:
+    """Return what the parser makes of a value. Raises ValueError with place, value and rule."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise refusal(place, value, str(error)) from None
+
+
+def decode(kind: Callable[..., _Record], data: Any, place: str = "", *, is_open: bool = False) -> _Record:
+    """Return the record that `encode` wrote. Raises ValueError, in one line, for what is missing or impossible.
+
+    is_open: whether the record, and those within it, may have keys that are not among its fields.
+    """
+    fields_read = _table_of(kind, is_open).read(data, place)
+    with naming_place(place):
+        return kind(**fields_read)
+
+
+def encode(record: Any) -> Any:
+    """Return a record as JSON has it: an object with the keys of its fields; enums become their values."""
+    if is_dataclass(record):
+        return {_key(field): encode(getattr(record, field.name)) for field in fields(record)}
+    if isinstance(record, dict):
+        return {key: encode(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [encode(value) for value in record]
+    return record.value if isinstance(record, Enum) else record
+
+
+def check(record: Any, not_empty: Collection[str] = ()) -> None:
+    """Raise ValueError for the first field of a dataclass that no file could hold; not_empty: lists with an entry."""
+    for name, key in _table_of(record.__class__, False).keys.items():
+        key.read(getattr(record, key.field), name)
+        if key.field in not_empty and not getattr(record, key.field):
+            raise ValueError(f"{name}: must have at least one entry")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """The name and the version that a file of JSON begins with.
+
+    older: versions that are still read. made_by: the command that writes it, for the message about another file.
+    """
+
+    name: str
+    version: int
+    older: tuple[int, ...] = ()
+    made_by: str = ""
+
+    def write(self, record: Any) -> dict[str, Any]:
+        """Return the record for JSON, with name and version before it."""
+        return {"format": self.name, "version": self.version, **encode(record)}
+
+    def read(self, data: Any) -> tuple[dict[str, Any], int]:
+        """Return the rest of the file, and its version. Raises ValueError for other formats and versions."""
+        if not isinstance(data, dict) or data.get("format") != self.name:
+            raise ValueError(f"not a {self.name} file{self.made_by and f'; `{self.made_by}` writes one'}")
+        version = data.get("version")
+        if version not in (*self.older, self.version) or version is True:
+            readable = f"versions up to {self.version}" if self.older else f"version {self.version}"
+            raise ValueError(f"version {quoted(version)} of {self.name}: this ringsim reads {readable}")
+        return {key: value for key, value in data.items() if key not in ("format", "version")}, version
+
+    def decode(self, kind: Callable[..., _Record], data: Any, *, is_open: bool = False) -> _Record:
+        """Return the record of this format. Raises ValueError, in one line, for anything else; see `decode`."""
+        body, _ = self.read(data)
+        return decode(kind, body, is_open=is_open)
+
+
+@cache
+def _table_of(kind: Any, is_open: bool) -> Table:
+    """The table of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return Table(
+        {
+            _key(field): Key(
+                field.name,
+                _reader(hints[field.name], field.name, is_open),
+                field.default is MISSING and field.default_factory is MISSING,
+            )
+            for field in fields(kind)
+        },
+        is_open,
+    )
+
+
+def _key(field: Any) -> str:
+    return str(field.metadata.get("key", field.name))
+
+
+def _reader(hint: Any, name: str, is_open: bool) -> Reader:
+    """How a field of this name and annotation is read."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _one(arguments[1])
+    if origin is tuple:
+        return _many(_reader(arguments[0], name, is_open))
+    if origin is dict:
+        return _mapped(_reader(arguments[1], name, is_open))
+    if origin in (Union, UnionType):
+        inner = _reader(next(kind for kind in arguments if kind is not type(None)), name, is_open)
+        return Reader(lambda value, place: None if value is None else inner.read(value, place))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return Reader(lambda value, place: value if isinstance(value, hint) else _record(hint, value, place, is_open))
+    return Reader(lambda value, _: value) if hint is Any else _one(_plain(hint, name))
+
+
+def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
+    """A record within another; one that is a file elsewhere has a format, and a reader of its own."""
+    if not hasattr(kind, "from_dict"):
+        return decode(kind, value, place, is_open=is_open)
+    with naming_place(place):
+        return kind.from_dict(value)
+
+
+def _plain(kind: type, name: str) -> Parser:
+    """The parser for a type without bounds of its own; names say what is seconds, and what is a number of ranks."""
+    if issubclass(kind, Enum):
+        return lambda value: value if isinstance(value, kind) else kind(values.one_of(*(m.value for m in kind))(value))
+    if kind is int:
+        return values.whole(1, values.MAX_RANKS) if name == "num_ranks" else values.whole()
+    if kind is float:
+        is_time = name.endswith("_s") and not name.endswith("_per_s")
+        return values.seconds(0) if is_time else values.number()
+    return {str: values.text, bool: values.truth}[kind]
+
+
+def _reader_of(holds: Any) -> Reader:
+    if isinstance(holds, type) and is_dataclass(holds):
+        return Reader(lambda value, place: _record(holds, value, place, False))
+    return _one(holds)
+
+
+def _one(parse: Parser) -> Reader:
+    return Reader(lambda value, place: parsed(parse, value, place))
+
+
+def _many(inner: "Table | Reader") -> Reader:
+    def read(listed: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(listed, list | tuple):
+            raise refusal(place, listed, "must be a list")
+        return tuple(inner.read(value, f"{place}[{index}]") for index, value in enumerate(listed))
+
+    return Reader(read)
+
+
+def _mapped(inner: Reader) -> Reader:
+    def read(data: Any, place: str) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise refusal(place, data, "must be an object")
+        return {key: inner.read(value, _inside(place, key)) for key, value in data.items()}
+
+    return Reader(read)
+
+
+def _within(data: dict[str, Any], path: str, place: str) -> Any:
+    """The value of a key such as run.name, that is of an object within the object; MISSING if it is not there."""
+    value: Any = data
+    for name in path.split("."):
+        if value is None:
+            return MISSING
+        if not isinstance(value, dict):
+            raise refusal(place, value, "must be an object")
+        value, place = value.get(name, MISSING), _inside(place, name)
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def _inside(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _shown(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))

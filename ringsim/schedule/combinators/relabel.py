@@ -1,0 +1,101 @@
+"""Combinators that rename: the same schedule with its ranks in other places, or on other channels."""
+
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, renumbered, require_schedules
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.step import Ints, ScheduleError, Step, Steps
+from ringsim.schedule.user_steps import require_count, whole_numbers
+
+
+def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
+    """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
+
+    In reduce_scatter and all_gather the chunks of rank i become those of rank `order[i]`, so that the
+    contract still holds. In the others chunks keep their numbers.
+
+    Raises ValueError if `order` is not a permutation of the ranks, or moves the root of a broadcast or
+    reduce, and ScheduleError if ranks own different numbers of chunks.
+
+        >>> from ringsim import permute_ranks, ring_all_reduce
+        >>> [transfer.src for transfer in permute_ranks(ring_all_reduce(4), [0, 2, 1, 3]).steps[0]]
+        [0, 2, 1, 3]
+    """
+    require_schedules("permute_ranks", schedule)
+    new_rank = whole_numbers("order", order)
+    if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):
+        raise ValueError(f"order {new_rank.tolist()}: must have each rank 0..{schedule.num_ranks - 1} once")
+    if schedule.collective in (Collective.BROADCAST, Collective.REDUCE) and new_rank[0] != 0:
+        raise ValueError(f"order {new_rank.tolist()}: must begin with rank 0, the root of {schedule.collective.value}")
+    new_chunk = np.arange(schedule.num_chunks)
+    if schedule.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        if schedule.num_chunks % schedule.num_ranks:
+            raise ScheduleError(
+                f"permute_ranks: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
+            )
+        new_chunk = new_chunk.reshape(schedule.num_ranks, -1)[new_rank].ravel()
+    return replace(schedule, steps=PermutedSteps(schedule.steps, new_rank, new_chunk))
+
+
+class PermutedSteps(DerivedSteps):
+    """Steps with other numbers for ranks and chunks."""
+
+    def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
+        super().__init__(steps)
+        self._old_rank = np.argsort(new_rank)
+        self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
+        self._relabelled = Remembered(lambda ranks: new_rank[ranks])
+
+    def patterns(self) -> Iterator[Step]:
+        return map(self._permuted, self._steps.patterns())
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self._steps.last_send(self._old_rank[rank], self._old_chunk[chunk])
+
+    def step(self, index: int) -> Step:
+        return self._permuted(self._steps.step(index))
+
+    def _permuted(self, step: Step) -> Step:
+        src, dst = self._relabelled(step.src), self._relabelled(step.dst)
+        return replace(step, src=src, dst=dst, chunk=self._new_chunk[step.chunk])
+
+
+def on_channel(schedule: Schedule, channel: int) -> Schedule:
+    """Move what is on channel c to channel `c + channel`, independent of schedules on lower channels.
+
+    Raises ValueError for a negative number.
+
+        >>> from ringsim import on_channel, ring_all_reduce
+        >>> on_channel(ring_all_reduce(3), 1).steps[0].channel.tolist()
+        [1, 1, 1]
+    """
+    require_schedules("on_channel", schedule)
+    require_count("channel", channel, least=0)
+    return replace(schedule, steps=ChannelSteps(schedule.steps, channel)) if channel else schedule
+
+
+class ChannelSteps(DerivedSteps):
+    """Steps with higher numbers of channels."""
+
+    def __init__(self, steps: Steps, channel: int) -> None:
+        super().__init__(steps)
+        self._channel = channel
+        self._renumbered = renumbered(1, channel)
+
+    @property
+    def num_channels(self) -> int:
+        return self._steps.num_channels + self._channel
+
+    def step(self, index: int) -> Step:
+        step = self._steps.step(index)
+        return replace(step, channel=self._renumbered(step.channel))

@@ -1,0 +1,245 @@
+"""Transfers that must happen at the same times, since nothing tells them apart: one of each class is simulated.
+
+Classes come from colour refinement, as graph theory has it: two transfers keep one colour as long as they cost the
+same, wait for transfers of one colour, and share resources of one colour with transfers of the same colours. What is
+left in the end is an equitable partition. The rails of NCCL's rings, for example, are all alike, and so are their
+hosts. Colours are 64-bit hashes, so that a step is coloured in a few NumPy operations.
+
+A class is sent on one connection, which stands for all connections of its class. It uses of a resource what all of them
+use of it, so that the fair rates are the same: each resource of a class is filled alike.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.network import NONE, Floats, Topology
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.simulation.engines.event_engine import FOLLOWED_ONCE, ROWS_BEFORE, EventRun, Ints, following
+from ringsim.simulation.routes import Connections, connections_of, number_connections
+from ringsim.simulation.timeline import OnProgress, ignore_progress
+
+MIN_TRANSFERS = 2**12  # with fewer, looking for classes takes as long as simulating
+
+MIN_ALIKE = 2  # of a class on average, so that it pays to go by classes
+Colours = npt.NDArray[np.uint64]
+_FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uint64) | np.uint64(1)
+
+
+class Partition(NamedTuple):
+    """Of things with these colours: the first of each class, in order of first things, and the class of each thing."""
+
+    first: Ints
+    number: Ints
+
+    @classmethod
+    def of(cls, colours: Colours) -> "Partition":
+        _, first, number = np.unique(colours, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return cls(first[order], rank[number])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """The classes of rows, connections and resources, each with its own numbers."""
+
+    rows: Partition
+    connections: Partition
+    resources: Partition
+
+
+def find_classes(
+    rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
+) -> Classes | None:
+    """The classes of all rows; None if connections are alike by less than MIN_ALIKE on average.
+
+    connection: (num_rows,). chunk_bytes: (num_chunks,).
+    """
+    colouring = _Colouring(rows, connection, connections, topology, chunk_bytes)
+    before: tuple[int, ...] = ()
+    while (count := colouring.num_colours()) != before:
+        if MIN_ALIKE * count[0] > len(connections.src):
+            return None
+        before = count
+        colouring.refine()
+    return colouring.classes()
+
+
+class _Colouring:
+    """The colours so far of rows, connections and resources."""
+
+    def __init__(
+        self, rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
+    ) -> None:
+        self._connection, self._connections = connection, connections
+        self._before = np.array([getattr(rows, name) for name in ROWS_BEFORE])
+        self._after = np.array([following(getattr(rows, name))[:-1] for name in FOLLOWED_ONCE])
+        self._step_bounds = np.searchsorted(rows.step, np.arange(int(rows.step.max(initial=-1)) + 2)).tolist()
+        self._within_step = self._steps_with_chains()
+        self._own = _mixed(_bits(chunk_bytes[rows.chunk].astype(np.float64)) + rows.reduce * _FACTORS[0])
+        self._by_connection = np.argsort(connection, kind="stable")
+        self._first_of_connection = np.searchsorted(connection[self._by_connection], np.arange(len(connections.src)))
+        self._uses = connections.use > 0
+        self._use = _bits(connections.use)
+        self._resource = connections.resource
+        self._of_connection = _static(connections, topology)
+        self._of_resource = _mixed(_bits(connections.resources.capacity))
+        self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
+
+    def _steps_with_chains(self) -> list[bool]:
+        """Of each step, whether some of its rows wait for others of it."""
+        first, last = self._step_bounds[:-1], self._step_bounds[1:]
+        latest = self._before.max(axis=0)
+        return [begin < end and int(latest[begin:end].max()) >= begin for begin, end in zip(first, last, strict=True)]
+
+    def refine(self) -> None:
+        """Colour connections and resources by each other, all rows by these, and connections by their rows.
+
+        Every new colour depends on the old one too. So the classes only become smaller, and if none does in a round,
+        they are those of an equitable partition.
+        """
+        before = 0
+        while (count := len(np.unique(self._of_connection))) != before:
+            before = count
+            self._share_colours()
+        after = sum(self._of_row[column] * factor for column, factor in zip(self._after, _FACTORS[12:], strict=False))
+        own = self._own + self._of_connection[self._connection] * _FACTORS[2] + _mixed(after)
+        for first, last, waits in zip(self._step_bounds[:-1], self._step_bounds[1:], self._within_step, strict=True):
+            self._colour_step(slice(first, last), own, waits)
+        total = np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
+        self._of_connection = _mixed(self._of_connection * _FACTORS[3] + total)
+
+    def _share_colours(self) -> None:
+        used = np.where(self._uses, _mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
+        self._of_connection = _mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
+        user = np.where(self._uses, _mixed(self._of_connection + self._use), np.uint64(0))
+        users = np.zeros_like(self._of_resource)
+        np.add.at(users, self._resource, user)
+        self._of_resource = _mixed(self._of_resource * _FACTORS[5] + users)
+
+    def _colour_step(self, rows: slice, own: Colours, waits: bool) -> None:
+        """Once where the rows wait for earlier steps alone; otherwise until this tells no more of them apart."""
+        weights = _FACTORS[6 : 6 + len(self._before), None]
+        num_colours = 0
+        while True:
+            waits_for = (self._of_row[self._before[:, rows]] * weights).sum(axis=0, dtype=np.uint64)
+            self._of_row[rows] = _mixed(own[rows] + self._of_row[rows] * _FACTORS[0] + waits_for)
+            if not waits or (count := len(np.unique(self._of_row[rows]))) == num_colours:
+                return
+            num_colours = count
+
+    def num_colours(self) -> tuple[int, ...]:
+        """Of connections, of resources, and of rows."""
+        return tuple(len(np.unique(c)) for c in (self._of_connection, self._of_resource, self._of_row))
+
+    def classes(self) -> Classes:
+        return Classes(
+            Partition.of(self._of_row[:-1]), Partition.of(self._of_connection), Partition.of(self._of_resource)
+        )
+
+
+def _static(connections: Connections, topology: Topology) -> Colours:
+    """What tells connections apart before anything is sent on them: their latency and rate, and their ends' costs."""
+    processors, src, dst = topology.processors, connections.src, connections.dst
+    columns: list[Floats] = [
+        connections.latency_s,
+        connections.most,
+        processors.send_overhead_s[src],
+        processors.receive_overhead_s[dst],
+        processors.reduce_bytes_per_s[dst],
+    ]
+    total = np.zeros(len(src), dtype=np.uint64)
+    for column, factor in zip(columns, _FACTORS, strict=False):
+        total += _mixed(_bits(column)) * factor
+    return _mixed(total)
+
+
+def _bits(numbers: Floats) -> Colours:
+    bits: Colours = np.ascontiguousarray(numbers + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    return bits
+
+
+def _mixed(colours: Colours) -> Colours:
+    """A hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return colours ^ (colours >> np.uint64(31))
+
+
+def may_have_classes(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> bool:
+    """Whether it is worth looking: chunks of one size, and ranks that are not told apart by chance or by failures."""
+    if schedule.num_transfers < MIN_TRANSFERS or (chunk_bytes != chunk_bytes[0]).any():
+        return False
+    has_cores = bool((topology.processors.cores != NONE).any())
+    return topology.jitter is None and not has_cores and not np.isfinite(topology.resources.fails_at_s).any()
+
+
+def time_classes(
+    schedule: Schedule,
+    topology: Topology,
+    chunk_bytes: Ints,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    in_order: bool = False,
+) -> float:
+    """Seconds until the last rank has finished, as `run_events` has it but for rounding.
+
+    For what `may_have_classes` permits. chunk_bytes: (num_chunks,). in_order: see `dependencies`.
+    """
+    rows = dependencies(schedule, in_order=in_order)
+    connection, ends = number_connections(rows, topology.num_ranks)
+    connections = connections_of(ends, topology)
+    classes = find_classes(rows, connection, connections, topology, chunk_bytes)
+    few = None if classes is None else _rows_of_classes(rows, classes.rows)
+    if classes is None or few is None or not _are_followed_once(few):
+        return _time_s(
+            EventRun(rows, topology, chunk_bytes, on_progress=on_progress, sent_on=(connection, connections))
+        )
+    number = classes.connections.number[connection[classes.rows.first]].astype(np.int32)
+    time_s = _time_s(
+        EventRun(few, topology, chunk_bytes, sent_on=(number, _connections_of_classes(connections, classes)))
+    )
+    on_progress(len(rows))
+    return time_s
+
+
+def _time_s(run: EventRun) -> float:
+    run.finish()
+    return run.time_s
+
+
+def _rows_of_classes(rows: Dependencies, classes: Partition) -> Dependencies:
+    """The first row of each class, which waits for the first rows of other classes."""
+    columns = {name: getattr(rows, name)[classes.first] for name in Dependencies.__dataclass_fields__}
+    for name in ROWS_BEFORE:
+        before = columns[name]
+        columns[name] = np.where(before == NO_ROW, NO_ROW, classes.number[before]).astype(np.int32)
+    return Dependencies(**columns)
+
+
+def _are_followed_once(rows: Dependencies) -> bool:
+    """Whether at most one row follows each on its channel, and so on, as the engine takes for granted."""
+    columns = (getattr(rows, name) for name in FOLLOWED_ONCE)
+    return all(np.bincount(c[c != NO_ROW], minlength=1).max() <= 1 for c in columns)
+
+
+def _connections_of_classes(connections: Connections, classes: Classes) -> Connections:
+    """The first connection of each class, with what all of its class use of the first resource of each class."""
+    first, num_classes = classes.connections.first, len(classes.connections.first)
+    column, user = np.nonzero(connections.use > 0)
+    resource, use = connections.resource[column, user], connections.use[column, user]
+    kept = classes.resources.first[classes.resources.number[resource]] == resource
+    pair = classes.connections.number[user[kept]] * (len(connections.resources.names) + 1) + resource[kept]
+    pairs, number = np.unique(pair, return_inverse=True)
+    owner, used = np.divmod(pairs, len(connections.resources.names) + 1)
+    place = np.arange(len(pairs)) - np.searchsorted(owner, owner)
+    shape = int(place.max(initial=-1)) + 1, num_classes
+    resources, uses = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    resources[place, owner] = used
+    uses[place, owner] = np.bincount(number, weights=use[kept])
+    columns = {name: getattr(connections, name)[first] for name in ("src", "dst", "latency_s", "most")}
+    return replace(connections, **columns, resource=resources, use=uses)

@@ -1,0 +1,209 @@
+"""The connections that a schedule is sent on, what they share, and what of it switches add up or copy.
+
+A connection is a pair of ranks and a channel. What several connections of different senders use is shared; the rest
+limits one message at a time, and is part of the connection's own rate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from ringsim.network import (
+    NONE,
+    Floats,
+    InSwitch,
+    Ints,
+    Paths,
+    Resources,
+    Topology,
+    connection_ends,
+    connection_keys,
+)
+from ringsim.schedule import Bools, Dependencies, Rows, Schedule, Step
+
+_MAX_ARRAYS = 256  # of connections, until they are made one
+_PER_RANK = 2**32  # more than there are chunks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connections:
+    """What the transfers of a schedule are sent on, and what limits them; (num_connections,) unless said otherwise.
+
+    most: bytes a second, where nothing is shared.
+    resource, use: (width, num_connections), of what is shared.
+    resources: those of the topology, and the links of the pairs of ranks that have several connections.
+    """
+
+    src: Ints
+    dst: Ints
+    latency_s: Floats
+    most: Floats
+    resource: Ints
+    use: Floats
+    resources: Resources
+
+
+class Ends(NamedTuple):
+    """Of each connection, (num_connections,): its ranks, a number that its sender's channel has alone, the channel."""
+
+    src: Ints
+    dst: Ints
+    sender: Ints
+    channel: Ints
+
+    @classmethod
+    def of(cls, keys: Ints, num_ranks: int) -> Self:
+        """Those of the connections that have these keys."""
+        src, dst, channel = connection_ends(keys, num_ranks)
+        return cls(src, dst, keys // num_ranks, channel)
+
+    def of_workers(self, num_workers: int) -> "Ends":
+        """The connections of so many workers, one after the other: each has its own, between the same ranks."""
+        src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
+        num_senders = self.sender.max(initial=0) + 1
+        sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
+        return Ends(src, dst, sender, channel)
+
+
+def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
+    """For each transfer the number of its connection, and all connections."""
+    keys = connection_keys(rows.src, rows.dst, rows.channel, num_ranks)
+    known, number = np.unique(keys, return_inverse=True)
+    return number.astype(np.int32), Ends.of(known, num_ranks)
+
+
+def connections_of(ends: Ends, topology: Topology) -> Connections:
+    """The connections between these pairs of ranks, in their order."""
+    paths, resources = _with_links_of_pairs(ends, topology)
+    paths.check()
+    named = paths.resource != NONE
+    shared = named.copy()
+    shared[named] = _is_shared(ends, paths, resources, topology.processors.cores)[paths.resource[named]]
+    private = named & ~shared
+    alone = np.full(named.shape, np.inf)
+    alone[private] = resources.capacity[paths.resource[private]] / paths.use_per_byte[private]
+    return Connections(
+        src=ends.src,
+        dst=ends.dst,
+        latency_s=paths.latency_s,
+        most=np.minimum(paths.bytes_per_s, alone.min(axis=1, initial=np.inf)),
+        resource=np.where(shared, paths.resource, 0).T,
+        use=np.where(shared, paths.use_per_byte, 0.0).T,
+        resources=resources,
+    )
+
+
+def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
+    """The paths, on which what limits a message whatever else happens is a resource if a pair has several channels."""
+    paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
+    pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
+    several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
+    if not several.any():
+        return paths, resources
+    capacity = np.full(len(pair), np.inf)
+    capacity[number] = paths.bytes_per_s
+    names = (f"link{number // topology.num_ranks}-{number % topology.num_ranks}" for number in pair.tolist())
+    link = np.where(several, len(resources.names) + number, NONE)
+    return replace(
+        paths,
+        bytes_per_s=np.where(several, np.inf, paths.bytes_per_s),
+        resource=np.column_stack([paths.resource, link]),
+        use_per_byte=np.column_stack([paths.use_per_byte, np.where(several, 1.0, 0.0)]),
+    ), Resources(
+        (*resources.names, *names),
+        np.concatenate([resources.capacity, capacity]),
+        np.concatenate([resources.fails_at_s, np.full(len(pair), np.inf)]),
+    )
+
+
+def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> Bools:
+    """Of each resource, whether more than one channel or rank uses it, or time does not treat it all alike."""
+    named = paths.resource != NONE
+    sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
+    num_senders = int(sender.max(initial=0)) + 1
+    users = np.unique(paths.resource[named] * num_senders + sender)  # a channel sends one message at a time
+    count = np.bincount(users // num_senders, minlength=len(resources.names))
+    count += np.bincount(cores[cores != NONE], minlength=len(count))
+    shared: Bools = (count > 1) | np.isfinite(resources.fails_at_s)
+    return shared
+
+
+def has_contention(schedule: Schedule, topology: Topology) -> bool:
+    """Return whether any two messages of a schedule can get in each other's way on a topology.
+
+    They cannot if every resource serves one channel of one rank at most, whose messages travel one after the other.
+    A ring in which every rank has a port of its own shares nothing, however many switches there are. What two channels
+    between the same two ranks share is what limits a message between these.
+    """
+    return have_contention(used_connections(schedule), topology)
+
+
+def have_contention(connections: Ends, topology: Topology) -> bool:
+    """Return whether messages on these connections can get in each other's way."""
+    if (topology.processors.cores != NONE).any():
+        return True
+    return bool((connections_of(connections, topology).use > 0).any())
+
+
+def used_connections(schedule: Schedule) -> Ends:
+    """Return the connections that some transfer is sent on, each once, in order, without keeping all transfers."""
+    num_ranks = schedule.num_ranks
+    seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
+    known = [np.empty(0, dtype=np.int64)]
+    for step in schedule.steps.patterns():
+        columns = step.src, step.dst, step.channel
+        key = id(step.src), id(step.dst), id(step.channel)
+        if key in seen:
+            continue
+        seen[key] = columns  # kept, so that the ids stay theirs
+        known.append(connection_keys(step.src, step.dst, step.channel, num_ranks))
+        if len(seen) % _MAX_ARRAYS == 0:
+            seen.clear()
+            known = [np.unique(np.concatenate(known))]
+    return Ends.of(np.unique(np.concatenate(known)), num_ranks)
+
+
+def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
+    """The topology, with those connections of the schedules whose messages its switches add up or copy.
+
+    The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends
+    one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of
+    all its messages, so that only schedules that add and copy on channels of their own gain from it.
+    """
+    distinct = {id(schedule): schedule for schedule in schedules}.values()
+    if topology.switch_of_rank is None or not any(_is_for_switch(schedule) for schedule in distinct):
+        return topology
+    num_ranks = topology.num_ranks
+    kinds = 2 * num_ranks + 1
+    known = [np.empty(0, dtype=np.int64)]
+    for schedule in distinct:
+        for step in schedule.steps if _is_for_switch(schedule) else schedule.steps.patterns():
+            key, number = _merged(step, num_ranks, topology.switch_of_rank)
+            known.append(np.unique(key * kinds + number + num_ranks))
+            if len(known) == _MAX_ARRAYS:
+                known = [np.unique(np.concatenate(known))]
+    key, number = np.divmod(np.unique(np.concatenate(known)), kinds)
+    number -= num_ranks
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    kept = first[(np.diff(np.append(first, len(key))) == 1) & (number[first] != 0)]
+    added, copied = np.maximum(number[kept], 1), np.maximum(-number[kept], 1)
+    return topology.with_in_switch(InSwitch(key[kept], added, copied))
+
+
+def _is_for_switch(schedule: Schedule) -> bool:
+    """Whether some rank sends or receives several messages in a step."""
+    ends = (ranks for step in schedule.steps.patterns() for ranks in (step.src, step.dst))
+    return any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in ends)
+
+
+def _merged(step: Step, num_ranks: int, switch: Ints) -> tuple[Ints, Ints]:
+    """For each transfer its connection, and how many are added up with it, or as a negative number copied; 0: none."""
+    within = switch[step.src] == switch[step.dst]
+    owner = np.where(step.reduce, step.dst, step.src)
+    # Of one kind, owner and chunk, and from or to the switch of the owner.
+    together = ((owner * 2 + step.reduce) * 2 + within) * _PER_RANK + step.chunk
+    _, group, count = np.unique(together, return_inverse=True, return_counts=True)
+    number = np.where(within & (count[group] > 1), np.where(step.reduce, count[group], -count[group]), 0)
+    return connection_keys(step.src, step.dst, step.channel, num_ranks), number

@@ -1,0 +1,292 @@
+"""The files that a report reads beside measurements: what training left, and what ringsim printed with --json.
+
+All of these may have more keys than a report needs.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from ringsim.files import FileFormat, decode, encode, parse_json, parsed, read_text, values
+from ringsim.measurements import Measurements, p10_p90
+from ringsim.schedule import Collective
+from ringsim.training_step import StepProfile
+
+NONE = "none"  # the strategy that does not synchronise
+FLOAT32_BYTES = 4  # of a parameter's gradient, as the main job trains
+UNIFORM = "uniform"  # the name of a network without one
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """The results of one strategy of gradient synchronisation in the main job; times in seconds.
+
+    sync_s, steps_s: of each step measured. losses: of the whole batch, by step. rank_sync_s: of each rank, the median
+    of what it spent synchronising, waiting for others included; empty in older reports.
+    """
+
+    strategy: values.Name
+    predicted_sync_s: float
+    measured_sync_s: float
+    predicted_step_s: float
+    step_s: float
+    tokens_per_s: float
+    final_loss: float
+    parameters_identical: bool
+    sync_s: tuple[float, ...]
+    steps_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    rank_sync_s: tuple[float, ...] = ()
+
+    @property
+    def sync_p10_p90_s(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile of `sync_s`; 0 if no step was measured."""
+        return p10_p90(self.sync_s) if self.sync_s else (0.0, 0.0)
+
+    @property
+    def error(self) -> float | None:
+        """The predicted synchronisation over the measured one, less 1; None if there is none."""
+        if len(self.rank_sync_s) == 1 or not (self.measured_sync_s > 0 and self.predicted_sync_s > 0):
+            return None
+        return self.predicted_sync_s / self.measured_sync_s - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for report.json, with what follows from them."""
+        (sync_low_s, sync_high_s), (step_low_s, step_high_s) = self.sync_p10_p90_s, p10_p90(self.steps_s)
+        return {
+            **encode(self),
+            "measured_sync_p10_s": sync_low_s,
+            "measured_sync_p90_s": sync_high_s,
+            "error": self.error,
+            "step_p10_s": step_low_s,
+            "step_p90_s": step_high_s,
+            "step_error": self.predicted_step_s / self.step_s - 1,
+            "steps_measured": len(self.sync_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """The main job's report.json: probes of the machine, a step's profile, and how each strategy did."""
+
+    num_ranks: int
+    num_parameters: values.Positive
+    measurements: Measurements
+    strategies: tuple[StrategyResult, ...]
+    profile: StepProfile | None = None
+
+    FORMAT: ClassVar = FileFormat("ringsim-report", 1)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes that a step synchronises."""
+        return self.profile.gradient_bytes if self.profile else FLOAT32_BYTES * self.num_parameters
+
+    @property
+    def synchronising(self) -> list[StrategyResult]:
+        """The strategies that leave all ranks with the same parameters."""
+        return [result for result in self.strategies if result.strategy.partition("/")[0] != NONE]
+
+    @property
+    def unsynchronised(self) -> StrategyResult | None:
+        """The training of each rank for itself, with which the cost of the others is compared; None if not tried."""
+        return next((result for result in self.strategies if result.strategy == NONE), None)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Return what report.json holds. Raises ValueError, in one line, for what is missing or impossible."""
+        job = cls.FORMAT.decode(cls, data, is_open=True)
+        if job.measurements.num_ranks != job.num_ranks:
+            raise ValueError(f"measurements: of {job.measurements.num_ranks} ranks, but num_ranks is {job.num_ranks}")
+        if not job.strategies:
+            raise ValueError("strategies: there must be at least one")
+        return job
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A line of a training run's log.jsonl; None for what it does not say."""
+
+    step: values.Positive
+    loss: float | None = None
+    samples_per_s: float | None = None
+    sync_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLog:
+    """The good lines of a log.jsonl, and how many are damaged."""
+
+    entries: tuple[LogEntry, ...]
+    num_damaged: int = 0
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the log. Raises ValueError if no line is good, OSError if it cannot be read."""
+        lines = read_text(path).splitlines()
+        entries: list[LogEntry] = []
+        for line in lines:
+            try:
+                entry = decode(LogEntry, parse_json(line), is_open=True)
+            except ValueError:
+                continue
+            if not entries or entry.step > entries[-1].step:
+                entries.append(entry)
+        if not entries:
+            raise ValueError(f"{path}: no line of it is a step of training with its number")
+        return cls(tuple(entries), len(lines) - len(entries))
+
+
+def is_job_log(path: Path) -> bool:
+    """Return whether the lines of a log.jsonl are of a main job with several strategies; report.json has all of it."""
+    try:
+        first, *_ = read_text(path).splitlines()
+        line = parse_json(first)
+    except ValueError:
+        return False
+    return isinstance(line, dict) and "strategies" in line
+
+
+def _figures(value: Any) -> dict[str, float]:
+    """The figures that are finite; for others a file has null."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    return {name: parsed(values.number(), figure, name) for name, figure in value.items() if figure is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSession:
+    """A finished run's result.json: what was trained, how, and the figures of its evaluation."""
+
+    task: values.Name = field(metadata={"key": "task.task"})
+    strategy: values.Name = field(metadata={"key": "training.strategy"})
+    num_ranks: int = field(metadata={"key": "training.num_ranks"})
+    num_parameters: int
+    train_s: float
+    provenance: dict[str, Any]
+    evaluation: Annotated[dict[str, float], _figures]
+
+    FORMAT: ClassVar = FileFormat("ringsim-session", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTraining:
+    """One run of `trainers compare` beside that of one process."""
+
+    name: values.Name = field(metadata={"key": "run.name"})
+    num_ranks: int = field(metadata={"key": "run.num_ranks"})
+    batch_s: float = field(metadata={"key": "run.batch_s"})
+    sync_share: float = field(metadata={"key": "run.sync_share"})
+    speed_up: float
+    efficiency: float
+    loss_difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingComparison:
+    """The comparison.json of `trainers compare`, the run of one process first."""
+
+    runs: tuple[ComparedTraining, ...]
+    provenance: dict[str, Any]
+
+    FORMAT: ClassVar = FileFormat("ringsim-comparison", 1)
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError("runs: there must be at least one")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCell:
+    """A cell of `ringsim compare`'s compare.json: a measured collective and its prediction, if there is one."""
+
+    collective: values.Name
+    algorithm: values.Name
+    size_bytes: int
+    num_ranks: int
+    predicted_s: float | None
+    measured_s: float
+    spread: float
+    used_in_calibration: bool = False
+
+    @property
+    def error(self) -> float | None:
+        """The predicted time over the measured one, less 1."""
+        return None if self.predicted_s is None or not self.measured_s else self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCells:
+    """The compare.json of `ringsim compare`. network: its name."""
+
+    network: str
+    cells: tuple[ComparedCell, ...]
+
+
+def _network_name(value: Any) -> str:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    return str(parsed(values.text, value.get("name", UNIFORM), "name"))
+
+
+def _path(value: Any) -> dict[str, float]:
+    """The time of a critical path by what it is spent on, such as "latency"."""
+    if not isinstance(value, dict | None):
+        raise ValueError("must be an object")
+    times = {name: time_s for name, time_s in (value or {}).items() if name.endswith("_s")}
+    return {name.removesuffix("_s"): parsed(values.seconds(0), time_s, name) for name, time_s in times.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCollective:
+    """A run that `ringsim simulate` or `explain` printed with --json. time_s: None if it never finishes.
+
+    path_s: what the time of the critical path is spent on, such as "latency"; empty if that was not looked at.
+    bottleneck: the resource that is used most; "" if it is not known.
+    """
+
+    collective: Collective
+    algorithm: values.Name
+    num_ranks: int
+    size_bytes: int
+    num_steps: int
+    num_transfers: int
+    network: Annotated[str, _network_name]
+    time_s: float | None
+    path_s: Annotated[dict[str, float], _path] = field(
+        default_factory=dict, metadata={"key": "explained.critical_path"}
+    )
+    bottleneck: str = field(default="", metadata={"key": "explained.bottleneck.name"})
+
+
+def _num_buckets(value: Any) -> int:
+    return int(values.whole()(len(value) if isinstance(value, list) else value))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedDdpStep:
+    """A training step with DDP. exposed_s, communication_s, step_s: None if it never ends; single_s: of one process."""
+
+    num_ranks: int
+    cap_bytes: values.Positive
+    num_buckets: Annotated[int, _num_buckets] = field(metadata={"key": "buckets"})
+    communication_s: float | None
+    exposed_s: float | None
+    step_s: float | None
+    single_s: float
+
+    @property
+    def efficiency(self) -> float | None:
+        """The step of one process over this one."""
+        return self.single_s / self.step_s if self.step_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class DdpPrediction:
+    """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks."""
+
+    network: Annotated[str, _network_name]
+    step: PredictedDdpStep
+    default_step_s: float | None
+    sweep: tuple[PredictedDdpStep, ...]
+    scaling: tuple[PredictedDdpStep, ...]

@@ -1,0 +1,222 @@
+"""Tests of `ringsim.analysis.run_view`."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringsim.algorithms.chain import ring_broadcast
+from ringsim.analysis import RunView, waiting_times
+from ringsim.analysis.chunk_states import MAX_STATES
+from ringsim.analysis.run_view import MAX_RANKS, check_animated
+from ringsim.network.file_reader import read_network
+from ringsim.network.network import Network
+from ringsim.registry.algorithms import build
+from ringsim.report import animation_page
+from ringsim.schedule import Collective, Schedule, ScheduleError, Transfer
+from ringsim.simulation import predict_time, simulate
+from tests.ringsim.made_networks import DEAD_LINK, made_network
+
+NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
+
+
+def view_of(collective: str, algorithm: str, num_ranks: int, network: Network = NETWORK) -> RunView:
+    """The view of a built-in algorithm at 1 MiB."""
+    return RunView(build(Collective(collective), algorithm, num_ranks), network, 1 << 20)
+
+
+@pytest.mark.parametrize(("algorithm", "num_ranks"), [("ring", 1), ("ring", 3), ("gloo_ring", 4)])
+def test_all_reduce_goes_from_own_shares_to_all_shares(algorithm: str, num_ranks: int) -> None:
+    """Before an all_reduce a rank holds its own share of each chunk; after it, every share once."""
+    view = view_of("all_reduce", algorithm, num_ranks)
+    own = np.broadcast_to(np.eye(num_ranks)[:, None, :], view.states.holdings.shape[1:])
+    assert (view.states.holdings[0] == own).all()
+    assert (view.states.holdings[-1] == 1).all()
+    assert view.states.finished[-1].all()
+
+
+def test_few_states_are_all_kept() -> None:
+    """An all_reduce over 8 ranks keeps the state before it and after each of its 14 steps."""
+    assert view_of("all_reduce", "ring", 8).states.states.tolist() == list(range(15))
+
+
+def test_many_states_are_thinned_evenly() -> None:
+    """Of many states the first, the last and the one half-way stay: there rank r has finished chunk r only."""
+    view = view_of("all_reduce", "ring", 16)
+    states = view.states.states.tolist()
+    half_way = MAX_STATES // 2
+    assert (len(states), states[0], states[half_way], states[-1]) == (MAX_STATES, 0, 15, 30)
+    assert (view.states.finished[half_way] == np.eye(16, dtype=bool)).all()
+
+
+def test_waiting_is_the_time_between_sending_and_reducing() -> None:
+    """A rank waits while a chunk travels, and not while it reduces."""
+    # 1 s to send a chunk, 0.5 s under way, 0.5 s to reduce: sends 0-1, reduces 1.5-2, sends 2-3, has all at 3.5.
+    network = Network(latency_s=0.5, bandwidth_bytes_per_s=1, reduce_bytes_per_s=2)
+    view = RunView(build(Collective.ALL_REDUCE, "ring", 2), network, 2)
+    assert [gaps.tolist() for gaps in waiting_times(view.timeline)] == [[[1.0, 1.5], [3.0, 3.5]]] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "gloo_ring"])
+def test_at_the_crossover_the_time_is_twice_the_floor(algorithm: str) -> None:
+    """At the crossover the bytes take as long as latency alone."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, 8)
+    view = RunView(schedule, NETWORK, 1 << 20)
+    assert view.by_size.floor_s == predict_time(schedule, NETWORK, 0) > 0
+    assert view.by_size.crossover_bytes is not None
+    time = predict_time(schedule, NETWORK, view.by_size.crossover_bytes)
+    assert math.isclose(time, 2 * view.by_size.floor_s, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 1e9])
+def test_no_crossover_without_both_regimes(latency_s: float) -> None:
+    """Without latency every size is bandwidth-bound, with a huge one none is: there is no crossover."""
+    network = Network(latency_s=latency_s, bandwidth_bytes_per_s=1e9)
+    assert view_of("all_reduce", "ring", 4, network).by_size.crossover_bytes is None
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "bidirectional_ring", "direct"])
+def test_the_closed_form_lies_on_the_simulated_times(algorithm: str) -> None:
+    """At every size, here powers of two, of which 8 ranks have chunks of the same size."""
+    view = view_of("reduce_scatter", algorithm, 8)
+    assert view.by_size.closed_form_s is not None
+    np.testing.assert_allclose(view.by_size.closed_form_s, view.by_size.times_s)
+
+
+def test_without_a_formula_there_is_no_closed_form() -> None:
+    """None has been found for double trees and trains of chunks in rounds; and a name alone makes none."""
+    assert view_of("reduce_scatter", "halving_doubling", 8).by_size.closed_form_s is None
+    assert view_of("all_reduce", "double_binary_tree", 4).by_size.closed_form_s is None
+    assert RunView(ring_broadcast(4, segments=2), NETWORK, 1 << 20).by_size.closed_form_s is None
+
+
+def test_the_size_of_the_run_lies_within_the_sizes() -> None:
+    """A run of more than 1 GiB widens the range of simulated sizes."""
+    view = RunView(build(Collective.ALL_GATHER, "ring", 2), NETWORK, 5 << 30)
+    assert view.by_size.sizes_bytes[-1] == 8 << 30
+
+
+def test_too_many_ranks_are_refused() -> None:
+    """More ranks than a picture can show are the caller's mistake."""
+    with pytest.raises(ValueError, match=f"num_ranks {MAX_RANKS + 1}: a picture shows at most {MAX_RANKS} ranks"):
+        view_of("all_reduce", "ring", MAX_RANKS + 1)
+
+
+def test_view_does_not_load_matplotlib() -> None:
+    """What the pictures show can be worked out without matplotlib."""
+    program = "import sys, ringsim.analysis.run_view; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_sizes_end_where_a_run_never_ends() -> None:
+    """A NIC that fails after 1 ms: small sizes finish before it, and the picture shows those."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
+    view = RunView(build(Collective.ALL_REDUCE, "ring", 4), network, 1024)
+    assert np.isfinite(view.by_size.times_s).all()
+    assert view.by_size.times_s[-1] < 2e-3
+    assert len(view.by_size.sizes_bytes) == len(view.by_size.times_s) < 20
+    assert view.by_size.crossover_bytes is not None
+    assert view.stall is None
+
+
+def test_a_run_that_never_finishes_has_its_stall() -> None:
+    """What hangs, and only what was applied: nothing that rank 0 sends gets anywhere."""
+    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml")
+    view = RunView(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 20)
+    assert view.stall is not None
+    assert view.stall.failed == (("host0.nic0.out", 0.0),)
+    assert (len(view.by_size.sizes_bytes), view.by_size.crossover_bytes) == (0, None)
+    assert np.argwhere(view.states.finished[-1]).tolist() == [[0, 0]]  # chunk 0 goes from rank 1 round to rank 0
+    # Rank 1 gets nothing of rank 0; rank 2 gets the two chunks that do not come from there.
+    assert view.states.holdings[-1].sum(axis=(1, 2)).tolist() == [4 + 1 + 2 + 3, 4, 4 + 1, 4 + 1 + 2]
+    assert all(np.isfinite(gaps).all() for gaps in waiting_times(view.timeline))
+    assert repr(view) == "RunView(all_reduce ring over 4 ranks, 1 MiB, never finishes)"
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "phases"),
+    [
+        ("all_reduce", "ring", [("reduce-scatter", 0, 6), ("all-gather", 7, 13)]),
+        ("all_reduce", "two_shot", [("reduce-scatter", 0, 0), ("all-gather", 1, 1)]),
+        ("all_reduce", "hierarchical", [("reduce-scatter", 0, 6), ("all-gather", 7, 13)]),
+        ("all_reduce", "binomial_tree", [("reduce", 0, 2), ("broadcast", 3, 5)]),
+        ("all_reduce", "parameter_server", [("reduce", 0, 0), ("broadcast", 1, 1)]),
+        ("all_reduce", "recursive_doubling", [("all-reduce", 0, 2)]),
+        (
+            "all_reduce",
+            "double_binary_tree",
+            [("reduce", 0, 5), ("reduce and broadcast", 6, 27), ("broadcast", 28, 33)],
+        ),
+        ("all_gather", "ring", [("all-gather", 0, 6)]),
+    ],
+)
+def test_phases_have_the_names_that_people_use(
+    collective: str, algorithm: str, phases: list[tuple[str, int, int]]
+) -> None:
+    """The first and the last step of each; a step may be of two."""
+    assert [tuple(phase) for phase in view_of(collective, algorithm, 8).phases] == phases
+
+
+def test_the_counts_of_a_ring() -> None:
+    """Each share is added once: 2, 3, then all 4; all that follows is complete."""
+    view = RunView(build(Collective.ALL_REDUCE, "ring", 4), NETWORK, 4096)
+    by_step = [sorted(set(view.meanings.held[view.timeline.step == step].tolist())) for step in range(6)]
+    assert by_step == [[2], [3], [4], [4], [4], [4]]
+    assert view.meanings.finished.tolist() == (view.timeline.step >= 2).tolist()
+    assert view.needed == 4
+    assert (view.initial == np.arange(4)[:, None]).all()
+    assert view.wanted.all()
+    assert (view.meanings.held == view.meanings.result.sum(axis=1)).all()
+
+
+def test_steps_end_in_their_order() -> None:
+    """When all transfers up to that step are applied; the last with the run."""
+    view = RunView(build(Collective.ALL_REDUCE, "torus", 6), NETWORK, 6000)
+    assert (np.diff(view.step_end_s) >= 0).all()
+    assert view.step_end_s[-1] == view.timeline.time_s
+    rows = view.timeline.step <= 3
+    assert view.step_end_s[3] == view.timeline.applied_s[rows].max()
+
+
+def test_a_timeline_in_another_order_means_the_same() -> None:
+    """A record lists the transfers of a step by their senders."""
+    schedule = build(Collective.ALL_REDUCE, "halving_doubling", 8)
+    timeline = simulate(schedule, NETWORK, 8192)
+    order = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))[::-1]
+    order = order[np.argsort(timeline.step[order], kind="stable")]
+    columns = {name: getattr(timeline, name)[order] for name in timeline.columns()}
+    shuffled = RunView(schedule, NETWORK, 8192, timeline=replace(timeline, **columns))
+    plain = RunView(schedule, NETWORK, 8192)
+    assert shuffled.meanings.held.tolist() == plain.meanings.held[order].tolist()
+    assert (shuffled.meanings.sent == plain.meanings.sent[order]).all()
+
+
+def test_a_run_that_never_finishes_says_who_hangs() -> None:
+    """And its steps end, as far as they do, where it came to its stop."""
+    schedule = build(Collective.ALL_REDUCE, "ring", 4)
+    view = RunView(schedule, made_network(DEAD_LINK), 2**20)
+    assert view.stall is not None
+    assert [rank.rank for rank in view.stall.ranks if rank.doing == "sends"] == [2]
+    assert np.isfinite(view.step_end_s).all()
+    assert view.step_end_s[-1] == view.timeline.until_s
+    (pair,) = [pair for pair in view.troubles.pairs if pair.fails_at_s is not None]
+    assert (pair.src, pair.dst, pair.fails_at_s) == (2, 3, 300e-6)
+
+
+def test_what_no_page_can_show_is_refused() -> None:
+    """In one line that says the limit and what to do instead."""
+    ring = build(Collective.ALL_REDUCE, "ring", 128)
+    with pytest.raises(ValueError, match=r"has 32,512 transfers: an animation shows at most 12,000; .* --trace"):
+        check_animated(ring)
+
+
+def test_a_schedule_that_is_wrong_is_refused() -> None:
+    """A picture would show sums that are none."""
+    schedule = Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, [[Transfer(0, 1, 0, reduce=False)]])
+    with pytest.raises(ScheduleError, match="rank 2"):
+        animation_page([RunView(schedule, NETWORK, 100)])

@@ -1,0 +1,198 @@
+"""The output directory of a run: its files, its checkpoints, and the lock by which one run at a time writes there.
+
+Importing this loads no torch.
+"""
+
+import errno
+import os
+import re
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ringsim.files import atomic_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    HAS_FLOCK = False
+else:
+    HAS_FLOCK = True
+
+NAME = re.compile(r"checkpoint-(0|[1-9][0-9]*)\.pt")
+OPTIONS_FILE = "run.toml"
+NAMES = ("checkpoint-*.pt", "log.jsonl", "result.json", OPTIONS_FILE)
+UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # by `atomic_file`, when killed
+LOCK = ".lock"
+WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
+WRITING_S = 60.0  # for one that writes its results, where that is all that the lock is for
+POLL_S = 0.2
+WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def save_options(output: Path, text: str) -> None:
+    """Write the options of a run. Raises OSError if they cannot be written."""
+    with atomic_file(output / OPTIONS_FILE) as file:
+        file.write(text.encode(errors="replace"))  # a path may hold bytes that are no text
+
+
+class CheckpointFolder:
+    """The checkpoints of one run, named by their steps; the newest few are kept.
+
+    The directory need not be there before something is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def step_of(path: Path) -> int:
+        """Return after how many steps a checkpoint was written, by its name."""
+        match = NAME.fullmatch(path.name)
+        assert match is not None
+        return int(match[1])
+
+    def path(self, step: int) -> Path:
+        """Return the path of the checkpoint after `step` steps, whether it is there or not."""
+        return self.folder / f"checkpoint-{step}.pt"
+
+    def newest_first(self) -> list[Path]:
+        """Return all files with the name of a checkpoint, good or not."""
+        steps = [int(match[1]) for path in self._listed() if (match := NAME.fullmatch(path.name))]
+        return [self.path(step) for step in sorted(set(steps), reverse=True)]
+
+    def prune(self, step: int, keep: int) -> None:
+        """Delete all but the newest `keep` checkpoints of those up to `step`.
+
+        Later ones are left alone: if they were any good, the run would not have begun before them.
+        """
+        for path in [path for path in self.newest_first() if self.step_of(path) <= step][keep:]:
+            path.unlink(missing_ok=True)
+
+    def clear_unfinished(self) -> None:
+        """Delete what a run that was killed while it wrote a file has left.
+
+        A later one may have the number of its process, as in a container, and would take the name for its own.
+        """
+        with suppress(OSError):
+            for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
+                path.unlink(missing_ok=True)
+
+    def _listed(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
+
+
+class OutputLock:
+    """A lock (flock) on a file in the directory, which the system opens when the process ends, however it ends.
+
+    missing: why the file system has no locks; "" if it has. A run goes on without one, and is to say so.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing = ""
+        self._path = folder / LOCK
+        self._descriptor: int | None = None
+
+    def try_take(self) -> bool:
+        """Return whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
+        if not HAS_FLOCK:
+            self.missing = "this system has no flock"
+            return True
+        while self._descriptor is None:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in WITHOUT_LOCKS:
+                    raise
+                self.missing = error.strerror or str(error)
+                return True
+            self._keep(descriptor)
+        return True
+
+    def _keep(self, descriptor: int) -> None:
+        """Keep it, unless whoever held it has removed the file meanwhile: then others would lock a new one."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
+                self._descriptor = descriptor
+                _held.add(self)
+                return
+        os.close(descriptor)
+
+    def sign(self) -> None:
+        """Say in the file who holds it; as far as there is room on the disk."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.truncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
+
+    def holder(self) -> str:
+        """Return what the process that holds it has said of itself."""
+        with suppress(OSError, UnicodeDecodeError):
+            if said := self._path.read_text().strip():
+                return said.splitlines()[0]
+        return "a process that has not said which"
+
+    def refusal(self) -> str:
+        """Say why the directory cannot be used, and what to do."""
+        return (
+            f"--output {self.folder}: {self.holder()} is using it: "
+            f"wait until that run has ended, or give another --output"
+        )
+
+    def release(self) -> None:
+        """Let others have it, and leave no file."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                self._path.unlink()
+            self.forget()
+
+    def forget(self) -> None:
+        """Close what is open of it; in a process that was forked the lock stays the parent's."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            _held.discard(self)
+
+
+_held: "weakref.WeakSet[OutputLock]" = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """Keep nothing locked in a child that may outlive its parent, such as a worker that loads data."""
+    for lock in list(_held):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+@contextmanager
+def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
+    """Write to `folder` alone, for the block. Raises ValueError if another does, and has not ended in time."""
+    lock, deadline = OutputLock(folder), time.monotonic() + wait_s
+    while not lock.try_take():
+        if time.monotonic() > deadline:
+            raise ValueError(lock.refusal())
+        time.sleep(POLL_S)
+    if lock.missing:
+        say(without_lock(lock))
+    lock.sign()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def without_lock(lock: OutputLock) -> str:
+    """Say what a user should know where there are no locks."""
+    return f"--output {lock.folder}: cannot be locked ({lock.missing}): see to it that no other run writes there"

@@ -1,0 +1,120 @@
+"""`first_mismatch`: find out whether all ranks hold the same model, and if not, what differs and by how much."""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from collectives.runtime import home_of, naming_failures
+
+
+class TensorFingerprint(NamedTuple):
+    """One tensor of a model. kind: its shape and dtype."""
+
+    name: str
+    kind: str
+    digest: str
+
+
+def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
+    """Return the fingerprints of all parameters, then of all buffers, in the order of the model."""
+    return [
+        TensorFingerprint(name, _kind(tensor), _digest(tensor))
+        for name, tensor in named_tensors(model)
+        if buffers or name.startswith("parameter ")
+    ]
+
+
+def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield ("parameter 0.weight", tensor) or ("buffer running_mean", tensor); a tied parameter once."""
+    for name, parameter in model.named_parameters():
+        yield f"parameter {name}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"buffer {name}", buffer
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a hash of all parameters and buffers, bit for bit."""
+    return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model)]).encode()).hexdigest()
+
+
+def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
+    """Return None if all ranks hold the same model; else name the first tensor that differs, the ranks and by how much.
+
+    buffers: whether those must be the same, too.
+
+    Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
+    """
+    return _first_mismatch(fingerprints(model, buffers), model, group)
+
+
+def first_mismatch_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
+    """Compare names, shapes and dtypes alone, as `first_mismatch` compares values; collective."""
+    kinds = [TensorFingerprint(name, _kind(tensor), "") for name, tensor in named_tensors(model)]
+    return _first_mismatch(kinds, model, group)
+
+
+def _first_mismatch(own: list[TensorFingerprint], model: nn.Module, group: dist.ProcessGroup) -> str | None:
+    models: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+        if _all_alike(own, group):
+            return None
+        dist.all_gather_object(models, own, group=group)
+    for index, on_ranks in enumerate(zip(*models, strict=False)):
+        if len(set(on_ranks)) > 1:
+            return _described(index, on_ranks, model, group)
+    if len({len(tensors) for tensors in models}) > 1:
+        counts = ", ".join(str(len(tensors)) for tensors in models)
+        return f"the models have {counts} parameters and buffers on the ranks"
+    return None
+
+
+def _all_alike(own: list[TensorFingerprint], group: dist.ProcessGroup) -> bool:
+    """Whether all ranks have the same fingerprints: one hash of each rank's travels.
+
+    By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
+    thread still lets go of the tensors of a collective of torch's.
+    """
+    digest = hashlib.sha256(repr([tuple(tensor) for tensor in own]).encode()).digest()
+    hashed = torch.frombuffer(bytearray(digest), dtype=torch.int64).to(home_of(group))
+    everywhere = hashed.new_empty(group.size() * len(hashed))
+    collectives.all_gather_into_tensor(everywhere, hashed, group)
+    return bool((everywhere.view(group.size(), -1) == hashed).all())
+
+
+def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
+    """Say what differs. on_ranks: the tensor of that index, by rank."""
+    first = on_ranks[0]
+    others = [rank for rank, tensor in enumerate(on_ranks) if tensor != first]
+    ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+    if len({(tensor.name, tensor.kind) for tensor in on_ranks}) > 1:
+        other = on_ranks[others[0]]
+        return f"{first.name} of {first.kind} on rank 0 is {other.name} of {other.kind} on {ranks}"
+    own = list(named_tensors(model))[index][1].detach()
+    return f"{first.name} differs between rank 0 and {ranks}, by up to {_largest_difference(own, group):.3g}"
+
+
+def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
+    """Return the largest difference of an element between rank 0 and another; nan if one is not a number."""
+    first = own.clone()
+    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+        dist.broadcast(first, group=group, group_src=0)
+        here = (own.double() - first.double()).abs().max().item() if own.numel() else 0.0
+        everywhere: list[Any] = [None] * group.size()
+        dist.all_gather_object(everywhere, here, group=group)
+    return float(max(everywhere, key=lambda value: (math.isnan(value), value)))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    # A copy, as memory that a NumPy array has seen can no longer be given back, which sharded strategies do.
+    data = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()

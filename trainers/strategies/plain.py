@@ -1,0 +1,89 @@
+"""The plain strategies, to be read one after the other: nothing, a message for each parameter, and one for all."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import collectives
+from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import flat_gradients
+
+
+class NoSync(Strategy):
+    """Here to be looked at: the ranks' losses and parameters drift apart from the first step on."""
+
+
+class AllReduce(Strategy):
+    """Simple, and slow for its many small messages: each parameter pays the latency of a whole ring.
+
+    What the tutorials leave out: a rank that has not used a parameter must send zeros, or it hangs all others; so the
+    ranks first tell one another who has a gradient.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._used = torch.ones(len(self.parameters))
+
+    def synchronise(self) -> None:
+        self._used.fill_(1)
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                self._used[index] = 0
+        dist.all_reduce(self._used, group=self.group)
+        for parameter, used in zip(self.parameters, self._used.tolist(), strict=True):
+            if used:
+                self._average(parameter)
+
+    def _average(self, parameter: nn.Parameter) -> None:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, group=self.group)
+        parameter.grad /= self.group.size()
+
+
+class Flat(Strategy):
+    """One large message in place of many small ones; but none leaves before the last gradient is there."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._vectors = flat_gradients(self.parameters)
+
+    def synchronise(self) -> None:
+        for gradients in self._vectors:
+            dist.all_reduce(gradients.pack(), group=self.group)
+            gradients.vector /= self.group.size()
+            gradients.unpack()
+
+
+# Their names from torch 2.13 on, where the older ones warn.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
+class ReduceScatterAllGather(Strategy):
+    """The two halves of an all-reduce as calls of their own; between them a rank could step its own share (`zero1`)."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._vectors = flat_gradients(self.parameters, multiple_of=group.size())
+        self._shares = [gradients.vector.chunk(group.size())[0].clone() for gradients in self._vectors]
+
+    def synchronise(self) -> None:
+        for gradients, share in zip(self._vectors, self._shares, strict=True):
+            REDUCE_SCATTER(share, gradients.pack(), group=self.group)
+            share.div_(self.group.size())
+            ALL_GATHER(gradients.vector, share, group=self.group)
+            gradients.unpack()
+
+
+class Ring(Strategy):
+    """One large message in place of many small ones, executed from the very schedule it is predicted with."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(model, group)
+        self._vectors = flat_gradients(self.parameters)
+
+    def synchronise(self) -> None:
+        for gradients in self._vectors:
+            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
+            gradients.unpack()
