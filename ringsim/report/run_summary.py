@@ -107,7 +107,7 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
-    """Returns an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
+    """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
     return {
         "critical_path": None if path is None else _path_as_dict(path),
@@ -118,7 +118,7 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
-    """Returns each rank's times for JSON."""
+    """Return each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
 
 
@@ -144,7 +144,7 @@ def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yields the sentences of an explanation, each after its subject."""
+    """Yield the sentences of an explanation, each after its subject."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
         yield "critical path", _path(path)
@@ -183,7 +183,7 @@ def _which(rank: int, values: Floats) -> str:
 
 
 def ranks_table(explanation: Explanation) -> str:
-    """Returns a table with a row for each rank."""
+    """Return a table with a row for each rank."""
     ranks = explanation.ranks
     rows = [
         (TableCell(str(rank), rank), *(time_cell(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS))

@@ -204,7 +204,7 @@ _ROUNDING = 1e-9  # of the whole time: what begins that little before the other'
 
 
 def pack_sends(timeline: Timeline) -> Ints:
-    """Returns a row for each transfer, (num_transfers,), in the fewest rows without overlaps of one sender.
+    """Return a row for each transfer, (num_transfers,), in the fewest rows without overlaps of one sender.
 
     Where there is a choice, a sending stays in the row of the last one to the same receiver.
     """

@@ -25,12 +25,12 @@ _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
 def save_times(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draws time against size into a file, see `draw_times`."""
+    """Draw time against size into a file, see `draw_times`."""
     save_figure(lambda: draw_times(comparison), path, style)
 
 
 def draw_times(comparison: Comparison) -> Figure:
-    """Draws time against size: lines are predictions, points the measured medians with their spread."""
+    """Draw time against size: lines are predictions, points the measured medians with their spread."""
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     draw_time_curves(axes, comparison)
     set_axis(axes.yaxis, "time", format_time, log_base=10)
@@ -53,12 +53,12 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
 
 
 def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draws the error of each case into a file, see `draw_errors`."""
+    """Draw the error of each case into a file, see `draw_errors`."""
     save_figure(lambda: draw_errors(comparison), path, style)
 
 
 def draw_errors(comparison: Comparison) -> Figure:
-    """Draws the error of each case; bars show how far the measured times themselves lie apart.
+    """Draw the error of each case; bars show how far the measured times themselves lie apart.
 
     In percent where all are small, else as factors on a logarithmic axis, on which half and twice are as far off.
     """

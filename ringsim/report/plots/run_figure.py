@@ -26,7 +26,7 @@ _MAX_LANES = 7.5
 
 
 def save_run(compared: ComparedRun, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draws the picture and writes it to `path`, as `save_figure` does and with its errors."""
+    """Draw the picture and writes it to `path`, as `save_figure` does and with its errors."""
     save_figure(lambda: draw_run(compared), path, style)
 
 
@@ -37,7 +37,7 @@ def _kinds() -> tuple[tuple[bool, str, str, str], ...]:
 
 
 def draw_run(compared: ComparedRun) -> Figure:
-    """Draws time and ranks above, of many steps only some; below, the time of a transfer of each step."""
+    """Draw time and ranks above, of many steps only some; below, the time of a transfer of each step."""
     run = compared.run
     lanes = min(_LANE * run.num_ranks, _MAX_LANES)
     figure = new_figure(_WIDTH, lanes + _STEPS + _REST, layout="constrained")

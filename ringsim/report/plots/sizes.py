@@ -15,7 +15,7 @@ from ringsim.units import format_size, format_time
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
-    """Draws simulated time against size, the closed form over it, the two regimes and the size of this run."""
+    """Draw simulated time against size, the closed form over it, the two regimes and the size of this run."""
     axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     sizes = view.by_size.sizes_bytes

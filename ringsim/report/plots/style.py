@@ -27,7 +27,7 @@ OWN_STYLES = {"light": _LIGHT, "dark": _DARK, "page": {"paper": "#FFFFFF", "ink"
 
 @contextmanager
 def drawing(style: str | None = None) -> Iterator[None]:
-    """Sets matplotlib up for a picture, and back when the block ends.
+    """Set matplotlib up for a picture, and back when the block ends.
 
     style: light, dark, or the name or file of a style of matplotlib; None: the settings as they are.
     Raises ValueError for a style that there is not.
@@ -95,7 +95,7 @@ def new_figure(width: float, height: float, **rest: Any) -> Figure:
 
 
 def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draws a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
+    """Draw a page and writes it to `path`, whose suffix says the format: png (also if none), pdf or svg.
 
     style: as for `drawing`. The file appears complete or not at all. Raises OSError if it cannot be written,
     ValueError for a suffix that is no picture's and a style that there is not.

@@ -35,12 +35,12 @@ _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draws the page and writes it to `path`, as `save_figure` does and with its errors."""
+    """Draw the page and writes it to `path`, as `save_figure` does and with its errors."""
     save_figure(lambda: draw_sweep(sweep), path, style)
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """Draws for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
+    """Draw for each network the winner map and, below it, time against size; skipped cells stand at the bottom."""
     notes = _notes(sweep)
     map_height = 1.0 + min(max(0.4 * len(sweep.ranks), 0.6), 6.0)
     heights = [_TITLE_HEIGHT, *[map_height, _LINES_HEIGHT] * len(sweep.networks), 0.15 + _NOTE_HEIGHT * len(notes)]
@@ -181,7 +181,7 @@ _ROW = (-0.5, 0.5)
 
 
 def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> list[Patch]:
-    """Draws a cell for each size and number of ranks in the colour of the fastest, with its gain over the ring.
+    """Draw a cell for each size and number of ranks in the colour of the fastest, with its gain over the ring.
 
     Returns what the colours mean, for a legend.
     """
@@ -207,7 +207,7 @@ def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Returns the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
+    """Return the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for (winner_network, num_ranks, size), winner in sweep.winners().items():
         if winner_network == network:
@@ -216,7 +216,7 @@ def winning_names(sweep: Sweep, network: str) -> Names:
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
-    """Returns the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
+    """Return the edges of cells, half-way between the sizes on a logarithmic axis: shape (num_sizes + 1,)."""
     log = np.log2(np.asarray(sizes_bytes, dtype=np.float64))
     if len(log) == 1:
         return np.asarray(2 ** np.array([log[0] - 1, log[0] + 1]))
@@ -225,7 +225,7 @@ def size_edges(sizes_bytes: Sequence[int]) -> Floats:
 
 
 def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -> None:
-    """Sets a logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
+    """Set a logarithmic axis over the cells, with a tick at the middle of every cell for which there is room."""
     edges = size_edges(sizes_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])

@@ -26,7 +26,7 @@ _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
 def save_prediction(prediction: Prediction, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draws the page and writes it to `path`, as `save_figure` does and with its errors.
+    """Draw the page and writes it to `path`, as `save_figure` does and with its errors.
 
     Raises ValueError for a step that never ends, too.
     """
@@ -36,7 +36,7 @@ def save_prediction(prediction: Prediction, path: str | os.PathLike[str], style:
 
 
 def draw_prediction(prediction: Prediction) -> Figure:
-    """Draws the lanes on top, below them side by side the sweep and the scaling."""
+    """Draw the lanes on top, below them side by side the sweep and the scaling."""
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
     title = _TITLE + _FACTS_LINE * (len(_facts(prediction)) - 1)
     lanes = title + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
