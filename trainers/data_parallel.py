@@ -78,7 +78,7 @@ class DataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """What the model makes of the arguments."""
+        """Return what the model returns for the arguments."""
         self._in_backward = False
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
@@ -112,11 +112,11 @@ class DataParallel(nn.Module):
         return self._enabled
 
     def disable_grad_sync(self) -> None:
-        """From now on backward passes accumulate this rank's own gradients."""
+        """Let backward passes accumulate this rank's own gradients from now on."""
         self._enable(False)
 
     def enable_grad_sync(self) -> None:
-        """From now on backward passes are synchronised again; what has been accumulated is, too, by the next one."""
+        """Synchronise backward passes again from now on; the next one also synchronises what has been accumulated."""
         self._enable(True)
 
     def _enable(self, enabled: bool) -> None:
@@ -125,7 +125,7 @@ class DataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, forward and backward passes communicate nothing."""
+        """Let forward and backward passes in the block communicate nothing."""
         before = self._enabled
         self.disable_grad_sync()
         try:
@@ -190,20 +190,20 @@ class DataParallel(nn.Module):
         self.strategy.compile(lambda module: torch.compile(module, *arguments, **keywords))
 
     def state_dict(self, *arguments: Any, **keywords: Any) -> Any:
-        """That of the plain model.
+        """Return the state of the plain model.
 
         Where ranks have shares of the parameters it is collective, as is `load_state_dict`, and a copy.
         """
         return self.strategy.state_of(self.model, *arguments, **keywords)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Into the plain model. assign: refused, since strategies know the parameters as they are."""
+        """Load a state into the plain model. assign: refused, since strategies know the parameters as they are."""
         if assign:
             raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:
-        """As `__reduce__`; without it the model's own would be asked."""
+        """Raise TypeError as `__reduce__` does; without this the model's own method would be asked."""
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
@@ -214,7 +214,7 @@ class DataParallel(nn.Module):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What this wrapper does not have the model may."""
+        """Ask the model for what this wrapper does not have."""
         try:
             return super().__getattr__(name)
         except AttributeError:

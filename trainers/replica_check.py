@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same model, bit for bit; and if not, what differs, where and by how much."""
+"""`first_mismatch`: find out whether all ranks hold the same model, and if not, what differs and by how much."""
 
 import hashlib
 import math
@@ -22,7 +22,7 @@ class TensorFingerprint(NamedTuple):
 
 
 def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
-    """Those of all parameters, then of all buffers, in the order in which the model has them."""
+    """Return the fingerprints of all parameters, then of all buffers, in the order of the model."""
     return [
         TensorFingerprint(name, _kind(tensor), _digest(tensor))
         for name, tensor in named_tensors(model)
@@ -31,7 +31,7 @@ def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerpri
 
 
 def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    """As ("parameter 0.weight", tensor) or ("buffer running_mean", tensor); a tied parameter once."""
+    """Yield ("parameter 0.weight", tensor) or ("buffer running_mean", tensor); a tied parameter once."""
     for name, parameter in model.named_parameters():
         yield f"parameter {name}", parameter
     for name, buffer in model.named_buffers():
@@ -39,12 +39,12 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A hash of all parameters and buffers, bit for bit."""
+    """Return a hash of all parameters and buffers, bit for bit."""
     return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model)]).encode()).hexdigest()
 
 
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
-    """None if all ranks hold the same model; else the first tensor that differs, the ranks and the largest difference.
+    """Return None if all ranks hold the same model; else name the first tensor that differs, the ranks and by how much.
 
     buffers: whether those must be the same, too.
 
@@ -54,7 +54,7 @@ def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = T
 
 
 def first_mismatch_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
-    """The same of the names, shapes and dtypes alone, whatever the values; collective."""
+    """Compare names, shapes and dtypes alone, as `first_mismatch` compares values; collective."""
     kinds = [TensorFingerprint(name, _kind(tensor), "") for name, tensor in named_tensors(model)]
     return _first_mismatch(kinds, model, group)
 
@@ -88,7 +88,7 @@ def _all_alike(own: list[TensorFingerprint], group: dist.ProcessGroup) -> bool:
 
 
 def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:
-    """What differs. on_ranks: the tensor of that index, by rank."""
+    """Say what differs. on_ranks: the tensor of that index, by rank."""
     first = on_ranks[0]
     others = [rank for rank, tensor in enumerate(on_ranks) if tensor != first]
     ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
@@ -100,7 +100,7 @@ def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Mo
 
 
 def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
-    """That of one element between rank 0 and another; nan if one of the two is not a number."""
+    """Return the largest difference of an element between rank 0 and another; nan if one is not a number."""
     first = own.clone()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
         dist.broadcast(first, group=group, group_src=0)

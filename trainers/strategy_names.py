@@ -26,7 +26,7 @@ RANK = Number("rank", "the rank of the products that are sent, a whole number", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """What is known of a strategy by its name alone.
+    """The facts of a strategy that commands need before torch is loaded.
 
     number: it may take one after a slash.
     is_exact: it trains as one process with the whole batch does.

@@ -53,22 +53,30 @@ class Operands(NamedTuple):
 
     def details(self) -> tuple[object, ...]:
         """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
-        share = (" a rank",) if self.gathers or self.scatters else ()
-        lengths = (", ", tuple(tensor.numel() for tensor in self.outputs), " in all") if self.is_coalesced else ()
-        return (*lengths, *share, *((", ", self.reduction.name, self.dtypes) if self.reduction else ()))
-
-    @property
-    def is_coalesced(self) -> bool:
-        """Whether several tensors are reduced as one."""
-        return not (self.gathers or self.scatters) and len(self.inputs) > 1
+        amount: tuple[object, ...] = ()
+        if self.gathers or self.scatters:
+            amount = (" a rank",)
+        elif len(self.inputs) > 1:
+            amount = ", ", tuple(tensor.numel() for tensor in self.inputs), " in all"
+        return amount if self.reduction is None else (*amount, ", ", self.reduction.name, self.dtypes)
 
 
-class Executors:
-    """The executors of one group, one for each algorithm: programs and buffers are made once."""
+class GroupRuntime:
+    """What all calls of one group need, made with the first of them.
 
-    def __init__(self, _: dist.ProcessGroup) -> None:
-        self.by_key: dict[tuple[Collective, str, int, int], Executor] = {}
-        self.compared_names: dict[tuple[Collective, str], str] = {}  # of algorithms, as fingerprints have them
+    executors: one for each algorithm, root and variant for a size: programs and buffers are made once.
+    compared_names: of algorithms, as fingerprints have them.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        state = state_of(group)
+        self.queue = state.part(CollectiveQueue)
+        state.part(FailureRecords)  # now, since ranks count the times that they have come to a group's store
+        self.transports = state.part(Transports)
+        self.fingerprints = state.part(FingerprintCheck)
+        self.chooser = state.part(Chooser)
+        self.executors: dict[tuple[Collective, str, int, int], Executor] = {}
+        self.compared_names: dict[tuple[Collective, str], str] = {}
 
 
 class CollectiveCall:
@@ -83,10 +91,7 @@ class CollectiveCall:
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
-        self._state = state_of(self.group)
-        self._queue = self._state.part(CollectiveQueue)
-        # Now, since ranks count the times that they have come to a group's store.
-        self._state.part(FailureRecords)
+        self._runtime = state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         # Now, so that what cannot be is the caller's error.
@@ -120,8 +125,7 @@ class CollectiveCall:
             if scatters and self._takes(outputs[0], dtypes.state) and self._can_be_summed_in(outputs[0], source):
                 share = own_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
-            parts = (share if gathers else whole).view(-1).split([tensor.numel() for tensor in inputs])
-            for part, tensor in zip(parts, inputs, strict=True):
+            for part, tensor in zip(_split(share if gathers else whole, inputs), inputs, strict=True):
                 fill(part, tensor)
         self.execute(whole, reduction, dtypes.wire, source, own_share)
         if not is_wanted:
@@ -130,7 +134,7 @@ class CollectiveCall:
         if reduction is not None:
             reduction.finish(result, self.num_ranks)
         if not in_place and own_share is None:
-            for output, part in zip(outputs, result.split([tensor.numel() for tensor in outputs]), strict=True):
+            for output, part in zip(outputs, _split(result, outputs), strict=True):
                 assign(output, part.view(output.shape))
 
     def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -152,8 +156,8 @@ class CollectiveCall:
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
         if self.transport is STAGED:
-            return self._queue.buffer(length, dtype, CPU, pinned=True)
-        return self._queue.buffer(length, dtype, tensor.device)
+            return self._runtime.queue.buffer(length, dtype, CPU, pinned=True)
+        return self._runtime.queue.buffer(length, dtype, tensor.device)
 
     def execute(
         self,
@@ -170,7 +174,7 @@ class CollectiveCall:
         collective, algorithm, _ = self.key
         size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
-            algorithm = self._state.part(Chooser).choose(collective, size_bytes, self.group)
+            algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
         combine = reduction.combine if reduction else torch.Tensor.add_
         executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp)
@@ -178,13 +182,12 @@ class CollectiveCall:
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
         key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
-        executors = self._state.part(Executors).by_key
-        if key not in executors:
+        executor = self._runtime.executors.get(key)
+        if executor is None:
             schedule = build_proved(collective, algorithm, self.num_ranks, size_bytes)
-            executors[key] = Executor(schedule, self.group, root)
-            names = self._state.part(Executors).compared_names
-            names[collective, algorithm] = named_with_digest(algorithm, schedule)
-        return executors[key]
+            executor = self._runtime.executors[key] = Executor(schedule, self.group, root)
+            self._runtime.compared_names[collective, algorithm] = named_with_digest(algorithm, schedule)
+        return executor
 
     def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:
         """That of this call.
@@ -193,7 +196,7 @@ class CollectiveCall:
         details: what else all ranks must have alike.
         """
         collective, algorithm, root = self.key
-        algorithm = self._state.part(Executors).compared_names.get((collective, algorithm), algorithm)
+        algorithm = self._runtime.compared_names.get((collective, algorithm), algorithm)
         return Fingerprint(
             name, tensor.numel(), tensor.dtype, details, algorithm, root if collective in ROOTED else None
         )
@@ -210,8 +213,8 @@ class CollectiveCall:
 
         result: the tensors that it writes; at least one, all on the device on which `inputs`, which it reads, are.
         """
-        self.transport = self._state.part(Transports).of(result[0])
-        fingerprints = self._state.part(FingerprintCheck)
+        self.transport = self._runtime.transports.of(result[0])
+        fingerprints = self._runtime.fingerprints
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
         mode, history = fingerprints.mode, fingerprints.history
 
@@ -228,24 +231,29 @@ class CollectiveCall:
         if result[0].is_cuda:
             return self._perform_on_cuda(turn, async_op, result, inputs)
         if async_op:
-            return self._queue.start(turn, result)
-        self._queue.run(turn)
+            return self._runtime.queue.start(turn, result)
+        self._runtime.queue.run(turn)
         return None
 
     def _perform_on_cuda(
         self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Work | None:
-        stream_sync = self._queue.stream_sync([*result, *inputs])
+        stream_sync = self._runtime.queue.stream_sync([*result, *inputs])
 
         def turn_on_stream() -> None:
             stream_sync.run(turn)
 
         if async_op and self.transport is STAGED:
-            return self._queue.start(turn_on_stream, result, stream_sync)
+            return self._runtime.queue.start(turn_on_stream, result, stream_sync)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
         # own, in the same order, which a second thread would spoil.
-        self._queue.run(turn_on_stream)
+        self._runtime.queue.run(turn_on_stream)
         if async_op:
             return Work.over(result, stream_sync)
         stream_sync.wait()
         return None
+
+
+def _split(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the parts of `whole` for `tensors`, which lie in it one after the other."""
+    return [whole] if len(tensors) == 1 else whole.split([tensor.numel() for tensor in tensors])

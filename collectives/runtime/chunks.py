@@ -40,6 +40,7 @@ class ChunkMemory:
     targets: where each chunk is in the end.
     wire_chunks: what is sent of each chunk: `chunks` itself, or, if they travel in another dtype, tensors of that.
     staging_buffers: for what must not land in its chunk, nor in an eager buffer.
+    rounds: whether chunks travel in another dtype.
     """
 
     chunks: list[torch.Tensor]
@@ -47,18 +48,14 @@ class ChunkMemory:
     wire_chunks: list[torch.Tensor]
     reduce: Reduce
     staging_buffers: Sequence[torch.Tensor]
+    rounds: bool
     num_staged: int = 0
 
     def cut(self, cuts: Sequence[slice]) -> "ChunkMemory":
         """Return the memory of a portion, which has those elements of each chunk."""
         chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
         wire_chunks = _cut_each(self.wire_chunks, cuts) if self.rounds else chunks
-        return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers)
-
-    @property
-    def rounds(self) -> bool:
-        """Whether chunks travel in another dtype."""
-        return self.wire_chunks is not self.chunks
+        return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounds)
 
     def landing(self, receive: Receive) -> torch.Tensor:
         """Return where a message lands that is not eager."""

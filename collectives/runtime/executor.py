@@ -16,10 +16,9 @@ from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, L
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
-from collectives.runtime.instructions import RankPart
+from collectives.runtime.instructions import RankPart, SharedPlan, shared_plan
 from collectives.runtime.preposted import PrepostedReceives
 from collectives.runtime.schedule_run import ScheduleRun
-from collectives.runtime.shared_plan import SharedPlan, shared_plan
 from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.transport import (
@@ -243,7 +242,7 @@ class Executor:
             self._staging = reused_buffer(self._staging, length, wire, tensor.device)
             # Only so much of it: of what is kept the rest may be half a buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
-        return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers)
+        return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, wire != tensor.dtype)
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
         """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.

@@ -9,7 +9,7 @@ It stands below the modules whose objects it holds, and so names none of them. T
     FingerprintCheck     the calls that all ranks are known to have made alike (fingerprint)
     FailureRecords       which rank failed first (failures)
     CollectiveQueue      the collectives under way, their thread, buffers and streams (queue)
-    Executors            the executors of the algorithms in use (calls.call)
+    GroupRuntime         all of these that calls need, and the executors of the algorithms in use (calls.call)
     Chooser              what "auto" has chosen, and on which network (calls.algorithm_choice)
 """
 

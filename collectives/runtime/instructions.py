@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from ringsim.schedule import RankProgram, Receive, Schedule, Send
+import numpy as np
+import numpy.typing as npt
+
+from collectives.shared_memory import CACHE_LINE, MAX_RECORDS, LocalRanks
+from ringsim.schedule import Flow, RankProgram, Receive, Schedule, Send, flow, most_published, required
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
 
@@ -208,3 +212,76 @@ def _horizon(receives: Sequence[Receive], applied: int) -> int:
     ):
         horizon += 1
     return horizon
+
+
+_ONLY_BETWEEN_HOSTS = (Opcode.POST_RECV, Opcode.REPOST_RECV, Opcode.WAIT_SEND)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """One rank's part of a schedule, over shared memory: its rows of the data flow.
+
+    local: the ranks of this host.
+    instructions: those of the part, less what only messages of torch.distributed need: to post receives, and to wait
+    until sends have left.
+    sent_on: of each receive: whether the rank sends its chunk to a rank of its host before it is written again.
+    is_kept: of each receive: whether it is the last one that writes its chunk, and the collective leaves the chunk at
+    this rank.
+    awaited: of each receive from a rank of its host: the number of the sender's record; of the others -1.
+    published: of each send: the number of this rank's record.
+    has_remote: whether any instruction concerns a rank of another host.
+    """
+
+    local: LocalRanks
+    instructions: tuple[RankInstruction, ...]
+    sent_on: list[bool]
+    is_kept: list[bool]
+    awaited: list[int]
+    published: list[int]
+    has_remote: bool
+
+
+def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
+    """Return the plan of the rank that carries out `part`."""
+    rows, rank = flow(part.schedule), part.peers.index(local.rank)
+    is_local = np.array([peer in local for peer in part.peers])
+    received, sent = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
+    wanted = required(part.schedule.collective, part.schedule.num_ranks, part.schedule.num_chunks)[1][rank] > 0
+    records = _records(rows)
+    numbers = defaultdict[tuple[int, int, int], list[int]](list)  # several if a chunk goes to one rank more than once
+    for row in sent.tolist():
+        numbers[int(rows.step[row]), int(rows.chunk[row]), int(rows.dst[row])].append(int(records[row]))
+    return SharedPlan(
+        local=local,
+        instructions=tuple(
+            instruction
+            for instruction in part.instructions
+            if instruction.opcode not in _ONLY_BETWEEN_HOSTS or not is_local[part.transfer(*instruction).peer]
+        ),
+        sent_on=np.isin(received, rows.reads[sent[is_local[rows.dst[sent]]]]).tolist(),
+        is_kept=(wanted[rows.chunk[received]] & ~rows.is_replaced[received]).tolist(),
+        awaited=np.where(is_local[rows.src[received]], records[received], -1).tolist(),
+        published=[numbers[send.step, send.chunk, send.peer].pop() for send in part.sends],
+        has_remote=not all(is_local[transfer.peer] for transfer in part.transfers),
+    )
+
+
+def _records(rows: Flow) -> npt.NDArray[np.int64]:
+    """Return the number of each row's record: how many earlier ones its sender has."""
+    order = np.argsort(rows.src, kind="stable")
+    numbers = np.empty(len(rows), dtype=np.int64)
+    numbers[order] = np.arange(len(rows)) - np.searchsorted(rows.src[order], rows.src[order])
+    return numbers
+
+
+def portion_bytes(schedule: Schedule, slot_bytes: int, on_one_host: bool) -> int:
+    """Return how many bytes of each chunk may be in a portion, so that what any rank publishes fits its segment.
+
+    on_one_host: whether all ranks of the schedule share memory, so that a copy is never published anew.
+
+    0 if nothing fits: then the schedule cannot be executed over shared memory.
+    """
+    rows = flow(schedule)
+    if np.bincount(rows.src).max(initial=0) > MAX_RECORDS:
+        return 0
+    return slot_bytes // max(most_published(schedule, rows, on_one_host), 1) // CACHE_LINE * CACHE_LINE

@@ -13,7 +13,7 @@ from collectives.runtime.transports import ChunkTransport
 from collectives.shared_memory import LateRankError, OtherCallError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduleRun:
     """One run on one rank, or a portion of it: the rank's instructions, one by one.
 

@@ -17,7 +17,7 @@ from weakref import finalize
 import torch.distributed as dist
 
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.shared_plan import portion_bytes
+from collectives.runtime.instructions import portion_bytes
 from collectives.runtime.sharing_offer import (
     SLOT,
     TRANSPORT,

@@ -13,9 +13,8 @@ import torch.distributed as dist
 
 from collectives.runtime.chunks import ChunkMemory, reduce_into
 from collectives.runtime.hooks import Actions
-from collectives.runtime.instructions import RankInstruction, RankPart
+from collectives.runtime.instructions import RankInstruction, RankPart, SharedPlan
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
-from collectives.runtime.shared_plan import SharedPlan
 from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
 from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Receive, Send
@@ -264,7 +263,7 @@ class SharedMemoryTransport(ChunkTransport):
 
     def wait_recv(self, index: int) -> None:
         """Wait until a message is published, or has arrived from another host."""
-        record = self.plan.records[index]
+        record = self.plan.awaited[index]
         if record < 0:
             assert self.remote is not None
             self.remote.wait_recv(index)
@@ -307,7 +306,7 @@ class SharedMemoryTransport(ChunkTransport):
         location = self.locations[send.chunk]
         if location is None:
             location = self.locations[send.chunk] = self.place(send.chunk)
-        self.local.publish(peer, index, location)
+        self.local.publish(peer, self.plan.published[index], location)
 
     def place(self, number: int) -> int:
         """Copy a chunk to where others can read it; return its location."""

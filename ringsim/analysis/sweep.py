@@ -134,7 +134,7 @@ class Sweep:
         return sorted({cell.size_bytes for cell in self.cells})
 
     def winners(self) -> dict[tuple[str, int, int], Winner]:
-        """Who is fastest, by (network, num_ranks, size_bytes); nobody where all were skipped."""
+        """Return the fastest by (network, num_ranks, size_bytes); no entry where all were skipped."""
         rivals: dict[tuple[str, int, int], list[SweepCell]] = {}
         for cell in self.cells:
             if cell.time_s is not None:
@@ -142,7 +142,7 @@ class Sweep:
         return {place: _winner(cells) for place, cells in rivals.items()}
 
     def skipped(self) -> list[str]:
-        """What was skipped and why, one line for each reason and number of ranks."""
+        """Return the skipped algorithms and why, one line for each reason and number of ranks."""
         names: dict[tuple[int, str], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
@@ -152,16 +152,16 @@ class Sweep:
         return [f"{who[num_ranks, why]} on {plural(num_ranks, 'rank')} skipped: {why}" for num_ranks, why in names]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Return all of it for JSON."""
         return {**self._header(), "cells": [cell.as_dict() for cell in self.cells]}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes `csv_text`; raises OSError."""
+        """Write `csv_text`; raises OSError."""
         with atomic_file(path) as file:
             file.write(self.csv_text().encode())
 
     def csv_text(self) -> str:
-        """A line for each cell, below the column names and one line of JSON after a `#`."""
+        """Return a line for each cell, below the column names and one line of JSON after a `#`."""
         text = io.StringIO()
         text.write(f"# {json.dumps(self._header())}\n")
         table = csv.DictWriter(text, self.cells[0].as_dict().keys(), lineterminator="\n")

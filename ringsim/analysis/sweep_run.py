@@ -59,7 +59,7 @@ class SweepPlan:
         max_transfers: float = MAX_TRANSFERS,
         timing: Timing = PLAIN,
     ) -> Self:
-        """Each once, numbers from small to large.
+        """Return the plan with each value once, numbers from small to large.
 
         Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2.
         """
@@ -75,7 +75,7 @@ class SweepPlan:
         return cls(collective, names, *numbers, networks, max_transfers, hashes, timing)
 
     def places(self) -> list[Place]:
-        """Those of all cells, in the order in which the file has them."""
+        """Return the places of all cells, in the order in which the file has them."""
         return [
             Place(algorithm, num_ranks, network, size_bytes)
             for algorithm, num_ranks, network, size_bytes in product(
@@ -157,17 +157,17 @@ class SweepRun:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Those of the plan."""
+        """The algorithms of the plan."""
         return self._plan.algorithms
 
     @property
     def num_done(self) -> int:
-        """How many cells there are."""
+        """The number of cells that are simulated."""
         return len(self._cells)
 
     @property
     def num_cells(self) -> int:
-        """How many cells there will be."""
+        """The number of cells of the plan."""
         return len(self._places)
 
     def finish(self, workers: Workers, on_progress: Callable[[int], object]) -> None:
@@ -209,7 +209,7 @@ class SweepRun:
         return tasks
 
     def sweep(self) -> Sweep:
-        """The cells that there are, in the order of the plan; with the plan, if some are missing."""
+        """Return the cells that there are, in the order of the plan; with the plan, if some are missing."""
         cells = tuple(self._cells[place] for place in self._places if place in self._cells)
         networks = {name: dict(network.as_dict()) for name, network in self._plan.networks.items()}
         planned = None if self.num_done == self.num_cells else self._plan.saved()
@@ -235,10 +235,13 @@ class SweepResult(NamedTuple):
 
 
 def simulate_task(task: SweepTask) -> SweepResult:
-    """What a worker does. Raises WorkerError if the file of a user's own algorithm is another than the plan names."""
+    """Simulate the cells of a task, on a worker.
+
+    Raises WorkerError if the file of a user's own algorithm is another than the plan names.
+    """
     plan = task.plan
     if task.algorithm == LIBRARY:
-        return SweepResult([_taken(task, place) for place in task.places], "")
+        return SweepResult([_simulate_library(task, place) for place in task.places], "")
     by_size, refusal = _build_sizes(
         plan.collective,
         task.algorithm,
@@ -257,39 +260,43 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
     if algorithm in NCCL_ALGORITHMS and not has(network, algorithm) and len(task.plan.networks) > 1:
         skipped = skipped or f"{name} has no {algorithm}"
     time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
-    if time_s == math.inf:
-        time_s, skipped = None, _never(place)
-    where = (task.plan.collective, name, algorithm, num_ranks, size_bytes)
-    return SweepCell(*where, built.num_steps, built.num_transfers, time_s, skipped)
+    return _cell(task.plan, place, built.num_steps, built.num_transfers, time_s, skipped)
 
 
-def _taken(task: SweepTask, place: Place) -> SweepCell:
-    """What the library of the network takes."""
-    plan, (algorithm, num_ranks, name, size_bytes) = task.plan, place
-    where = (plan.collective, name, algorithm, num_ranks, size_bytes)
-    skipped = task.without_room.get((name, num_ranks), "")
+def _simulate_library(task: SweepTask, place: Place) -> SweepCell:
+    """Simulate the algorithm that the library of the network takes."""
+    plan, (_, num_ranks, name, size_bytes) = task.plan, place
     try:
         if plan.timing.take is None:
             raise ValueError(f"{LIBRARY} is timed only by ringsim sweep")
-        if not skipped:
-            schedule, taken, time_s = plan.timing.take(
-                plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
-            )
-            counts = schedule.num_steps, schedule.num_transfers
-            if time_s == math.inf:
-                return SweepCell(*where, *counts, None, _never(place), taken)
-            return SweepCell(*where, *counts, time_s, "", taken)
+        if skipped := task.without_room.get((name, num_ranks)):
+            raise ValueError(skipped)
+        schedule, taken, time_s = plan.timing.take(
+            plan.networks[name], plan.collective, num_ranks, size_bytes, plan.max_transfers
+        )
     except ValueError as error:
-        skipped = str(error)
-    return SweepCell(*where, None, None, None, skipped)
+        return _cell(plan, place, None, None, None, str(error))
+    return _cell(plan, place, schedule.num_steps, schedule.num_transfers, time_s, "", taken)
 
 
-def _never(place: Place) -> str:
-    return f"never finishes on {place.network} with {place.size_bytes:,} bytes, as something fails"
+def _cell(
+    plan: SweepPlan,
+    place: Place,
+    num_steps: int | None,
+    num_transfers: int | None,
+    time_s: float | None,
+    skipped: str,
+    taken: str = "",
+) -> SweepCell:
+    algorithm, num_ranks, network, size_bytes = place
+    if time_s == math.inf:
+        time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
+    where = (plan.collective, network, algorithm, num_ranks, size_bytes)
+    return SweepCell(*where, num_steps, num_transfers, time_s, skipped, taken)
 
 
 def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Why a network cannot have so many ranks; ValueError if it can have none of these numbers."""
+    """Return why a network cannot have a number of ranks. Raises ValueError if it can have none of these numbers."""
     reasons: dict[tuple[str, int], str] = {}
     for (name, network), num_ranks in product(networks.items(), ranks):
         try:

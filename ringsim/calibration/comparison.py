@@ -10,11 +10,10 @@ from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
-from ringsim.native import call_overhead_s, local_s, local_work, native_schedule, network_of_calls
+from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
 from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
@@ -175,15 +174,15 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
             schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
-    is_native = case.algorithm == TORCH
+    runtime = GLOO if case.algorithm == TORCH else OURS
     try:
         cluster = executed_on(cluster, case.transport)
     except ValueError as error:
         return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    beside_s = call_overhead_s(cluster, is_native) + local_s(work, cluster, case.num_ranks)
-    messages = network_of_calls(cluster, is_native, touched_bytes=case.size_bytes)  # the same tensor, call after call
-    messages_s = predict_time(schedule, messages, case.size_bytes, in_order=True)
+    beside_s = runtime.call_s(cluster) + local_s(work, cluster, case.num_ranks)
+    # The same tensor, call after call.
+    messages_s = runtime.messages_s(schedule, cluster, case.size_bytes, touched_bytes=case.size_bytes)
     return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 

@@ -1,7 +1,7 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
 from ringsim.files import values
-from ringsim.files.atomic_file import atomic_file, file_to_replace
+from ringsim.files.atomic_file import atomic_file, file_to_replace, json_text, save_json
 from ringsim.files.records import FileFormat, Key, Table, check, decode, encode, parsed, refusal
 from ringsim.files.text_file import (
     finite_or_none,
@@ -27,6 +27,7 @@ __all__ = [
     "encode",
     "file_to_replace",
     "finite_or_none",
+    "json_text",
     "naming_place",
     "parse_json",
     "parse_toml",
@@ -36,6 +37,7 @@ __all__ = [
     "read_json",
     "read_text",
     "refusal",
+    "save_json",
     "shortened",
     "values",
 ]

@@ -1,10 +1,11 @@
-"""`atomic_file`: a file that appears complete or not at all."""
+"""Writing files: `atomic_file` appears complete or not at all, and so does the JSON of `save_json`."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -25,6 +26,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if error.filename not in (None, str(target and _temporary(target))):  # a full disk names no file
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def save_json(path: str | os.PathLike[str], data: Any) -> None:
+    """Write `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
+    with atomic_file(path) as file:
+        file.write(json_text(data).encode())
+
+
+def json_text(data: Any) -> str:
+    """Return the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def file_to_replace(path: Path) -> Path | None:

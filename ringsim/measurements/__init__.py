@@ -20,8 +20,6 @@ from ringsim.measurements.measurements import (
     TOUCHED_BYTES,
     Measurements,
     Probe,
-    json_text,
-    save_json,
 )
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
@@ -45,10 +43,8 @@ __all__ = [
     "Probe",
     "RankHosts",
     "RecordedRun",
-    "json_text",
     "p10_p90",
     "p95",
     "provenance",
     "read_logs",
-    "save_json",
 ]

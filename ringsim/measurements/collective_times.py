@@ -80,7 +80,7 @@ class CollectiveTimes:
 
     @property
     def cell(self) -> tuple[Collective, int, str, str, int, bool]:
-        """What all competitors were asked to do alike: the times of one cell can be compared."""
+        """The task that all competitors were given alike: the times of one cell can be compared."""
         return self.collective, self.size_bytes, self.dtype, self.op, self.num_ranks, self.in_place
 
 

@@ -1,12 +1,11 @@
 """`Measurements`: real timings of one process group, with where they come from."""
 
-import json
 import os
 import statistics
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.files import FileFormat, atomic_file, check, decode, naming_place, read_json, values
+from ringsim.files import FileFormat, check, decode, json_text, naming_place, read_json, save_json, values
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.recorded_run import RecordedRun
 
@@ -117,14 +116,3 @@ def _as_of_now(times: Any) -> Any:
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}
-
-
-def save_json(path: str | os.PathLike[str], data: Any) -> None:
-    """Write `data` as a JSON file, whole or not at all. Raises ValueError for a number that JSON does not have."""
-    with atomic_file(path) as file:
-        file.write(json_text(data).encode())
-
-
-def json_text(data: Any) -> str:
-    """Return the contents of a JSON file. Raises ValueError for a number that JSON does not have."""
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"

@@ -2,25 +2,25 @@
 
 from ringsim.native.backends import (
     BACKENDS,
+    GLOO,
+    OURS,
     Backend,
+    Runtime,
     all_reduce_by_size,
-    call_overhead_s,
     native_schedule,
-    network_of_calls,
-    shared_memory_of_calls,
 )
 from ringsim.native.local_work import NEW_BEYOND_BYTES, LocalWork, local_s, local_work
 
 __all__ = [
     "BACKENDS",
+    "GLOO",
     "NEW_BEYOND_BYTES",
+    "OURS",
     "Backend",
     "LocalWork",
+    "Runtime",
     "all_reduce_by_size",
-    "call_overhead_s",
     "local_s",
     "local_work",
     "native_schedule",
-    "network_of_calls",
-    "shared_memory_of_calls",
 ]

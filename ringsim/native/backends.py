@@ -11,33 +11,84 @@ from ringsim.algorithms import gloo_ring_all_gather
 from ringsim.network import AnyNetwork, Cluster, SharedMemoryNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Schedule
+from ringsim.simulation import predict_time
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Who executes a collective: how a rank waits, what its messages go over, and what a call costs.
+
+    in_order: whether a rank waits for one thing at a time, as `simulate` has it.
+    num_workers: how many collectives a rank works on at once.
+    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
+    network describes it.
+    """
+
+    in_order: bool = True
+    num_workers: int = 1
+    is_torch: bool = True
+
+    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
+        """Return the shared memory that messages go through; None if they go over `network` itself.
+
+        touched_bytes: see `SharedMemoryNetwork`.
+        """
+        return None if self.is_torch else SharedMemoryNetwork.of(network, touched_bytes)
+
+    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
+        """Return what messages go over: shared memory, or `network` itself."""
+        return self.shared_memory(network, touched_bytes) or network
+
+    def messages_s(
+        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, touched_bytes: int | None = None
+    ) -> float:
+        """Return the seconds of the messages of a call."""
+        return predict_time(schedule, self.network(network, touched_bytes), size_bytes, in_order=self.in_order)
+
+    def call_s(self, network: AnyNetwork, *, cold: bool = False) -> float:
+        """Return the seconds that a call takes besides its messages; 0 if the network does not say.
+
+        cold: whether the rank has computed since the call before, so that nothing of it is in the caches.
+        """
+        if not isinstance(network, Cluster):
+            return 0.0
+        shared, processor = self.shared_memory(network), network.spec.processor
+        costs = processor if shared is None else shared.costs
+        call_s, cold_s = costs.call_s, costs.cold_call_s
+        if self.is_torch:
+            call_s, cold_s = processor.torch_call_s, processor.cold_torch_call_s
+        return call_s + cold_s * cold
+
+    def time_s(self, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, cold: bool = False) -> float:
+        """Return the seconds of a call with its messages."""
+        return self.call_s(network, cold=cold) + self.messages_s(schedule, network, size_bytes)
+
+
+# Gloo works on two collectives at once. A process group of NCCL has one stream, and that of the backend "ring" one
+# queue: one collective after another.
+OURS = Runtime(is_torch=False)
+GLOO = Runtime(num_workers=2)
+NCCL = Runtime(in_order=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """How a process group carries out what DDP asks of it; the names are those of `ringsim algorithms`.
 
-    num_workers: how many collectives a rank works on at once.
-    is_native: whether calls are those of torch.distributed, rather than those of `collectives`.
-    in_order: whether a rank waits for one thing at a time, as `simulate` has it.
     chooses: whether its library has several algorithms and protocols, and takes by size what is over first; all_reduce
     is what stands for them on a network that does not describe the library.
     """
 
-    num_workers: int
+    runtime: Runtime
     all_reduce: str
     broadcast: str
-    is_native: bool = True
-    in_order: bool = True
     chooses: bool = False
 
 
-# Gloo works on two collectives at once and broadcasts along a binomial tree. A process group of NCCL has one stream,
-# and that of the backend "ring" one queue: one collective after another.
 BACKENDS = {
-    "gloo": Backend(2, "gloo_ring", "binomial_tree"),
-    "nccl": Backend(1, "ring", "ring", in_order=False, chooses=True),
-    "ring": Backend(1, "ring", "binomial_tree", is_native=False),
+    "gloo": Backend(GLOO, "gloo_ring", "binomial_tree"),
+    "nccl": Backend(NCCL, "ring", "ring", chooses=True),
+    "ring": Backend(OURS, "ring", "binomial_tree"),
 }
 
 
@@ -71,34 +122,3 @@ def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedu
         return by_variant[variant]
 
     return of_size
-
-
-def network_of_calls(network: AnyNetwork, is_native: bool, touched_bytes: int | None = None) -> AnyNetwork:
-    """What the messages of a call go over: those of `collectives` through shared memory, if the network describes it.
-
-    is_native: of torch.distributed, rather than of `collectives`. touched_bytes: see `SharedMemoryNetwork`.
-    """
-    return shared_memory_of_calls(network, is_native, touched_bytes) or network
-
-
-def shared_memory_of_calls(
-    network: AnyNetwork, is_native: bool, touched_bytes: int | None = None
-) -> SharedMemoryNetwork | None:
-    """The same if it is shared memory; None if messages go over `network` itself."""
-    return None if is_native else SharedMemoryNetwork.of(network, touched_bytes)
-
-
-def call_overhead_s(network: AnyNetwork, is_native: bool, after_computing: bool = False) -> float:
-    """Seconds that a call takes beside its messages, as far as the network says; 0 for one that does not.
-
-    is_native: of torch.distributed, rather than of `collectives`.
-    after_computing: whether the rank has computed since the call before, so that nothing of it is in the caches.
-    """
-    if not isinstance(network, Cluster):
-        return 0.0
-    shared = shared_memory_of_calls(network, is_native)
-    costs = network.spec.processor if shared is None else shared.costs
-    call_s, cold_s = costs.call_s, costs.cold_call_s
-    if is_native:
-        call_s, cold_s = network.spec.processor.torch_call_s, network.spec.processor.cold_torch_call_s
-    return call_s + cold_s * after_computing

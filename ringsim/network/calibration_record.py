@@ -24,7 +24,7 @@ class CalibratedCells:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a network was fitted to.
+    """The timings that a network was fitted to.
 
     files: the names of the logs or measurements, without their folders.
     senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
@@ -36,7 +36,7 @@ class Calibration:
     senders_per_host: Annotated[int, values.count] | None = None
 
     def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]) -> bool:
-        """Whether one of these timings of the collective, whatever its algorithm, was among them.
+        """Return whether one of these timings of the collective, whatever its algorithm, was among them.
 
         rows: their digests. Where these are not known, here or in the file, a timing of the same collective, size,
         ranks and hosts is taken for the same one.

@@ -1,7 +1,8 @@
 """`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
+from itertools import chain
 
 import numpy as np
 
@@ -82,10 +83,8 @@ class ClusterTopology(Topology):
         within = src_host == dst_host
         host_path = self._fabric.host_path(src_host, dst_host)
         outside = self._nic_latency_s[src_host] + host_path.latency_s + self._nic_latency_s[dst_host]
-        uses = [
-            *self._ends(src, dst, within, out, into),
-            *((np.where(within, NONE, used), 1.0) for used in host_path.resources),
-        ]
+        between_hosts = ((np.where(within, NONE, used), 1.0) for used in host_path.resources)
+        uses = chain(self._ends(src, dst, within, out, into), between_hosts)
         resource, use = _table(uses, len(src))
         latency = np.where(within, self._link_latency_s[src_host], outside)
         copies = self.processors.copy_bytes_per_s
@@ -119,7 +118,7 @@ class ClusterTopology(Topology):
         return extra
 
 
-def _table(uses: list[Use], num_pairs: int) -> tuple[Ints, Floats]:
+def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
     """The columns side by side, without those that nobody uses."""
     used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
     resource = np.empty((num_pairs, len(used)), dtype=np.int64)

@@ -70,25 +70,26 @@ def _parser(field: str) -> Parser | None:
     return _PARSERS.get(field) or next((parse for unit, parse in units.items() if field.endswith(unit)), None)
 
 
-def _keys(kind: type[Any]) -> dict[str, Key]:
-    """The keys of the quantities of a dataclass of `spec`, required where a field has no default."""
+def keys_of(kind: type[Any]) -> dict[str, Key]:
+    """Return the keys of the quantities of a dataclass of `spec`, required where a field has no default."""
+    own_first = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
     return {
         _key(field.name): Key(field.name, parse, field.default is MISSING)
-        for field in fields(kind)
+        for field in own_first
         if (parse := _parser(field.name)) and not is_dataclass(field.default)
     }
 
 
-_SHARED_MEMORY = Table({**_keys(spec.SharedMemory), "rate": Key("rates", Table(_keys(spec.MemoryRate)), many=True)})
+_SHARED_MEMORY = Table({**keys_of(spec.SharedMemory), "rate": Key("rates", Table(keys_of(spec.MemoryRate)), many=True)})
 _HARDWARE = {
-    **_keys(spec.Host),
-    "link": Key("link", Table(_keys(spec.Link))),
+    **keys_of(spec.Host),
+    "link": Key("link", Table(keys_of(spec.Link))),
     "shared_memory": Key("shared_memory", _SHARED_MEMORY),
-    "nic": Key("nics", Table({"count": Key("count", values.count), **_keys(spec.Link)})),
+    "nic": Key("nics", Table(keys_of(spec.Nics))),
 }
 _PLACING = {_key(field): Key(field, values.count) for field in ("ranks_per_host", "num_hosts")}
 _PLACED_HOST = Table({"name": Key("name", _name, True), "ranks": Key("ranks", _ranks, True), **_HARDWARE})
-_CABLE = Table({"between": Key("between", _two_names, True), **_keys(spec.Link)})
+_CABLE = Table({"between": Key("between", _two_names, True), **keys_of(spec.Link)})
 NETWORK = Table(
     {
         "name": Key("name", values.any_text),
@@ -97,14 +98,14 @@ NETWORK = Table(
         "host": Key("host", Table({**_PLACING, **_HARDWARE})),
         "hosts": Key("placed_hosts", _PLACED_HOST, many=True),
         "links": Key("cables", _CABLE, many=True),
-        "switch": Key("switch", Table(_keys(spec.Switch))),
-        "rank": Key("processor", Table(_keys(spec.Processor))),
-        "slow_rank": Key("slow_ranks", Table(_keys(spec.SlowRank)), many=True),
-        "slow_link": Key("slow_links", Table(_keys(spec.SlowLink)), many=True),
-        "jitter": Key("jitter", Table(_keys(Jitter))),
-        "failure": Key("failures", Table(_keys(spec.Failure)), many=True),
-        "protocol": Key("protocols", Table(_keys(spec.Protocol)), many=True),
-        "library": Key("library", Table(_keys(spec.Library))),
+        "switch": Key("switch", Table(keys_of(spec.Switch))),
+        "rank": Key("processor", Table(keys_of(spec.Processor))),
+        "slow_rank": Key("slow_ranks", Table(keys_of(spec.SlowRank)), many=True),
+        "slow_link": Key("slow_links", Table(keys_of(spec.SlowLink)), many=True),
+        "jitter": Key("jitter", Table(keys_of(Jitter))),
+        "failure": Key("failures", Table(keys_of(spec.Failure)), many=True),
+        "protocol": Key("protocols", Table(keys_of(spec.Protocol)), many=True),
+        "library": Key("library", Table(keys_of(spec.Library))),
         "calibration": Key("calibration", Calibration),
     }
 )

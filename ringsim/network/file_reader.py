@@ -62,7 +62,7 @@ def _all_alike(fields: Fields) -> Fields:
 
 
 def _host(*layers: Mapping[str, Any]) -> spec.Host:
-    """What later layers say goes before what earlier ones say, key by key."""
+    """Return the host of these layers: a later one wins over an earlier one, key by key."""
     link: Fields = {}
     nics: Fields = {}
     rest: Fields = {}

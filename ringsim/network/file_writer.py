@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from ringsim.files import Key, Table, encode
+from ringsim.files import Key, encode
 from ringsim.network.calibration_record import Calibration
 from ringsim.network.cluster import Cluster
-from ringsim.network.file_format import NETWORK
+from ringsim.network.file_format import keys_of
 from ringsim.network.spec import Spec
 
 _FIGURES = 6  # more than any measurement has
@@ -32,45 +32,28 @@ def network_text(cluster: Cluster) -> str:
 
 
 def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
-    host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts, "cores": spec.host.cores}
-    lines = [f"{key} = {value}" for key, value in host.items() if value is not None]
-    yield "[host]", lines + _values("host", spec.host)
-    for place, part in (("host.link", spec.host.link), ("host.nic", spec.host.nics), ("rank", spec.processor),
-                        ("library", spec.library)):  # fmt: skip
-        values = _values(place, part)
-        if values:
+    host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts}
+    yield "[host]", [f"{key} = {value}" for key, value in host.items() if value is not None] + _values(spec.host)
+    parts = {"host.link": spec.host.link, "host.nic": spec.host.nics, "rank": spec.processor, "library": spec.library}
+    for place, part in parts.items():
+        if values := _values(part):
             yield f"[{place}]", values
     shared = spec.host.shared_memory
     if shared:
-        yield "[host.shared_memory]", _values("host.shared_memory", shared)
+        yield "[host.shared_memory]", _values(shared)
         for rate in shared.rates:
-            yield "[[host.shared_memory.rate]]", _values("host.shared_memory.rate", rate)
+            yield "[[host.shared_memory.rate]]", _values(rate)
     for protocol in spec.protocols:
-        yield "[[protocol]]", _values("protocol", protocol)
+        yield "[[protocol]]", _values(protocol)
     for slow in spec.slow_links:
-        yield "[[slow_link]]", _values("slow_link", slow)
+        yield "[[slow_link]]", _values(slow)
 
 
-def _values(place: str, part: Any) -> list[str]:
-    """A line for each key that says something else than if it were left out."""
+def _values(part: Any) -> list[str]:
+    """Return a line for each key that says something else than if it were left out."""
     defaults = {field.name: field.default for field in fields(part)}
-    lines = []
-    for name, key in _table(place).keys.items():
-        value = getattr(part, key.field, None)
-        if isinstance(key.holds, Table) or key.field not in defaults or value == defaults[key.field]:
-            continue
-        if name != "cores":
-            lines.append(f"{name} = {_shown(key, value)}")
-    return lines
-
-
-def _table(place: str) -> Table:
-    table = NETWORK
-    for name in place.split("."):
-        inner = table.keys[name].holds
-        assert isinstance(inner, Table)
-        table = inner
-    return table
+    entries = ((name, key, getattr(part, key.field)) for name, key in keys_of(type(part)).items())
+    return [f"{name} = {_shown(key, value)}" for name, key, value in entries if value != defaults[key.field]]
 
 
 def _shown(key: Key, value: Any) -> str:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Self
 
-import numpy as np
-
-from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Resources, Topology
+from ringsim.network.cluster_topology import ClusterTopology
+from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.network.topology import Topology
 
 PRIVATE_LINKS = "private_links: there are no such networks any more; describe hosts with a cable between each two"
 
@@ -55,8 +55,8 @@ class Network:
                 raise ValueError(f"{name} {value}: must be finite and not negative")
 
     def topology(self, num_ranks: int) -> Topology:
-        """What the engines see of it."""
-        return _Uniform(self, num_ranks)
+        """Return the view of the engines: a host whose ranks have a port each."""
+        return _topology(self, num_ranks)
 
     def as_dict(self) -> dict[str, float | None]:
         """The fields for JSON; an infinite rate becomes None."""
@@ -71,45 +71,9 @@ class Network:
         return cls(**values)
 
 
-class _Uniform(Topology):
-    """Two ports for each rank, out and in; or none, where nothing limits them."""
-
-    def __init__(self, network: Network, num_ranks: int) -> None:
-        self._network = network
-        self.num_ranks = num_ranks
-        rate = network.bandwidth_bytes_per_s
-        self._has_ports = math.isfinite(rate)
-        self.resources = _ports(num_ranks, rate) if self._has_ports else Resources.none()
-        self.jitter = None
-        self.processors = Processors(
-            send_overhead_s=_same(network.gap_s, num_ranks),
-            receive_overhead_s=_same(network.receive_overhead_s, num_ranks),
-            reduce_bytes_per_s=_same(network.reduce_bytes_per_s, num_ranks),
-            cores=np.broadcast_to(np.int64(NONE), num_ranks),
-            copy_bytes_per_s=_same(math.inf, num_ranks),
-        )
-
-    def paths(self, src: Ints, dst: Ints) -> Paths:
-        used = [src, self.num_ranks + dst] if self._has_ports else []
-        resource = np.array(used, dtype=np.int64).reshape(len(used), len(src)).T
-        return Paths(
-            latency_s=_same(self._network.latency_s, len(src)),
-            bytes_per_s=_same(math.inf, len(src)),
-            resource=resource,
-            use_per_byte=np.broadcast_to(1.0, resource.shape),
-        )
-
-
-def _ports(num_ranks: int, bytes_per_s: float) -> Resources:
-    """First what goes out of each rank, then what comes in."""
-    names = _port_names(num_ranks)
-    return Resources(names, _same(bytes_per_s, len(names)), _same(math.inf, len(names)))
-
-
-@lru_cache(maxsize=4)  # short predictions would otherwise take a few per cent more, again and again
-def _port_names(num_ranks: int) -> tuple[str, ...]:
-    return tuple(f"rank{rank}.{way}" for way in ("out", "in") for rank in range(num_ranks))
-
-
-def _same(value: float, length: int) -> Floats:
-    return np.broadcast_to(np.float64(value), length)
+@lru_cache(maxsize=4)  # short predictions would otherwise take several times as long, again and again
+def _topology(network: Network, num_ranks: int) -> Topology:
+    """Return one host with all ranks, each of which has a port: `rank3.out` and `rank3.in`."""
+    link = Link(network.latency_s, network.bandwidth_bytes_per_s)
+    processor = Processor(network.gap_s, network.receive_overhead_s, network.reduce_bytes_per_s)
+    return ClusterTopology(Spec(host=Host(link=link), processor=processor), num_ranks)

@@ -26,7 +26,7 @@ def format_prediction(prediction: Prediction) -> str:
 
 def _step(prediction: Prediction) -> str:
     step, config = prediction.step, prediction.step.config
-    workers = plural(config.backend.num_workers, "worker")
+    workers = plural(config.backend.runtime.num_workers, "worker")
     ranks = plural(step.num_ranks, "rank")
     algorithms = " and ".join(step.algorithms)
     title = f"step of DDP, {ranks}, {algorithms}, {workers}, bucket_cap_mb {config.caps}"

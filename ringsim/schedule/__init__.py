@@ -8,10 +8,10 @@ from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import Dependencies, dependencies
-from ringsim.schedule.flow import NO_ROW, Rows, stable_order
+from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
-from ringsim.schedule.memory_passes import MemoryPasses, memory_passes
+from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published
 from ringsim.schedule.partition import gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay, replay_steps
@@ -31,6 +31,7 @@ __all__ = [
     "Columns",
     "Counts",
     "Dependencies",
+    "Flow",
     "Ints",
     "MemoryPasses",
     "Proof",
@@ -46,12 +47,14 @@ __all__ = [
     "constant",
     "dependencies",
     "estimated_transfers",
+    "flow",
     "format_count",
     "free_bytes",
     "gloo_partition",
     "initial_counts",
     "memory_passes",
     "merge",
+    "most_published",
     "on_channel",
     "on_groups",
     "only_value",

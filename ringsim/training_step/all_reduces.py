@@ -7,7 +7,7 @@ says is over first (see `choose`), over the network with the latencies and the b
 from typing import NamedTuple
 
 from ringsim.calibration import LibraryChoice, choose, why_unknown
-from ringsim.native import Backend, all_reduce_by_size, call_overhead_s, shared_memory_of_calls
+from ringsim.native import Backend, all_reduce_by_size
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import QueuedCall, has_steady_times
@@ -34,16 +34,16 @@ class AllReduces:
     def __init__(self, network: AnyNetwork, num_ranks: int, backend: Backend) -> None:
         self._num_ranks = num_ranks
         self._plain = all_reduce_by_size(backend.all_reduce, num_ranks)
-        self._call_s = [call_overhead_s(network, backend.is_native, computed) for computed in (False, True)]
-        self._shared_memory = shared_memory_of_calls(network, backend.is_native)
+        self._call_s = [backend.runtime.call_s(network, cold=cold) for cold in (False, True)]
+        self._shared_memory = backend.runtime.shared_memory(network)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
         chooses = isinstance(network, Cluster) and backend.chooses and not self.why_not
         self._cluster = network if isinstance(network, Cluster) and chooses else None
         self._choices: dict[int, LibraryChoice | None] = {}
 
-    def call(self, size_bytes: int, element_bytes: int, ready_s: float, after_computing: bool = False) -> BucketCall:
-        """Return the call for a bucket that is ready then. after_computing: as `call_overhead_s` has it."""
-        called_s = self._call_s[after_computing]
+    def call(self, size_bytes: int, element_bytes: int, ready_s: float, cold: bool = False) -> BucketCall:
+        """Return the call for a bucket that is ready then. cold: see `Runtime.call_s`."""
+        called_s = self._call_s[cold]
         choice = self._choice(size_bytes)
         if choice is None:
             schedule = self._plain(size_bytes)
@@ -80,7 +80,7 @@ def _why_not_chosen(network: AnyNetwork, num_ranks: int, backend: Backend) -> st
     if not isinstance(network, Cluster):
         return "the network says nothing of a library"
     why = why_unknown(network, num_ranks)
-    if not why and backend.num_workers > 1:
+    if not why and backend.runtime.num_workers > 1:
         why = "several workers would be under way over one protocol only"
     if not why and not has_steady_times(network.topology(num_ranks)):
         why = "its times are drawn at random, or some of it fails"

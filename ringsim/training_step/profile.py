@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.files import FileFormat, check, naming_place, read_json, values
-from ringsim.measurements import save_json
+from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
 from ringsim.units import MAX_VALUE
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend, call_overhead_s, network_of_calls
+from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import Span, predict_time, time_queue
+from ringsim.simulation import Span, time_queue
 from ringsim.training_step.all_reduces import AllReduces, BucketCall
 from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
 from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
@@ -142,9 +142,8 @@ def predict_step(
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
     reductions = AllReduces(network, num_ranks, config.backend)
     calls = _calls(profile, buckets, ready_s, config, reductions)
-    spans = time_queue(
-        [call for *_, call in calls], network, config.backend.num_workers, in_order=config.backend.in_order
-    )
+    runtime = config.backend.runtime
+    spans = time_queue([call for *_, call in calls], network, runtime.num_workers, in_order=runtime.in_order)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
     return PredictedStep(
@@ -244,7 +243,7 @@ def _calls(
     for bucket, at_s in zip(buckets, ready_s, strict=True):
         element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
         size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(reductions.call(size_bytes, element_bytes, at_s, after_computing=at_s > last_s))
+        calls.append(reductions.call(size_bytes, element_bytes, at_s, cold=at_s > last_s))
         last_s = at_s
     if config.phase is Phase.UNUSED:
         size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
@@ -256,10 +255,7 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     if not profile.buffer_bytes:
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    in_order = config.backend.in_order
-    messages = network_of_calls(network, config.backend.is_native)
-    messages_s = predict_time(schedule, messages, profile.buffer_bytes, in_order=in_order)
-    return call_overhead_s(network, config.backend.is_native, after_computing=True) + messages_s
+    return config.backend.runtime.time_s(schedule, network, profile.buffer_bytes, cold=True)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

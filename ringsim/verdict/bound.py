@@ -14,15 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringsim.native import call_overhead_s, network_of_calls
+from ringsim.native import OURS
 from ringsim.network import Cluster, Host
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 
 
 class Bound(Enum):
-    """What can bound a collective."""
+    """The costs that can bound a collective."""
 
     STRAGGLER = "a straggler"
     CORES = "cores"
@@ -57,8 +56,7 @@ class Attribution:
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    network = network_of_calls(cluster, is_native=False)
-    return call_overhead_s(cluster, is_native=False) + predict_time(schedule, network, size_bytes, in_order=True)
+    return OURS.time_s(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:

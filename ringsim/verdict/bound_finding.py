@@ -64,7 +64,7 @@ def bound_of_step(
 
 
 def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, waited_s: float) -> str:
-    """How much of what synchronising costs is the synchronisation itself, and how much waiting."""
+    """Say how much of the cost of synchronising is the synchronisation itself, and how much is waiting."""
     own_s = roughly(best.measured_sync_s)
     if free is not None:
         rest = "the rest is waiting for late ranks, and computing that communication slows down"
@@ -95,7 +95,7 @@ def _bound(attribution: Attribution, result: StrategyResult, waited_s: float) ->
 
 
 def _inside(attribution: Attribution, result: StrategyResult, waited_s: float) -> str:
-    """What the synchronisation's own time goes into, and whether waiting is more than that."""
+    """Say what takes most of the synchronisation's own time, or that waiting takes more."""
     bound = _bound(attribution, result, waited_s)
     if bound is Bound.STRAGGLER and waited_s:
         return (
@@ -115,7 +115,7 @@ def _shares(attribution: Attribution) -> str:
 
 
 def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
-    """What would become of the time without what is not as it should be: slow links, too few cores."""
+    """Say how long it would take without slow links, and with enough cores."""
     last = attributions[-1]
     size, now = format_size(last.size_bytes), roughly(last.time_s)
     without_s = last.time_s - last.seconds[Bound.STRAGGLER]

@@ -139,7 +139,7 @@ MOST_RANKS = 64  # of a prediction beyond twice the ranks, which would take long
 
 @dataclass(frozen=True, slots=True)
 class ScaledTime:
-    """What to expect on a number of ranks; step_s: of a step with DDP, None without a profile."""
+    """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
 
     num_ranks: int
     all_reduce_s: PredictedTime

@@ -10,7 +10,7 @@ from ringsim.units import format_size, format_time
 
 
 class Topic(Enum):
-    """What a verdict answers, in the order in which it is asked."""
+    """The questions that a verdict answers, in the order in which it is asked."""
 
     BOUND = "What bounds you?"
     ALGORITHM = "Which algorithm?"

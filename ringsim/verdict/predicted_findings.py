@@ -19,7 +19,7 @@ def findings_without_probes(contents: RunDirectory) -> tuple[Finding, ...]:
 
 
 def _bound(contents: RunDirectory) -> Finding:
-    """How much of their time training runs spend on exposed communication, by their logs; else what is predicted."""
+    """Say how much of their time training runs spend on exposed communication, by their logs; else by predictions."""
     shares = {}
     for folder, log in contents.logs.items():
         known = [entry.sync_share for entry in log.entries if entry.sync_share is not None]
@@ -42,7 +42,7 @@ def _bound(contents: RunDirectory) -> Finding:
 
 
 def _predicted_bound(contents: RunDirectory) -> Finding:
-    """What bounds the predicted step, and the simulated collectives."""
+    """Say what bounds the predicted step, and the simulated collectives."""
     reasons = []
     for file, run in contents.simulated.items():
         if run.time_s and run.path_s:
@@ -68,7 +68,7 @@ def _predicted_bound(contents: RunDirectory) -> Finding:
 
 
 def _algorithm(contents: RunDirectory) -> Finding:
-    """Who is fastest in the sweeps, which are of some network, not of this machine's."""
+    """Name the fastest algorithms of the sweeps, which are of some network, not of this machine's."""
     reasons = [reason for file, sweep in contents.sweeps.items() for reason in _winners(file, sweep)]
     command = _sweep(contents) or MEASURE
     if not reasons:

@@ -19,7 +19,7 @@ UNIFORM = "uniform"  # the name of a network without one
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """How one strategy of gradient synchronisation did in the main job; times in seconds.
+    """The results of one strategy of gradient synchronisation in the main job; times in seconds.
 
     sync_s, steps_s: of each step measured. losses: of the whole batch, by step. rank_sync_s: of each rank, the median
     of what it spent synchronising, waiting for others included; empty in older reports.
@@ -239,7 +239,7 @@ def _path(value: Any) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCollective:
-    """What `ringsim simulate` and `explain` print with --json. time_s: None if it never finishes.
+    """A run that `ringsim simulate` or `explain` printed with --json. time_s: None if it never finishes.
 
     path_s: what the time of the critical path is spent on, such as "latency"; empty if that was not looked at.
     bottleneck: the resource that is used most; "" if it is not known.
@@ -283,7 +283,7 @@ class PredictedDdpStep:
 
 @dataclass(frozen=True, slots=True)
 class DdpPrediction:
-    """What `ringsim ddp` prints with --json: the step that was asked for, with other caps, and on more ranks."""
+    """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks."""
 
     network: Annotated[str, _network_name]
     step: PredictedDdpStep

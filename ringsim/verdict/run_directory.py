@@ -43,7 +43,7 @@ NO_KIND = (
 
 @dataclass(slots=True)
 class RunDirectory:
-    """What a directory holds, by the name of each file in it.
+    """The files of a directory that are read, by the name of each file in it.
 
     sessions, logs: of training runs, by their directory. refused: each file that is not read, and why, in one line.
     """
@@ -153,7 +153,7 @@ def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
 
 
 def _folder(path: Path, name: str) -> str:
-    """What a training run is called: its directory below the one read, or that one's own name."""
+    """Return the name of a training run: its directory below the one read, or that one's own name."""
     parent = str(Path(name).parent)
     return parent if parent != "." else path.absolute().parent.name or parent
 
@@ -196,7 +196,7 @@ _READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """What is wrong with a file, in one line and without its name."""
+    """Return the fault of a file, in one line and without its name."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror}"
     return in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))

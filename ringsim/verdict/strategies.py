@@ -35,7 +35,7 @@ def rank_strategies(job: JobReport) -> StrategyRanking | None:
 
 
 def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
-    """Whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
+    """Return whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
     if len(result.steps_s) != len(best.steps_s) or not result.steps_s:
         return True
     differences = np.array(result.steps_s) - np.array(best.steps_s)

@@ -48,7 +48,7 @@ class Subject:
 
     @property
     def num_ranks(self) -> int:
-        """As many as were probed."""
+        """The number of ranks that were probed."""
         return self.measurements.num_ranks
 
 
@@ -91,7 +91,7 @@ def _sizes(subject: Subject) -> list[int]:
 
 
 def _half_spread(measurements: Measurements) -> float:
-    """How far the blocks of a probe lie to either side of its median: who measured a smaller gain would not see it."""
+    """Return how far the blocks of a probe lie to either side of its median; a smaller gain would not be seen."""
     ends = [(p10_p90(probe.times_s), probe.median_s) for probe in measurements.probes_of("shift")]
     return statistics.median([(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends] or [0.0])
 

@@ -1,4 +1,4 @@
-"""Those who compute tasks beside this process: processes on this machine, and the workers of a Dask cluster."""
+"""The pools that compute tasks outside this process: processes on this machine, and the workers of a Dask cluster."""
 
 import logging
 import os
@@ -18,12 +18,12 @@ from typing import Any
 
 
 class WorkerError(OSError):
-    """What went wrong with a worker, in one line; not with a task."""
+    """A fault of a worker, in one line; not of a task."""
 
 
 @cache  # each task asks
 def versions() -> dict[str, str]:
-    """What workers must have the same version of, so that all of them find the same to the last bit."""
+    """Return the versions that workers must share, so that all of them find the same to the last bit."""
     return {name: version(name) for name in ("ringsim", "numpy")}
 
 
@@ -77,7 +77,7 @@ class LocalPool:
 
 
 def _compute(parent: int, call: Callable[[Any], Any], task: Any) -> Any:
-    """What a worker process does for one task."""
+    """Compute one task in a worker process."""
     _end_with(parent)
     return call(task)
 
@@ -96,7 +96,7 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """What is started in this block does not see Ctrl-C, which goes to all processes of a terminal.
+    """Keep Ctrl-C, which goes to all processes of a terminal, from what is started in this block.
 
     This process alone deals with it, and ends the others; they would each print a traceback.
     """

@@ -47,7 +47,7 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many tasks are computed at a time; of a cluster, as far as it is known now."""
+        """The number of tasks that are computed at a time; of a cluster, as far as it is known now."""
         return self._pool.count() if self._pool else 1
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
@@ -70,7 +70,7 @@ class Workers:
 
 
 def _call(function: Callable[[Task], Result], needed: dict[str, str], numbered: tuple[int, Task]) -> tuple[int, Result]:
-    """What a worker does for one task."""
+    """Compute one task on a worker."""
     require_same_version(needed)
     place, task = numbered
     return place, function(task)

@@ -139,7 +139,7 @@ class Job:
         broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
         if len(answers) < NUM_RANKS or broken:
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            raise AssertionError("\n".join([f"no answer from ranks {missing}", *broken, ranks.remains()]))
+            raise AssertionError("\n".join([f"no answer from ranks {missing}", *broken, ranks.remains(missing)]))
         outcomes = {rank: answer.value for rank, answer in answers.items()}
         problems = [
             f"{outcome.problem}\n    call {index} on rank {rank}: {expression(self.calls[index])}"

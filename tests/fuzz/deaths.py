@@ -127,7 +127,7 @@ class Death:
         silent = set(range(self.num_ranks)) - answers.keys()
         if self.how == "kill":
             silent.discard(self.victim)
-        assert not silent, f"ranks hang, or are gone: {sorted(silent)}\n{ranks.remains()}"
+        assert not silent, f"ranks hang, or are gone: {sorted(silent)}\n{ranks.remains(silent)}"
         unforeseen = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
         assert not unforeseen, "unforeseen error\n" + "\n".join(unforeseen)
         reports = {rank: answer.value for rank, answer in answers.items()}

@@ -70,7 +70,7 @@ class Mismatch:
             ranks.start(disagree, self)
             answers = ranks.answers(range(self.num_ranks), HANGS_S + 2 * TIMEOUT_S)
             silent = [rank for rank in range(self.num_ranks) if rank not in answers]
-            assert not silent, f"ranks hang, or are gone: {silent}\n{ranks.remains()}"
+            assert not silent, f"ranks hang, or are gone: {silent}\n{ranks.remains(silent)}"
         told = {rank: answer.value for rank, answer in answers.items()}
         lines = "\n".join(f"    rank {rank}: {text}" for rank, text in sorted(told.items()))
         assert all(answer.good for answer in answers.values()), f"unforeseen error\n{lines}"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -224,12 +224,15 @@ class Ranks:
             self._home.listen(end_s - time.monotonic())
         return [self._home.codes.get(pid) for pid in self.pids]
 
-    def remains(self) -> str:
-        """What is known of each rank: its exit code, or where it is, and the last it wrote to its standard error."""
+    def remains(self, first: Collection[int] = ()) -> str:
+        """Return what is known of each rank: its exit code, or where it is, and what it wrote last to standard error.
+
+        first: the ranks with which to begin, as a report is cut off somewhere.
+        """
         for rank in range(self.num_ranks):
             self.signal(rank, signal.SIGUSR1)
         codes, lines = self.codes(limit_s=1), []
-        for rank, code in enumerate(codes):
+        for rank, code in sorted(enumerate(codes), key=lambda known: known[0] not in first):
             log = self._log(rank)
             text = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
             lines.append(f"rank {rank}: {'runs' if code is None else f'exit code {code}'}")

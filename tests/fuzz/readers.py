@@ -168,7 +168,7 @@ def _step_log(path: Path) -> None:
 
 
 def _task_setting(path: Path) -> None:
-    from trainers.cli.task_options import read_settings
+    from trainers.cli.settings import read_settings
 
     text = path.read_bytes().decode(errors="replace")
     read_settings("module:function", [f"x={text}"])

@@ -111,7 +111,7 @@ class Training:
             ranks.start(outcomes, self)
             answers = ranks.answers(range(NUM_RANKS), HANGS_S)
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains()}"
+            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains(missing)}"
             broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
             assert not broken, "\n".join(broken)
             self._judge([answers[rank].value for rank in range(self.num_ranks)])

@@ -1,1 +1,1 @@
-"""What a run keeps on disk: checkpoints, its log and the lock of its directory; and how it goes on from there."""
+"""The output directory of a run: checkpoints, log and lock; and how a run goes on from there."""

@@ -1,21 +1,26 @@
 """Checkpoints: a training run on disk, written so that a crash leaves either the old one or the new one whole.
 
-A file is what `torch.save` writes, followed by its SHA-256, so that a file that has been cut, damaged or changed is not
-taken for a checkpoint.
+Random states are made of tensors and numbers alone, so that a file can be read without running code. A file is what
+`torch.save` writes, followed by its SHA-256: what has been cut, damaged or changed is not taken for a checkpoint.
 """
 
 import hashlib
 import io
 import os
+import random
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from zipfile import BadZipFile, ZipFile
 
+import numpy as np
 import torch
 
 from ringsim.files import atomic_file
 
+RandomState = dict[str, Any]
+
+MT_WORDS = 624  # of the state of the Mersenne Twister, which NumPy and Python have
 FORMAT = "ringsim checkpoint"
 VERSION = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -136,3 +141,47 @@ def _require_bounded(tensor: torch.Tensor, limit_bytes: int) -> None:
     """Raise MemoryError for a tensor without numbers of its own, or one that would be much larger than the file."""
     if tensor.is_nested or tensor.is_meta or tensor.numel() * tensor.element_size() > limit_bytes:
         raise MemoryError("a tensor that is larger than the file")
+
+
+def seed_alike(seed: int) -> None:
+    """Seed all generators from `seed`, on every rank the same: for drawing the initial weights."""
+    _seed(np.random.SeedSequence(seed))
+
+
+def seed_apart(seed: int, step: int, rank: int) -> None:
+    """Seed all generators so that no two ranks and no two steps draw the same numbers: for training from `step` on."""
+    _seed(np.random.SeedSequence(seed, spawn_key=(step, rank)))
+
+
+def _seed(sequence: np.random.SeedSequence) -> None:
+    words = sequence.generate_state(4)
+    torch.manual_seed(int(words[0]) << 32 | int(words[1]))  # of CUDA's too
+    random.seed(int(words[2]))
+    np.random.seed(int(words[3]))
+
+
+def random_state(device: str) -> RandomState:
+    """Return the states of all generators of this process, and of its GPU if it has one."""
+    version, words, gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=False)
+    words_of_numpy = numpy_state["state"]["key"].astype(np.int64)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device != "cpu" else None,
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": torch.from_numpy(words_of_numpy)}},
+    }
+
+
+def set_random_state(state: RandomState, device: str) -> None:
+    """Go on from what `random_state` gave. Raises ValueError, TypeError, KeyError or RuntimeError for anything else."""
+    position = state["numpy"]["state"]["pos"]
+    if not 0 <= position <= MT_WORDS:  # NumPy takes any, and would read beyond its words
+        raise ValueError(f"random state of NumPy: the position {position} is not in 0 to {MT_WORDS}")
+    if device != "cpu" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    torch.set_rng_state(state["torch"])
+    python, numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    key = numpy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})

@@ -77,7 +77,7 @@ class CheckpointManager:
 
     @property
     def log_mark(self) -> Mark | None:
-        """Of the lines that there are now; None on other ranks than 0."""
+        """The mark of the lines that there are now; None on other ranks than 0."""
         return self._log.mark if self._log is not None else None
 
     def log(self, line: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class CheckpointManager:
                 self.trouble = error
 
     def describe_trouble(self) -> str:
-        """What went wrong, and from where the run can go on."""
+        """Say what went wrong, and from where the run can go on."""
         trouble = self.trouble
         assert trouble is not None
         reason = str(trouble)
@@ -128,7 +128,7 @@ class CheckpointManager:
         return f"{reason}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
-        """Nothing is to be written any more: another run may have the directory."""
+        """Write no more, so that another run may have the directory."""
         if self._log is not None:
             self._log.close()
         if self._board is not None:

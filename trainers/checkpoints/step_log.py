@@ -17,7 +17,7 @@ ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensor
 
 
 class Mark(TypedDict):
-    """Of the lines that there are: how many, and a checksum of all of them. A checkpoint holds it."""
+    """How many lines there are, and a checksum of all of them. A checkpoint holds it."""
 
     lines: int
     crc32: int
@@ -66,17 +66,17 @@ class StepLog:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """No line is to come any more."""
+        """Write no more lines."""
         self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The good lines; [] if there is no such file."""
+    """Return the good lines; [] if there is no such file."""
     return [parse_json(line.decode()) for line in _good_lines(path.read_bytes())] if path.exists() else []
 
 
 def _good_lines(content: bytes) -> list[bytes]:
-    """Those that are whole, and of a later step than the good ones before them."""
+    """Return the lines that are whole, and of a later step than the good ones before them."""
     good, last = [], 0
     for line in content.splitlines(keepends=True):
         if (step := _step_of(line)) > last:
@@ -86,7 +86,7 @@ def _good_lines(content: bytes) -> list[bytes]:
 
 
 def _step_of(line: bytes) -> int:
-    """-1 if it is no line of a log."""
+    """Return the step of a line; -1 if it is no line of a log."""
     try:
         entry = parse_json(line.decode()) if line.endswith(b"\n") else None
     except ValueError:
@@ -100,7 +100,7 @@ def _mark_of(lines: list[bytes]) -> Mark:
 
 
 def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None) -> str:
-    """What is wrong with a log; "" if nothing is."""
+    """Say what is wrong with a log; "" if nothing is."""
     if expected and expected["lines"] != mark["lines"]:
         return f"has {mark['lines']} good lines of the {expected['lines']} that the run had written by then"
     if expected and expected["crc32"] != mark["crc32"]:
@@ -110,7 +110,7 @@ def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None
 
 
 def _keep_beside(path: Path, content: bytes) -> Path:
-    """In a file of its own, such as log.jsonl.damaged, or log.jsonl.damaged.2; none that is there is overwritten."""
+    """Write to a new file, such as log.jsonl.damaged, or log.jsonl.damaged.2; none that is there is overwritten."""
     names = itertools.chain([f"{path.name}.damaged"], (f"{path.name}.damaged.{n}" for n in itertools.count(2)))
     for beside in (path.with_name(name) for name in names):
         try:
@@ -156,7 +156,7 @@ class TensorBoardLog:
         self._writer.flush()
 
     def close(self) -> None:
-        """No line is to come any more."""
+        """Write no more lines."""
         self._writer.close()
 
 

@@ -25,14 +25,14 @@ from ringsim.console import (
     say,
     say_wrote,
 )
-from ringsim.files import read_json
-from ringsim.measurements import provenance, save_json
+from ringsim.files import read_json, save_json
+from ringsim.measurements import provenance
 from ringsim.text_table import wrap_text
 from ringsim.units import plural
 from trainers.checkpoints.output import WRITING_S, locked
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.options import MAX_RANKS, batch_size_option, seed_option, strategy_names, task_option
-from trainers.cli.task_options import own_flags, read_settings, read_unknown
+from trainers.cli.options import MAX_RANKS, config_options, strategy_names, task_option
+from trainers.cli.settings import given_settings
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
 from trainers.strategy_names import STRATEGY_NAMES, strategy_info
@@ -58,8 +58,7 @@ ALONE = "one process"
 )
 @click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
 @click.option("--steps", type=IntRange(2), default=60, help="Each run has so many steps.")
-@batch_size_option()
-@seed_option
+@config_options(StepConfig, "batch_size", "seed")
 @click.option(
     "-o",
     "--output",
@@ -85,8 +84,7 @@ def compare_command(
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.
     """
-    context = click.get_current_context()
-    options = read_settings(task, read_unknown(context.args), own_flags(context))
+    options = given_settings(task)
     config = StepConfig(batch_size=batch_size, seed=seed)
     batches = config.batches(load_task(task, seed, **options), 0, ranks)
     check_writable(f"--output {output}", output)
@@ -145,15 +143,8 @@ class ComparisonLauncher:
         output = self.folder / name.replace(" ", "-").replace("/", "-")
         self._announce(f"{name}: training on {plural(ranks, 'rank')}")
         size = ["--batch-size", str(batch_size)] if batch_size else []  # else the task's, which all ranks share
-        steps = [
-            "--steps",
-            str(self.steps),
-            "--epochs",
-            str(self.steps),
-            "--log-every",
-            "1",
-            "--quiet",
-        ]  # enough epochs for any
+        # As many epochs as steps are enough for any task.
+        steps = f"--steps {self.steps} --epochs {self.steps} --log-every 1 --quiet".split()
         settings = [text for key, value in self.options.items() for text in ("--set", f"{key}={value}")]
         arguments = [*self._common(), *size, *steps, *settings, "--strategy", strategy, "--output", str(output)]
         log = output / "log.jsonl"

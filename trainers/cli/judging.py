@@ -1,6 +1,7 @@
 """`trainers evaluate` and `trainers sample`: what a model in a checkpoint has learned; in one process."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +9,9 @@ import click
 
 from ringsim.console import FloatRange, IntRange, Name, examples, in_one_line, json_option, print_result
 from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
-from trainers.cli.config_file import require_task, task_of_run
-from trainers.cli.task_options import own_flags, read_settings, read_unknown
-from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.config import NUM_BYTE_VALUES, ModelConfig
+from trainers.cli.settings import given_settings, task_of_run
+from trainers.tasks import TASK_NAMES, Task, load_task
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,16 +41,15 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     is 1.
     """
     path = newest(checkpoint)
-    context = click.get_current_context()
     name, seed, options = task_of_run(path.with_name(OPTIONS_FILE), task)
-    given = read_settings(name, read_unknown(context.args), own_flags(context))
+    given = given_settings(name)
     loaded = load_task(name, seed, **{**options, **given})
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
     from trainers.loop.log_line import format_figures  # noqa: PLC0415
     from trainers.tasks.base import evaluate  # noqa: PLC0415
 
     read = load_checkpoint(path)
-    require_task(path, read.config, loaded, given)
+    _require_task(path, read.config, loaded, given)
     figures = evaluate(loaded, _filled(loaded.model(), path, read))
     text = f"{loaded.name} after {read.step} steps: {format_figures(figures) or 'no figures'}"
     print_result(text, {"task": loaded.config(), "step": read.step, "evaluation": figures}, as_json)
@@ -91,7 +90,7 @@ def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: floa
 
 
 def newest(path: Path) -> Path:
-    """The file, or the newest checkpoint in the directory. Raises UsageError if there is none."""
+    """Return the file, or the newest checkpoint in the directory. Raises UsageError if there is none."""
     if not path.is_dir():
         return path
     if checkpoints := CheckpointFolder(path).newest_first():
@@ -99,8 +98,23 @@ def newest(path: Path) -> Path:
     raise click.UsageError(f"{path}: there is no checkpoint in this directory, such as checkpoint-50.pt")
 
 
+def _require_task(path: Path, config: Mapping[str, Any], task: Task, given: Mapping[str, Any]) -> None:
+    """Raise ValueError if a checkpoint with this config is of another task, but for the options that are `given`."""
+    saved, now = config.get("task"), task.config()
+    if not isinstance(saved, dict):
+        raise ValueError(f"checkpoint {path}: is of no training session: evaluate takes those of trainers train")
+    may_differ = {*given, "learning_rate", *(["data_sha256"] if "data" in given else [])}
+    differing = [
+        f"{name} {saved.get(name)}, now {now.get(name)}"
+        for name in {**saved, **now}
+        if saved.get(name) != now.get(name) and name not in may_differ
+    ]
+    if differing:
+        raise ValueError(f"checkpoint {path}: is of a task with {'; '.join(differing)}: give its options")
+
+
 def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:
-    """Of the transformer, in a checkpoint of a run or of the main job."""
+    """Return the shape of the transformer in a checkpoint of a run or of the main job."""
     task = config.get("model", config.get("task"))
     names = ModelConfig.__dataclass_fields__
     if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):
@@ -112,7 +126,7 @@ def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:
 
 
 def _filled(model: "nn.Module", path: Path, checkpoint: "Checkpoint") -> "nn.Module":
-    """With what the checkpoint holds. Raises ValueError if that is of another model."""
+    """Return the model with the parameters of the checkpoint. Raises ValueError if these are of another model."""
     try:
         model.load_state_dict(checkpoint.model_state)
     except RuntimeError as error:

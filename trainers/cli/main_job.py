@@ -6,6 +6,7 @@ Everything a user can get wrong is checked before torch is imported, which takes
 import datetime
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,20 +35,14 @@ from ringsim.console import (
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE
 from trainers.checkpoints.step_log import FOLDER, LOG, require_tensorboard
-from trainers.cli.config_file import as_toml, config_option
 from trainers.cli.options import (
-    amp_option,
-    batch_size_option,
-    compile_option,
-    log_every_option,
+    log_options,
     model_options,
-    schedule_option,
-    seed_option,
+    rate_and_number_options,
     strategy_names,
-    tensorboard_option,
     timeout_option,
-    warmup_option,
 )
+from trainers.cli.settings import as_toml, config_option
 from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.main_job.config import RESULTS, JobConfig, LogConfig
@@ -70,14 +65,10 @@ BATCH_SIZE, STEPS = 8, 100
     help="The model is trained on topics (Python's own help pages), random bytes (random), or those of this file.",
 )
 @model_options
-@batch_size_option(BATCH_SIZE)
+@click.option("--batch-size", type=INT, default=BATCH_SIZE, help="A rank takes so many samples in a step.")
 @click.option("--steps", type=INT, default=STEPS, help="Each strategy is trained with for so many steps.")
 @click.option("--learning-rate", type=REAL, default=LEARNING_RATE, help="AdamW has this learning rate.")
-@warmup_option
-@schedule_option
-@amp_option
-@compile_option
-@seed_option
+@rate_and_number_options
 @click.option(
     "--strategies",
     type=Name("names", STRATEGY_NAMES, several=True),
@@ -103,22 +94,14 @@ BATCH_SIZE, STEPS = 8, 100
     default=Path("report"),
     help="The report, its picture and a checkpoint are written to this directory.",
 )
-@log_every_option
-@tensorboard_option
+@log_options
 @style_option
 @wide_option
 @config_option
 @json_option
 def main(
     data: str,
-    batch_size: int,
     steps: int,
-    learning_rate: float,
-    warmup_steps: int,
-    lr_schedule: str,
-    amp: str | None,
-    compile: bool,  # noqa: A002  the name of the option
-    seed: int,
     strategies: tuple[str, ...],
     gloo_thread_policy: Literal["batch", "normal"],
     timeout_s: float,
@@ -129,19 +112,18 @@ def main(
     style: str | None,
     wide: bool,
     as_json: bool,
-    **sizes: int,
+    **of_step_and_task: Any,
 ) -> None:
     """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
     require_one_stdout(as_json, profile)
-    step = StepConfig(
-        batch_size=batch_size, seed=seed, warmup_steps=warmup_steps, lr_schedule=lr_schedule, amp=amp, compile=compile
-    )
-    if compile:
+    names = {field.name for field in fields(StepConfig)} & of_step_and_task.keys()
+    step = StepConfig(**{name: of_step_and_task.pop(name) for name in names})
+    if step.compile:
         require_compiler()
-    task = LanguageModel(seed, data, learning_rate, **sizes)
+    task = LanguageModel(step.seed, data, **of_step_and_task)
     config = JobConfig(task, data, step, strategies, steps, profile)
     logged = LogConfig(output, log_every, tensorboard, as_toml(click.get_current_context(), {}))
     step.batches(task, 0, torchrun.num_ranks(START))

@@ -1,32 +1,87 @@
-"""The options that several of our command lines have, with their checks; loads no torch."""
+"""The options that are fields of a config, and those that several command lines have; loads no torch."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ringsim.console import INT, REAL, Name
-from trainers.loop.config import AMP_DTYPES, LOG_EVERY
-from trainers.loop.rate_schedule import LR_SCHEDULES
-from trainers.strategy_names import check_strategy
+from ringsim.console import FILE, INT, REAL, Name
+from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig, TrainConfig
+from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks import TASK_NAMES
-from trainers.tasks.config import ModelConfig
+from trainers.tasks.base import ModelConfig
 
 MAX_RANKS = 1024
 MAX_TIMEOUT_S = 86400
 RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
-MODEL_SIZES = {
+
+# What --help says of the fields of ModelConfig and TrainConfig that are options.
+HELP = {
     "vocabulary": "There are so many different tokens.",
     "d_model": "The model has so many numbers for a token.",
     "heads": "Each layer has so many attention heads.",
     "layers": "The model has so many layers.",
     "d_ff": "The MLP of a layer has so many numbers for a token.",
     "sequence_length": "The model sees so many tokens at once.",
+    "strategy": f"Gradients are synchronised by this strategy: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
+    "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
+    "epochs": "Each sample is seen so often; without it as often as the task says.",
+    "steps": "The run ends after so many steps, if not before.",
+    "batch_size": "A rank takes so many samples in a step; without it the ranks share the task's batch.",
+    "accumulate": "A rank computes its share of a batch in so many parts.",
+    "clip_norm": "The global norm of the gradients is at most this; without it it may be any.",
+    "warmup_steps": "The learning rate grows to the whole one over so many steps.",
+    "lr_schedule": "After the warm-up the learning rate stays as it is (constant), or falls to 0 at the last step "
+    "(cosine).",
+    "amp": "Forward passes compute in this dtype (bfloat16) what loses little by it; parameters keep their own.",
+    "compile": "The model is compiled by torch.compile, which needs a C++ compiler.",
+    "seed": "Data, weights and the order of the samples are drawn from this seed.",
+    "broadcast": "All ranks begin with rank 0's weights; without it all must have the same.",
+    "keep": "So many checkpoints are kept.",
+    "log_every": "So many steps lie between two lines of the log, 0: there are none; on stderr one that follows "
+    "another within a second may be left out.",
+    "eval_every": "So many steps lie between two evaluations on held-out data, 0: only the trained model is evaluated.",
+    "tensorboard": "What is logged is written for TensorBoard, too, to tensorboard in --output.",
+    "check_every": "So many steps lie between two checks for drift, 0: it is never checked; without it 100, and never "
+    "with the strategy none.",
+    "on_nan": f"When a loss is not finite, the run does this: {', '.join(ON_NAN)} (the step).",
+    "profile": "A time line of a few steps is written to this file, for ui.perfetto.dev.",
 }
+CHOICES = {
+    "strategy": Name("name", STRATEGY_NAMES),
+    "lr_schedule": Name("name", LR_SCHEDULES),
+    "amp": Name("dtype", AMP_DTYPES),
+    "on_nan": Name("name", ON_NAN),
+}
+TYPES: dict[Any, Any] = {int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
+    """Declare an option for each of these fields of a config, with its name, type and default, in this order."""
+    known = {field.name: field for field in fields(config)}
+
+    def declare(command: _Command) -> _Command:
+        for name in reversed(names):
+            field = known[name]
+            flag = f"--{name.replace('_', '-')}"
+            if field.type is bool:
+                command = click.option(flag, is_flag=True, help=HELP[name])(command)
+            else:
+                kind = CHOICES.get(name) or TYPES[field.type]
+                command = click.option(flag, type=kind, default=field.default, help=HELP[name])(command)
+        return command
+
+    return declare
+
+
+log_options = config_options(TrainConfig, "log_every", "tensorboard")
+rate_and_number_options = config_options(StepConfig, "warmup_steps", "lr_schedule", "amp", "compile", "seed")
+model_options = config_options(ModelConfig, *(field.name for field in fields(ModelConfig)))
 
 
 def strategy_names(_: click.Context, option: click.Parameter, value: str | Sequence[str]) -> tuple[str, ...]:
@@ -56,59 +111,13 @@ timeout_option = click.option(
     default=60.0,
     help="A rank waits so many seconds for a peer.",
 )
-seed_option = click.option(
-    "--seed", type=INT, default=0, help="Data, weights and the order of the samples are drawn from this seed."
-)
-log_every_option = click.option(
-    "--log-every",
-    type=INT,
-    default=LOG_EVERY,
-    help="So many steps lie between two lines of the log, 0: there are none; on stderr one that follows another within "
-    "a second may be left out.",
-)
-warmup_option = click.option(
-    "--warmup-steps", type=INT, default=0, help="The learning rate grows to the whole one over so many steps."
-)
-schedule_option = click.option(
-    "--lr-schedule",
-    type=Name("name", LR_SCHEDULES),
-    default="constant",
-    help="After the warm-up the learning rate stays as it is (constant), or falls to 0 at the last step (cosine).",
-)
-amp_option = click.option(
-    "--amp",
-    type=Name("dtype", AMP_DTYPES),
-    help="Forward passes compute in this dtype (bfloat16) what loses little by it; parameters keep their own.",
-)
-compile_option = click.option(
-    "--compile", is_flag=True, help="The model is compiled by torch.compile, which needs a C++ compiler."
-)
-tensorboard_option = click.option(
-    "--tensorboard", is_flag=True, help="What is logged is written for TensorBoard, too, to tensorboard in --output."
-)
 
 
 def task_option(default: str) -> Callable[[_Command], _Command]:
-    """What is trained."""
+    """Declare which task is trained."""
     return click.option(
         "--task",
         type=Name("name", TASK_NAMES),
         default=default,
         help=f"This task is trained: {', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.",
     )
-
-
-def batch_size_option(default: int | None = None) -> Callable[[_Command], _Command]:
-    """Always of one rank; the command says what that is of all of them."""
-    otherwise = "" if default else "; without it the ranks share the task's batch"
-    return click.option(
-        "--batch-size", type=INT, default=default, help=f"A rank takes so many samples in a step{otherwise}."
-    )
-
-
-def model_options(command: _Command) -> _Command:
-    """One for each field of ModelConfig."""
-    for size in reversed(fields(ModelConfig)):
-        flag = f"--{size.name.replace('_', '-')}"
-        command = click.option(flag, type=INT, default=size.default, help=MODEL_SIZES[size.name])(command)
-    return command

@@ -8,45 +8,25 @@ from typing import Any
 
 import click
 
-from ringsim.console import (
-    FILE,
-    INT,
-    REAL,
-    Choice,
-    IntRange,
-    Name,
-    Progress,
-    check_writable,
-    examples,
-    json_option,
-    say,
-)
+from ringsim.console import Choice, IntRange, Progress, check_writable, examples, json_option, say
 from ringsim.units import plural
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import require_tensorboard
-from trainers.cli.config_file import as_toml, config_option, is_of_file, task_options_of_file
 from trainers.cli.options import (
     MAX_RANKS,
     RESUME_COMMAND,
-    amp_option,
-    batch_size_option,
-    compile_option,
-    log_every_option,
-    schedule_option,
-    seed_option,
+    config_options,
+    rate_and_number_options,
     task_option,
-    tensorboard_option,
     timeout_option,
-    warmup_option,
 )
-from trainers.cli.task_options import all_options, own_flags, read_settings, read_unknown
+from trainers.cli.settings import all_options, as_toml, config_option, given_settings, is_of_file, task_options_of_file
 from trainers.launch import slurm
 from trainers.launch.environment import read_environment
 from trainers.launch.signals import StopRequest, is_under_torchrun
 from trainers.launch.spawn import spawn
-from trainers.loop.config import ON_NAN, TrainConfig, require_compiler
+from trainers.loop.config import TrainConfig, require_compiler
 from trainers.loop.rank import Launch, run_rank
-from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import Task, load_task
 
 AUTO = "auto"
@@ -68,33 +48,15 @@ AUTO = "auto"
     metavar="NAME=VALUE",
     help="An option of the task has this value; --NAME VALUE is the same.",
 )
-@click.option(
-    "--strategy",
-    type=Name("name", STRATEGY_NAMES),
-    default="bucketed",
-    help=f"Gradients are synchronised by this strategy: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
-    "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
-)
+@config_options(TrainConfig, "strategy")
 @click.option(
     "--ranks",
     type=IntRange(1, MAX_RANKS),
     help="So many ranks are started here; without it those of torchrun or srun train, or else one.",
 )
-@click.option("--epochs", type=INT, help="Each sample is seen so often; without it as often as the task says.")
-@click.option("--steps", type=INT, help="The run ends after so many steps, if not before.")
-@batch_size_option()
-@click.option("--accumulate", type=INT, default=1, help="A rank computes its share of a batch in so many parts.")
-@click.option(
-    "--clip-norm", type=REAL, help="The global norm of the gradients is at most this; without it it may be any."
-)
-@warmup_option
-@schedule_option
-@amp_option
-@compile_option
-@seed_option
-@click.option(
-    "--broadcast", is_flag=True, help="All ranks begin with rank 0's weights; without it all must have the same."
-)
+@config_options(TrainConfig, "epochs", "steps", "batch_size", "accumulate", "clip_norm")
+@rate_and_number_options
+@config_options(TrainConfig, "broadcast")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -106,7 +68,7 @@ AUTO = "auto"
     metavar="STEPS|Nepoch",
     help="So many steps, or epochs (1epoch), lie between two checkpoints; there is one at the end too.",
 )
-@click.option("--keep", type=INT, default=2, help="So many checkpoints are kept.")
+@config_options(TrainConfig, "keep")
 @click.option(
     "--resume",
     is_flag=False,
@@ -116,28 +78,9 @@ AUTO = "auto"
     metavar="[auto]",
     help="The run goes on from the newest checkpoint in --output if there is one, and begins otherwise.",
 )
-@log_every_option
-@click.option(
-    "--eval-every",
-    type=INT,
-    default=0,
-    help="So many steps lie between two evaluations on held-out data, 0: only the trained model is evaluated.",
-)
+@config_options(TrainConfig, "log_every", "eval_every")
 @click.option("--quiet", is_flag=True, help="The lines of --log-every are written to log.jsonl only.")
-@tensorboard_option
-@click.option(
-    "--check-every",
-    type=INT,
-    help="So many steps lie between two checks for drift, 0: it is never checked; without it 100, and never with the "
-    "strategy none.",
-)
-@click.option(
-    "--on-nan",
-    type=Name("name", ON_NAN),
-    default="stop",
-    help=f"When a loss is not finite, the run does this: {', '.join(ON_NAN)} (the step).",
-)
-@click.option("--profile", type=FILE, help="A time line of a few steps is written to this file, for ui.perfetto.dev.")
+@config_options(TrainConfig, "tensorboard", "check_every", "on_nan", "profile")
 @timeout_option
 @config_option
 @json_option
@@ -157,8 +100,7 @@ def train(
     --data, --d-model, --heads, --layers.
     """
     context = click.get_current_context()
-    given = read_settings(task, [*settings, *read_unknown(context.args)], own_flags(context))
-    options = {**task_options_of_file(context, task), **given}
+    options = {**task_options_of_file(context, task), **given_settings(task, settings)}
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     if config.compile:
         require_compiler()
@@ -172,9 +114,8 @@ def train(
     if environment.rank == 0:
         _check_output(config)
     if config.profile is not None:
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # else torch's profiler talks on stderr; read when torch is loaded
+        # Else torch's profiler talks on stderr. It is read when torch is loaded.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     resume = context.meta.get(RESUME_COMMAND, "")
     file = as_toml(context, all_options(task, loaded, options), ranks=num_ranks, output=config.output)
     return _run(Launch(task, options, config, timeout_s, as_json, resume, quiet, file), loaded, ranks)

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringsim.console import INT, TorchrunCommand
-from ringsim.files import parse_json
-from ringsim.measurements import save_json
+from ringsim.files import parse_json, save_json
 from trainers.data_parallel import DataParallel
 from trainers.launch.environment import distributed_environment
 from trainers.launch.rendezvous import init_process_group

@@ -17,7 +17,7 @@ FOOTNOTE = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What log.jsonl and the gradient check know of one run, a line of the log for each step.
+    """One run as log.jsonl, with a line for each step, and the gradient check have it.
 
     losses: of the whole batch, by step. batch_s: seconds a batch, the median. sync_share: of that time.
     gradient_difference: see `largest_difference`; None where it was not looked at.
@@ -78,7 +78,7 @@ def compare(runs: Sequence[TrainingRun]) -> list[ComparisonRow]:
 
 
 def format_comparison(rows: Sequence[ComparisonRow]) -> str:
-    """As a table."""
+    """Return the comparison as a table."""
     table = [HEADER, *(_cells(row) for row in rows)]
     return "\n".join([*align_columns(table, "lr"), wrap_text(FOOTNOTE, indent="  ")])
 
@@ -93,5 +93,5 @@ def _cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 def as_dict(rows: Sequence[ComparisonRow], provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
+    """Return the comparison for JSON."""
     return TrainingComparison.FORMAT.write({"provenance": provenance, "runs": list(rows)})

@@ -1,4 +1,4 @@
-"""What signals do to a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 end it after the step, with a checkpoint.
+"""The signals of a run: Ctrl-C ends it at once; SIGTERM and SIGUSR1 stop it after the step, with a checkpoint.
 
                      Ctrl-C              SIGTERM                    SIGUSR1
 trainers --ranks N   ends, code 130 [1]  stops, code 143 [2]        stops, code 138 [2]

@@ -1,4 +1,4 @@
-"""What Slurm's environment says of a task that srun started: how many there are on each node, and where to meet."""
+"""Slurm's environment of a task that srun started: how many there are on each node, and where to meet."""
 
 import re
 import shutil
@@ -12,18 +12,18 @@ SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batc
 
 
 def in_job(environment: Mapping[str, str]) -> bool:
-    """Whether this runs in a job at all, under srun or not."""
+    """Return whether this runs in a job at all, under srun or not."""
     return bool(environment.get("SLURM_JOB_ID"))
 
 
 def in_step(environment: Mapping[str, str]) -> bool:
-    """Whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
+    """Return whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
     step = whole_number(environment.get("SLURM_STEP_ID", ""))
     return step is not None and step < SPECIAL_STEPS
 
 
 def tasks_by_node(text: str) -> list[int]:
-    """How many tasks each node has: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for anything else."""
+    """Return how many tasks each node has: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for anything else."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
@@ -34,7 +34,7 @@ def tasks_by_node(text: str) -> list[int]:
 
 
 def meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
-    """The address and port of rank 0, alike on all ranks; MASTER_ADDR and MASTER_PORT have their way.
+    """Return the address and port of rank 0, alike on all ranks; MASTER_ADDR and MASTER_PORT have their way.
 
     one_node: whether all ranks are on one, which then need not listen where other hosts can connect.
 
@@ -46,7 +46,7 @@ def meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tup
 
 
 def checked_port(text: str) -> int:
-    """A port that one can connect to. Raises ValueError."""
+    """Return a port that one can connect to. Raises ValueError."""
     port = whole_number(text) or 0
     if not 0 < port < 65536:
         raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")
@@ -54,7 +54,7 @@ def checked_port(text: str) -> int:
 
 
 def first_node(environment: Mapping[str, str]) -> str:
-    """Rank 0 is there. Raises ValueError if it cannot be told."""
+    """Return the first node, where rank 0 is. Raises ValueError if it cannot be told."""
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
         if nodes := environment.get(name):
             break
@@ -80,7 +80,7 @@ def _expanded(name: str, nodes: str, environment: Mapping[str, str]) -> list[str
 
 
 def step_port(environment: Mapping[str, str]) -> int:
-    """A port of the step's own, on which its ranks agree without a word: of 20,001 jobs in a row no two have the same.
+    """Choose a port of the step, on which its ranks agree without a word: no two of 20,001 jobs in a row share it.
 
     Raises ValueError if the job has no number.
     """

@@ -6,21 +6,67 @@ import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainers.loop.batches import Batches
-from trainers.loop.rate_schedule import RateSchedule, check_schedule
 from trainers.strategy_names import check_strategy
-from trainers.tasks.base import Task
-from trainers.tasks.config import MAX_TOKENS_PER_BATCH, check_seed, require_at_least
+from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
+LR_SCHEDULES = ("constant", "cosine")
 ON_NAN = ("stop", "skip")
 AMP_DTYPES = ("bfloat16",)
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 OTHERWISE = "or leave --compile out"
+
+
+@dataclass(frozen=True, slots=True)
+class RateSchedule:
+    """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
+
+    name: one of LR_SCHEDULES. num_steps: of the whole run.
+
+    Raises ValueError for another name, and for a warm-up that is not shorter than the run.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 0
+    num_steps: int = 1
+
+    def __post_init__(self) -> None:
+        check_schedule(self.name, self.warmup_steps)
+        if self.warmup_steps and self.warmup_steps >= self.num_steps:
+            raise ValueError(
+                f"--warmup-steps {self.warmup_steps}: must be less than the {self.num_steps} steps of the run"
+            )
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every step has the whole rate."""
+        return self.name == "constant" and not self.warmup_steps
+
+    def factor(self, step: int) -> float:
+        """Return the factor of `step`, which counts from 0.
+
+        >>> [RateSchedule("cosine", warmup_steps=2, num_steps=6).factor(step) for step in (0, 1, 2, 4)]
+        [0.5, 1.0, 1.0, 0.5]
+        """
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.name == "constant":
+            return 1.0
+        done = min(1.0, (step - self.warmup_steps) / (self.num_steps - self.warmup_steps))
+        return round((1 + math.cos(math.pi * done)) / 2, 12)
+
+
+def check_schedule(name: str, warmup_steps: int) -> None:
+    """Raise ValueError for a name that there is not, and for fewer than no steps."""
+    if name not in LR_SCHEDULES:
+        raise ValueError(f"--lr-schedule {name}: must be one of {', '.join(LR_SCHEDULES)}")
+    require_at_least(0, warmup_steps=warmup_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +116,19 @@ class StepConfig:
         check_seed(self.seed)
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
-        """Samples per step of all ranks together."""
+        """Return the samples per step of all ranks together."""
         return task.global_batch_size if self.batch_size is None else self.batch_size * num_ranks
 
     def batches(self, task: Task, rank: int, num_ranks: int) -> Batches:
-        """The samples of each step. Raises ValueError as `Batches` does."""
+        """Return the samples of each step. Raises ValueError as `Batches` does."""
         return Batches(task.num_samples, self.global_batch_size(task, num_ranks), self.seed, rank, num_ranks)
 
     def schedule(self, num_steps: int) -> RateSchedule:
-        """Of the learning rate. num_steps: of the whole run. Raises ValueError as `RateSchedule` does."""
+        """Return the schedule of the learning rate. num_steps: of the whole run. Raises ValueError as it does."""
         return RateSchedule(self.lr_schedule, self.warmup_steps, num_steps)
 
     def identity(self, task: Task, num_ranks: int, num_steps: int) -> dict[str, Any]:
-        """All that decides what a run computes; a checkpoint holds it.
+        """Return all that decides what a run computes; a checkpoint holds it.
 
         num_steps: of the whole run; they decide only where the learning rate depends on them.
         """
@@ -154,21 +200,21 @@ class TrainConfig(StepConfig):
         return 0 if self.strategy == "none" else CHECK_EVERY
 
     def steps_between_saves(self, batches_per_epoch: int) -> int:
-        """Between two checkpoints."""
+        """Return the steps between two checkpoints."""
         count, in_epochs = self._saves()
         return count * batches_per_epoch if in_epochs else count
 
     def writes_line(self, done: int, num_steps: int) -> bool:
-        """Whether the log has a line after `done` of the steps: every few of them, and after the last."""
+        """Return whether the log has a line after `done` of the steps: every few of them, and after the last."""
         is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
         return is_due or self.evaluates(done)
 
     def evaluates(self, done: int) -> bool:
-        """Whether the model is evaluated after so many steps."""
+        """Return whether the model is evaluated after so many steps."""
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
-        """A checkpoint after so many steps, or epochs (True)."""
+        """Return after how many steps, or epochs (True), there is a checkpoint."""
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(
@@ -177,7 +223,7 @@ class TrainConfig(StepConfig):
         return int(match[1]), match[2] is not None
 
     def num_steps(self, epochs: int, batches_per_epoch: int) -> int:
-        """Of the whole run. epochs: those of the task."""
+        """Return the steps of the whole run. epochs: those of the task."""
         steps_of_epochs = (self.epochs or epochs) * batches_per_epoch
         return steps_of_epochs if self.steps is None else min(self.steps, steps_of_epochs)
 
@@ -194,3 +240,25 @@ def require_compiler() -> None:
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         raise ValueError(f"--compile: there is no {header}: install Python's headers (python3-dev), {OTHERWISE}")
+
+
+class ScheduledRates:
+    """Gives an optimizer the rates of a schedule; one that is constant leaves them as they are.
+
+    Made before a checkpoint is loaded: the rates of the groups are then the task's own.
+
+    Raises ValueError for an optimizer without a learning rate.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
+        self._schedule = schedule
+        if not schedule.is_constant and any("lr" not in group for group in groups):
+            raise ValueError("--lr-schedule, --warmup-steps: the task's optimizer has no learning rate, called lr")
+        # A rate may be a tensor, which an optimizer may change in its place.
+        self._whole = [] if schedule.is_constant else [group["lr"] * 1 for group in groups]
+
+    def set(self, groups: Sequence[dict[str, Any]], step: int) -> None:
+        """Let the optimizer with these groups take `step` with its rate."""
+        factor = self._schedule.factor(step)
+        for group, whole in zip(groups, self._whole, strict=False):  # there are none if it is constant
+            group["lr"] = whole * factor

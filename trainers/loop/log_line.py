@@ -1,4 +1,4 @@
-"""What is told of a run while it trains, in words: a line of its log; and the memory that a process has needed."""
+"""Words about a run while it trains: a line of its log; and the memory that a process has needed."""
 
 import sys
 from collections.abc import Mapping
@@ -48,22 +48,22 @@ def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float |
 
 
 def format_figures(figures: Mapping[str, float | None]) -> str:
-    """Figures on held-out data as they are printed; nan for one that is not finite."""
+    """Format figures on held-out data; nan for one that is not finite."""
     return ", ".join(f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
 def format_milliseconds(time_s: float) -> str:
-    """Such as 12.3 ms: three digits, as more of them change from line to line."""
+    """Format as 12.3 ms: three digits, as more of them change from line to line."""
     return format_time(float(f"{time_s:.3g}"))
 
 
 def format_norm(norm: float | None) -> str:
-    """Such as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
+    """Format as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
     return "not finite" if norm is None else f"{norm:.3g}"
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory that this process has had resident so far; None where the system does not tell (Windows)."""
+    """Return the most memory that this process has had resident; None where the system does not tell (Windows)."""
     try:
         # Not ru_maxrss, which on Linux begins with that of the process that has started this one.
         peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))

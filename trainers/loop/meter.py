@@ -45,7 +45,7 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Time begins anew: what lies between the last step and this belongs to no step."""
+        """Begin time anew: what lies between the last step and this belongs to no step."""
         self._begin_s = time.perf_counter()
         self._steps = 0
         self._samples = 0
@@ -67,7 +67,7 @@ class Meter:
             self.skipped_in_a_row = 0
 
     def line(self) -> dict[str, Any]:
-        """Of the steps since the last call; collective. Time begins anew.
+        """Return the figures of the steps since the last call; collective. Time begins anew.
 
         loss: the mean over these steps of the loss of the whole batch; None if all of them were left out.
         peak_memory_bytes: of the rank's process that has needed most.
@@ -85,7 +85,7 @@ class Meter:
         return line
 
     def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int | None]:
-        """Seconds of communicating and in all, the means over all ranks, and the largest peak of memory."""
+        """Return seconds of communicating and in all, means over the ranks, and the largest peak of memory."""
         here = torch.tensor([self._communication_s, elapsed_s, peak_memory_bytes() or 0], dtype=torch.float64)
         everywhere = here.repeat(self._group.size(), 1)
         if self._group.size() > 1:
@@ -95,7 +95,7 @@ class Meter:
         return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max()) or None
 
     def brief(self) -> str:
-        """How it is going as this rank sees it, in 40 characters: beside phase, steps and time left on 80 columns."""
+        """Return how it is going, in 40 characters, which stand next to phase, steps and time left on 80 columns."""
         elapsed_s = max(time.perf_counter() - self._begin_s, 1e-9)
         loss = "no loss yet" if self.last_loss is None else f"loss {self.last_loss:.4g}"
         name, count = list(self._counts().items())[-1]  # tokens where samples have any
@@ -106,7 +106,7 @@ class Meter:
         return counts | {"tokens": self._samples * self._tokens_per_sample} if self._tokens_per_sample else counts
 
     def notes(self) -> dict[str, Any]:
-        """What a run must know to go on from here; times are not part of it."""
+        """Return what a run must know to go on from here; times are not part of it."""
         return {
             "losses": list(self._losses),
             "skipped_now": self._skipped_now,
@@ -151,6 +151,9 @@ def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     return size_bytes
 
 
+_NOT_KEPT = (torch.optim.Optimizer, dist.ProcessGroup)  # what these hold is counted otherwise, or not the strategy's
+
+
 def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
     """Yield the tensors in the attributes, lists and dicts of an object, however deep; not of modules and optimizers.
 
@@ -164,7 +167,7 @@ def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple | dict):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from kept_tensors(inner, visited)
-    elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, torch.optim.Optimizer):
+    elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _NOT_KEPT):
         yield from kept_tensors(vars(value), visited)
 
 
@@ -177,7 +180,7 @@ def _bucket_bytes(strategy: Strategy) -> int:
 
 
 class ProfilerTrace:
-    """Of STEPS steps after WARM_UP_STEPS others; of fewer, after fewer, where there are not as many.
+    """A trace of STEPS steps after WARM_UP_STEPS others; of fewer, after fewer, where there are not as many.
 
     path: where to write it; None: record nothing. first, end: the steps of the run.
     """
@@ -206,7 +209,7 @@ class ProfilerTrace:
                 self._profile.stop()
 
     def is_over(self, step: int) -> bool:
-        """Whether that step was the last one to be recorded."""
+        """Return whether that step was the last one to be recorded."""
         return self._profile is not None and step == self._last
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""What each rank of `python -m trainers` does, however it was started; and how it ends when something goes wrong."""
+"""`run_rank`: one rank of `python -m trainers`, however it was started, and its end when something goes wrong."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is asked of all ranks.
+    """A training run as it is asked of all ranks.
 
     task: its name; options: its own. resume: the command that would go on with it. quiet: whether lines of the log are
     not printed. options_file: all options, as the file OPTIONS_FILE in the output directory shall have them.
@@ -42,7 +42,7 @@ class Launch:
     options_file: str = ""
 
     def interrupted(self) -> str:
-        """What is said when the run is interrupted."""
+        """Return what is said when the run is interrupted."""
         return f"interrupted; resume with: {self.resume}" if self.resume else "interrupted"
 
 
@@ -118,7 +118,7 @@ def _run(
 def _train(
     launch: Launch, trainer: "Trainer", group: "dist.ProcessGroup", progress: Progress, asked: Callable[[], int]
 ) -> int:
-    """The exit code, 0 after the last step; otherwise rank 0 has said why it is not."""
+    """Return the exit code, 0 after the last step; otherwise rank 0 has said why it is not."""
     from trainers.data_parallel import DriftError  # noqa: PLC0415
     from trainers.loop.loss_sync import DivergedError, StoppedError  # noqa: PLC0415
 
@@ -190,5 +190,5 @@ def leave(message: str, code: int = 1) -> NoReturn:
 
 
 def _traceback(error: Exception, rank: int) -> str:
-    """Of what is no user's mistake on the command line, but in the code of a task, or ours."""
+    """Return the traceback of an error in the code of a task, or in ours."""
     return f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"

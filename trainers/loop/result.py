@@ -1,11 +1,12 @@
-"""What a run leaves at its end: result.json, and a few lines to read."""
+"""The end of a run: result.json, and a few lines to read."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ringsim.measurements import provenance, save_json
+from ringsim.files import save_json
+from ringsim.measurements import provenance
 from ringsim.units import format_size, plural
 from ringsim.verdict import TrainingSession
 from trainers.checkpoints.manager import RESULT
@@ -18,7 +19,7 @@ from trainers.tasks.base import evaluate, evaluating
 
 
 def judge(trainer: Trainer) -> tuple[dict[str, Any], str]:
-    """The figures of the trained model on held-out data, and what is to be seen of it; on one rank alone."""
+    """Return the figures of the trained model on held-out data, and what it shows; on one rank alone."""
     model = trainer.train_step.model.model
     figures = evaluate(trainer.task, model)
     with evaluating(model):
@@ -26,7 +27,7 @@ def judge(trainer: Trainer) -> tuple[dict[str, Any], str]:
 
 
 def result_of(trainer: Trainer, figures: dict[str, Any], train_s: float) -> dict[str, Any]:
-    """For JSON. train_s: seconds of training since the launch, which may have been a resumption."""
+    """Return the result for JSON. train_s: seconds of training since the launch, which may have been a resumption."""
     model, meter = trainer.train_step.model.model, trainer.meter
     return TrainingSession.FORMAT.write(
         {
@@ -52,7 +53,7 @@ def save_result(trainer: Trainer, result: dict[str, Any]) -> None:
 
 
 def summary(trainer: Trainer, result: dict[str, Any]) -> str:
-    """A few lines."""
+    """Return a few lines about the run."""
     training = result["training"]
     ranks = plural(training["num_ranks"], "rank")
     steps, first = result["steps"], result["resumed_at"]
@@ -73,13 +74,13 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
 
 
 def _format_memory(held: dict[str, int]) -> str:
-    """Such as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, other vectors 0 B`."""
+    """Format as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, other vectors 0 B`."""
     names = {**{kind: kind for kind in held}, "vectors": "other vectors"}
     return ", ".join(f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
 
 
 def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:
-    """The files that the run leaves, but for older checkpoints."""
+    """Return the files that the run leaves, but for older checkpoints."""
     config = trainer.config
     logs = [*([LOG] if config.log_every + config.eval_every else []), *([FOLDER] if config.tensorboard else [])]
     files = [trainer.manager.output / name for name in (result["checkpoint"], *logs, RESULT)]

@@ -15,13 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
-from trainers.checkpoints.checkpoint import Checkpoint
-from trainers.checkpoints.random_states import seed_alike, seed_apart
+from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
-from trainers.loop.config import StepConfig
+from trainers.loop.config import ScheduledRates, StepConfig
 from trainers.loop.loss_sync import DivergedError, LossSync
-from trainers.loop.rate_schedule import ScheduledRates
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
@@ -135,7 +133,7 @@ class TrainStep:
         )
 
     def gradient_norm(self) -> float:
-        """The global norm of the last step's synchronised gradients before they were clipped; collective.
+        """Return the global norm of the last step's synchronised gradients before they were clipped; collective.
 
         The step must not have been left out. With the strategies "none", "local_sgd" and "diloco" each
         rank has a norm of its own.
@@ -153,7 +151,7 @@ class TrainStep:
 
     @contextmanager
     def naming_step(self, step: int) -> Iterator[None]:
-        """Within it a CollectiveError gets the names of rank, step and strategy, and of the rank that failed first."""
+        """Give a CollectiveError in the block the names of rank, step, strategy, and of the rank that failed first."""
         try:
             yield
         except CollectiveError as error:
@@ -185,7 +183,7 @@ class TrainStep:
         self.model.strategy.load_state_dict(checkpoint.strategy_states)
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
-        """All of a step before gradients are averaged: this rank's loss, and that part of it that is yet to go back."""
+        """Do all of a step before gradients are averaged; return this rank's loss, and its part yet to go back."""
         self.optimizer.zero_grad()
         *held, last = share.split(self.config.accumulate)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -199,7 +197,7 @@ class TrainStep:
         return (total + loss.detach()).item(), loss
 
     def loss(self, share: Share) -> Tensor:
-        """Of this share of a batch, with its graph; collective where the model has buffers to send."""
+        """Return the loss of this share of a batch; collective where the model has buffers to send."""
         with span("batch"):
             batch = on_device(self.task.batch(share.indices), self.device)
         with span("forward"), naming_failures("the forward pass failed") if self._names_forward else nullcontext():
@@ -210,7 +208,7 @@ class TrainStep:
             return loss.float() * share.weight  # losses are compared and added on all ranks
 
     def _backward(self, loss: Tensor) -> None:
-        """The backward pass that is synchronised."""
+        """Take the backward pass that is synchronised."""
         with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
             torch.autograd.backward(loss)
 
@@ -221,7 +219,7 @@ class TrainStep:
             self.optimizer.step()
 
     def _copied_buffers(self) -> dict[str, Tensor]:
-        """What each buffer holds now: a forward pass on bad numbers leaves them in the running means."""
+        """Return what each buffer holds now: a forward pass on bad numbers leaves them in the running means."""
         if self.config.on_nan != "skip":
             return {}
         return {name: buffer.clone() for name, buffer in self.model.model.named_buffers()}
@@ -247,19 +245,19 @@ class GradientClock:
         return note
 
     def last_s(self, unknown: float = 0.0) -> float:
-        """When the last gradient was ready, on the clock of `time.perf_counter`.
+        """Return when the last gradient was ready, on the clock of `time.perf_counter`.
 
         unknown: what to say where none could be noted, as with FSDP, which puts parameters of its own in their place.
         """
         return max(self._ready_s.values(), default=unknown)
 
     def before_last_s(self) -> list[float]:
-        """How long before the last gradient each parameter's was ready, in the order of the parameters."""
+        """Return how long before the last gradient each parameter's was ready, in the order of the parameters."""
         return [self.last_s() - self._ready_s[index] for index in range(len(self._parameters))]
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """A tensor, or tuples, lists and dicts of them, on the device; anything else as it is."""
+    """Bring a tensor, or tuples, lists and dicts of them, to the device; return anything else as it is."""
     if isinstance(batch, Tensor):
         return batch.to(device)
     if isinstance(batch, dict):

@@ -12,9 +12,8 @@ from typing import Any
 import torch.distributed as dist
 
 from collectives.runtime import CollectiveError, naming_failures, span
-from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
 from trainers.checkpoints.manager import CheckpointManager
-from trainers.checkpoints.random_states import random_state, seed_apart, set_random_state
 from trainers.checkpoints.resumption import newest_good
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
@@ -193,7 +192,7 @@ class Trainer:
         self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
-        """After `done` steps: what is to be done every few steps, and after the last one."""
+        """Do, after `done` steps, what is to be done every few steps, and after the last one."""
         config, is_last = self.config, done == self.num_steps
         if is_last:
             self.memory_bytes = held_bytes(self.train_step)
@@ -231,7 +230,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """The figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
+        """Return the figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()
@@ -266,23 +265,23 @@ class Trainer:
             self.manager.save(checkpoint, self.config.keep)
 
     def _of_every_rank(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        """The states of all ranks, on rank 0; [] on the others; collective."""
+        """Return the states of all ranks, on rank 0; [] on the others; collective."""
         states: list[Any] | None = [None] * self.group.size() if self.group.rank() == 0 else None
         with naming_failures("gathering the states of the ranks failed"):
             dist.gather_object(state, states, group=self.group, group_dst=0)
         return states or []
 
     def _hear_of_trouble(self) -> None:
-        """What goes wrong after the losses of the last step were told, too, is to stop all ranks."""
+        """Stop all ranks, too, for what goes wrong after the losses of the last step were told."""
         self.train_step.loss_sync.exchange(0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:
-    """What ranks other than 0 say."""
+    """Say nothing, as ranks other than 0."""
 
 
 def _restarted() -> str:
-    """Words for a run that begins though its job has been started before: its checkpoints may be on another node."""
+    """Warn of a run that begins though its job was started before: its checkpoints may be on another node."""
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (

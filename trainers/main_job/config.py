@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.loop.config import StepConfig
 from trainers.tasks import LanguageModel
-from trainers.tasks.config import require_at_least
+from trainers.tasks.base import require_at_least
 
 RESULTS = ("checkpoint.pt", "report.png", "report.html", "report.json")  # what the main job leaves in --output
 
@@ -34,15 +34,15 @@ class JobConfig:
         self.step.schedule(self.steps)
 
     def of_each_strategy(self) -> Iterator[StepConfig]:
-        """How the model of each strategy is trained."""
+        """Yield how the model of each strategy is trained."""
         return (replace(self.step, strategy=name) for name in self.strategies)
 
     def of_no_strategy(self) -> StepConfig:
-        """The same without synchronisation."""
+        """Return the step config of a run without synchronisation."""
         return replace(self.step, strategy="none")
 
     def training(self) -> dict[str, Any]:
-        """For JSON; batch_size: per rank."""
+        """Return how models are trained, for JSON; batch_size: per rank."""
         sizes = {"batch_size": self.step.batch_size, "steps": self.steps}
         rate = {"lr_schedule": self.step.lr_schedule, "warmup_steps": self.step.warmup_steps}
         numbers = {"amp": self.step.amp, "compile": self.step.compile}

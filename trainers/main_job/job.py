@@ -19,7 +19,8 @@ from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import STDOUT, Progress, clear_line
-from ringsim.measurements import Measurements, RankHosts, json_text
+from ringsim.files import json_text
+from ringsim.measurements import Measurements, RankHosts
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
@@ -39,7 +40,7 @@ from trainers.predictions.memory import Memory, predict_memory
 from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.prediction import can_overlap, predict_strategy
 from trainers.replica_check import fingerprint
-from trainers.strategies.grouping import layers_of
+from trainers.strategies.flat_vector import layers_of
 
 BLOCKS = Blocks(turns=3, number=3)
 NUM_PROFILED = WARM_UP_STEPS + STEPS
@@ -59,7 +60,7 @@ class StrategyRun:
     memory: Memory | None = None
 
     def notes(self) -> RankNotes:
-        """For the report, after the last step."""
+        """Return what the report needs, after the last step."""
         assert self.memory is not None
         return RankNotes(
             losses=[result.loss for result in self.results],
@@ -135,7 +136,7 @@ def train_in_turn(
     after_step: Callable[[str], None] = lambda _: None,
     log: JobLog | None = None,
 ) -> None:
-    """Take each step with every strategy before the next one, so that all meet the same moods of the machine.
+    """Take each step with every strategy before the next one, so that all meet the same noise of the machine.
 
     after_step: called after each step of each strategy, with its name. log: told of all strategies every few steps.
 
@@ -162,7 +163,7 @@ def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, bool]:
-    """The network, and whether there are cores to communicate beside the backward pass, as rank 0's host is.
+    """Return the network, and whether there are cores to communicate beside the backward pass, as rank 0's host is.
 
     Its ranks share its cores even where each is in a network namespace or container of its own.
     """
@@ -182,7 +183,7 @@ def agreed_profile(
     overlap: bool,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> StepProfile:
-    """What a step takes without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
+    """Measure a step without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
 
     All ranks compute at once, as they will, and between two steps do what will be done there: walk through the memory
     of the other runs, and send as much as a model's gradients. After that caches are cold, and threads may still wait
@@ -211,7 +212,7 @@ def agreed_profile(
 
 
 def predict_memories(config: JobConfig, profile: StepProfile, group: dist.ProcessGroup) -> dict[str, Memory]:
-    """By strategy; the activations are those of a forward pass without synchronisation. Collective."""
+    """Predict memory by strategy, with the activations of a forward pass without synchronisation. Collective."""
     train_step = TrainStep(config.task, config.of_no_strategy(), group)
     states, activations = states_per_element(train_step), activation_bytes(train_step)
     parts = parts_of(train_step.model.module)
@@ -219,7 +220,7 @@ def predict_memories(config: JobConfig, profile: StepProfile, group: dist.Proces
 
 
 def parts_of(model: nn.Module) -> ModelParts:
-    """What predictions need to know of the plain model."""
+    """Return what predictions need to know of the plain model."""
     layers = layers_of(model)
     return ModelParts(
         [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad],
@@ -240,7 +241,7 @@ def _stretched(profile: StepProfile, factor: float) -> StepProfile:
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
-    """What every rank has noted of each run, by strategy."""
+    """Return what every rank has noted of each run, by strategy."""
     notes: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: gathering the results failed"):
         dist.all_gather_object(notes, {run.name: run.notes() for run in runs}, group=group)

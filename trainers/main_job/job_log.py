@@ -42,7 +42,7 @@ class JobLog:
             self._log = StepLog(config.output / LOG, 0)
 
     def is_due(self, done: int) -> bool:
-        """Whether there is a line after that many steps: every few of them, and after the last."""
+        """Return whether there is a line after that many steps: every few of them, and after the last."""
         every = self._config.every
         return every > 0 and (done % every == 0 or done == self._steps)
 
@@ -68,7 +68,7 @@ class JobLog:
         self._say(describe_job_line(line, self._steps))
 
     def _figures(self, done: int, train_step: TrainStep, results: Sequence[StepResult]) -> Line:
-        """Of one strategy's steps since the last line."""
+        """Return the figures of one strategy's steps since the last line."""
         with train_step.naming_step(done - 1):
             norm = train_step.gradient_norm()
         step_s = sum(result.step_s for result in results)
@@ -88,7 +88,7 @@ class JobLog:
         return self._boards[strategy]
 
     def close(self) -> None:
-        """No line is to come any more."""
+        """Write no more lines."""
         if self._log is not None:
             self._log.close()
         for board in self._boards.values():
@@ -114,7 +114,7 @@ def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def _range(strategies: Mapping[str, Line], figure: str, shown: Callable[[Any], str], named: bool = True) -> str:
-    """Such as 12 ms (none) to 31 ms (ring); of figures that are shown alike, one. named: whether strategies are."""
+    """Return such as 12 ms (none) to 31 ms (ring); of figures that are shown alike, one. named: whether names are."""
     ordered = sorted(strategies, key=lambda name: _as_number(strategies[name][figure]))
     least, most = ordered[0], ordered[-1]
     texts = [shown(strategies[name][figure]) for name in (least, most)]

@@ -14,14 +14,14 @@ from ringsim.training_step import StepProfile
 from trainers.loop.meter import held_bytes, new_bytes
 from trainers.loop.train_step import TrainStep
 from trainers.predictions.memory import Memory
-from trainers.strategies.grouping import described
+from trainers.strategies.flat_vector import described
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
 STEPS = 15
 
 
 class _Times(NamedTuple):
-    """Of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
+    """The times of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
 
     forward_s: float
     backward_s: float
@@ -86,7 +86,7 @@ def measure_memory(train_step: TrainStep) -> Memory:
 
 
 def activation_bytes(train_step: TrainStep) -> int:
-    """What autograd saves in the forward pass of this rank's share of a batch, without parameters; collective."""
+    """Return the bytes that autograd saves in the forward pass of a share, without parameters; collective."""
     share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
     seen: set[int] = set()
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was

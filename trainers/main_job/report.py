@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringsim.calibration import busy_line
-from ringsim.files import atomic_file
-from ringsim.measurements import Measurements, save_json
+from ringsim.files import atomic_file, save_json
+from ringsim.measurements import Measurements
 from ringsim.network import Cluster
 from ringsim.report import report_page
 from ringsim.training_step import StepProfile

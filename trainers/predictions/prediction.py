@@ -83,7 +83,7 @@ def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
     # A call follows a computation unless it could have been made together with the one before.
     before_s = [math.inf, *(call.lead_s for call in traffic.calls)]
     calls = [
-        call.queued(first_s, network, after_computing=call.lead_s < last_s)
+        call.queued(first_s, network, cold=call.lead_s < last_s)
         for call, last_s in zip(traffic.calls, before_s, strict=False)
     ]
     spans = time_queue(calls, network, 1, in_order=True)
@@ -101,7 +101,7 @@ def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
 
 def _alone_s(call: PredictedCall, network: Cluster) -> float:
     """Seconds of a call that a rank waits for, and has computed before."""
-    return time_queue([call.queued(0.0, network, after_computing=True)], network, 1, in_order=True)[0].end_s
+    return time_queue([call.queued(0.0, network, cold=True)], network, 1, in_order=True)[0].end_s
 
 
 def can_overlap(ranks_per_host: int, cores: int | None) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.native import call_overhead_s, native_schedule, shared_memory_of_calls
+from ringsim.native import GLOO, OURS, Runtime, native_schedule
 from ringsim.network import Cluster
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import work_queue
@@ -30,22 +30,22 @@ class PredictedCall(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     lead_s: how long before the end of the backward pass it can start; 0: afterwards only.
-    is_native: whether torch.distributed is called, rather than `collectives`.
+    runtime: who is called.
     """
 
     schedule: Schedule
     size_bytes: int
     element_bytes: int
     lead_s: float = 0.0
-    is_native: bool = False
+    runtime: Runtime = OURS
 
-    def queued(self, first_s: float, network: Cluster, after_computing: bool) -> work_queue.QueuedCall:
+    def queued(self, first_s: float, network: Cluster, cold: bool) -> work_queue.QueuedCall:
         """For a queue that begins `first_s` before the end of the backward pass.
 
-        after_computing: as `call_overhead_s` has it.
+        cold: see `Runtime.call_s`.
         """
-        call_s = call_overhead_s(network, self.is_native, after_computing)
-        ready_s, shared = first_s - self.lead_s, shared_memory_of_calls(network, self.is_native)
+        call_s = self.runtime.call_s(network, cold=cold)
+        ready_s, shared = first_s - self.lead_s, self.runtime.shared_memory(network)
         return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, shared)
 
 
@@ -105,7 +105,7 @@ def rs_ag(profile: StepProfile, num_ranks: int) -> Traffic:
         # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
         for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
             schedule = native_schedule(half, num_ranks, vector.size_bytes)
-            calls.append(PredictedCall(schedule, *_sizes(vector), is_native=True))
+            calls.append(PredictedCall(schedule, *_sizes(vector), runtime=GLOO))
     size_bytes = _size_bytes(vectors)
     return Traffic(calls, 2 * size_bytes + 2 * size_bytes // num_ranks)  # pack, copy; take the share, divide
 
@@ -193,10 +193,10 @@ def calls_of_layers(
     return calls + [scatter(vector) for vector in rest]
 
 
-def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, is_native: bool = True) -> Traffic:
+def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, runtime: Runtime = GLOO) -> Traffic:
     """The same of torch's `fully_shard`: all of it within the passes, with parameters that are padded one by one.
 
-    is_native: whether torch sends, which has no reduce_scatter of Gloo's (see `rs_ag`), rather than the backend "ring".
+    runtime: Gloo, which has no reduce_scatter (see `rs_ag`), or ours, of the backend "ring".
     """
     layers = fsdp_vectors(profile, num_ranks, parts)
     rest = layers.pop() if parts.rest else []
@@ -206,13 +206,13 @@ def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, is_native: boo
     }
 
     def call(kind: Collective, vector: Vector) -> PredictedCall:
-        schedule = native_schedule(kind, num_ranks, vector.size_bytes) if is_native else own[kind]
-        return PredictedCall(schedule, *_sizes(vector), is_native=is_native)
+        schedule = native_schedule(kind, num_ranks, vector.size_bytes) if runtime.is_torch else own[kind]
+        return PredictedCall(schedule, *_sizes(vector), runtime=runtime)
 
     within = calls_of_layers(layers, rest, *(partial(call, kind) for kind in own))
     size_bytes, rest_bytes = _size_bytes([v for vectors in [rest, *layers] for v in vectors]), _size_bytes(rest)
     gathered = 2 * size_bytes - rest_bytes  # what comes is copied to the parameters, as gradients are to what is sent
-    return Traffic([], 0, 1 / num_ranks, within=within, within_bytes=gathered + (1 + is_native) * size_bytes)
+    return Traffic([], 0, 1 / num_ranks, within=within, within_bytes=gathered + (1 + runtime.is_torch) * size_bytes)
 
 
 def fsdp_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> list[list[Vector]]:
@@ -309,7 +309,7 @@ TRAFFIC: dict[str, MakeTraffic] = {
     "zero2": zero2,
     "zero3": zero3,
     "fsdp": fsdp,
-    "fsdp_on_ring": partial(fsdp, is_native=False),
+    "fsdp_on_ring": partial(fsdp, runtime=OURS),
     "local_sgd": local_sgd,
     "diloco": partial(local_sgd, has_outer_momentum=True),
     "powersgd": powersgd,
@@ -319,7 +319,7 @@ TRAFFIC: dict[str, MakeTraffic] = {
 def _gloo_all_reduce(num_ranks: int, vector: Vector) -> PredictedCall:
     """What `dist.all_reduce` of it is on Gloo."""
     schedule = native_schedule(Collective.ALL_REDUCE, num_ranks, vector.size_bytes)
-    return PredictedCall(schedule, *_sizes(vector), is_native=True)
+    return PredictedCall(schedule, *_sizes(vector), runtime=GLOO)
 
 
 def _sizes(vector: Vector) -> tuple[int, int]:

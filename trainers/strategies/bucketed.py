@@ -7,12 +7,11 @@ from torch import nn
 import collectives
 from ringsim.training_step import BucketCaps, fill_buckets
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import FlatGradients
-from trainers.strategies.grouping import described
+from trainers.strategies.flat_vector import FlatGradients, described
 
 
 class Bucketed(Strategy):
-    """What torch's DistributedDataParallel does, in fifty lines.
+    """The principle of torch's DistributedDataParallel, in fifty lines.
 
     Gradients come about in the reverse of the order of the layers, so that is how buckets are filled. All ranks must
     launch them in the same order, whichever is full first.

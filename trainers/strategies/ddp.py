@@ -61,8 +61,8 @@ class DdpRing(Ddp):
 class DdpOnRing(Ddp):
     """DDP just as it is, on a process group of our backend "ring" over the same ranks.
 
-    Of a group that is not of that backend all ranks must have made equally many groups before: torch names the new one,
-    over which they find each other, after that number.
+    If `group` has another backend, a new group is made. All ranks must have made the same number of groups before,
+    because torch derives the name of the new one, by which they find each other, from that number.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
@@ -70,7 +70,7 @@ class DdpOnRing(Ddp):
 
 
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The group itself if it is of our backend, or one that is, over the same ranks; collective."""
+    """Return the group if it is of our backend, else a new one that is, over the same ranks; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout

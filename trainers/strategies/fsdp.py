@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.ddp import group_on_ring
-from trainers.strategies.grouping import LayerParts, layers_of
+from trainers.strategies.flat_vector import LayerParts, layers_of
 from trainers.strategies.sharded import clip_parts, norm_over_ranks
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, moved_error
 
@@ -80,22 +80,22 @@ class ShardedParameter:
 
 
 def _storages(*tensors: torch.Tensor) -> list[int]:
-    """Which memory they have, also while there is nothing in it. A DTensor gets another one by an assignment."""
+    """Tell which memory they have, also while it is empty. A DTensor gets another one by an assignment."""
     return [tensor.untyped_storage()._cdata for tensor in tensors]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The rows that this rank has, in the same memory."""
+    """Return the rows that this rank has, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(value: Any) -> Any:
-    """A copy of all ranks' rows; what is no DTensor as it is. Collective."""
+    """Return a copy of all ranks' rows; what is no DTensor as it is. Collective."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
 
 def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
-    """The rows that this rank has of the parameter, of a tensor that has its shape; else the value as it is."""
+    """Return this rank's rows of a tensor that has the parameter's shape; any other value as it is."""
     if not isinstance(parameter, DTensor) or not torch.is_tensor(value) or value.shape != parameter.shape:
         return value
     # All ranks have read the same, so nothing need be sent.
@@ -103,13 +103,13 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
 
 
 def whole_state(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The optimizer's state with whole tensors, the same on every rank; collective."""
+    """Return the optimizer's state with whole tensors, the same on every rank; collective."""
     states = state_dict["state"].items()
     return {**state_dict, "state": {index: {k: whole(v) for k, v in state.items()} for index, state in states}}
 
 
 def sharded_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """What `whole_state` gave, with this rank's rows of what has the shape of a parameter."""
+    """Take from what `whole_state` gave this rank's rows of what has the shape of a parameter."""
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     states = state_dict["state"].items()
     return {
@@ -189,7 +189,7 @@ class Fsdp(Strategy):
                 self._reshard()
 
     def _iteration(self) -> Any:
-        """FSDP's own notes on the passes that are under way."""
+        """Return FSDP's own notes on the passes that are under way."""
         return _as_fsdp(self.module)._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
@@ -315,12 +315,12 @@ class Fsdp(Strategy):
         return norm
 
     def _gradients(self) -> list[torch.Tensor]:
-        """The rows that this rank has of them."""
+        """Return the rows that this rank has of the gradients."""
         return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
 
 class FsdpOnRing(Fsdp):
-    """The same on a process group of our backend "ring" over the same ranks; see `DdpOnRing`."""
+    """FSDP on a process group of our backend "ring" over the same ranks; see `DdpOnRing`."""
 
     name = "fsdp_on_ring"
 
@@ -329,13 +329,13 @@ class FsdpOnRing(Fsdp):
 
 
 def _as_fsdp(module: nn.Module) -> FSDPModule:
-    """What `fully_shard` has made of it."""
+    """Return the module as what `fully_shard` has made of it."""
     assert isinstance(module, FSDPModule)
     return module
 
 
 def _in_backward() -> bool:
-    """Whether a backward pass is under way, such as one in which torch.utils.checkpoint repeats a forward pass."""
+    """Return whether a backward pass is under way, in which torch.utils.checkpoint may repeat a forward pass."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -10,8 +10,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import MakeOptimizer, Strategy
-from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.grouping import by_dtype
+from trainers.strategies.flat_vector import FlatVector, by_dtype
 from trainers.strategies.sharding_guard import ForeignOptimizers
 from trainers.strategy_names import EVERY
 
@@ -109,7 +108,7 @@ class LocalSgd(Strategy):
             )
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """As for every strategy. Raises ValueError for a second one."""
+        """Make the optimizer, whose steps are counted. Raises ValueError for a second one."""
         if self._optimizer is not None:
             raise ValueError(
                 f"{self._name}: model.optimizer(...) has made an optimizer already, whose steps are counted; make one "
@@ -150,7 +149,7 @@ class LocalSgd(Strategy):
             self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The outer momentum is the same on all ranks, so only rank 0 gives it."""
+        """Return this rank's state; the outer momentum is the same on all ranks, so only rank 0 gives it."""
         assert self._optimizer is not None
         return {
             "model": self.module.state_dict(),

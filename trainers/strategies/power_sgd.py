@@ -9,8 +9,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.grouping import by_dtype
+from trainers.strategies.flat_vector import FlatVector, by_dtype
 from trainers.strategy_names import RANK
 
 SEED = 0  # of the first right factors: they must be the same on all ranks, and any will do
@@ -34,13 +33,13 @@ class LowRank:
         torch.mm(self.error, self._right, out=self._left)
 
     def find_right(self) -> None:
-        """From the mean of the left factors, the same on all ranks: its columns are made orthonormal."""
+        """Make the columns of the mean left factors orthonormal, and the right factors from these."""
         precise = self._left if self._left.dtype == torch.float64 else self._left.float()  # no QR is there of bfloat16
         self._left.copy_(torch.linalg.qr(precise).Q)
         torch.mm(self.error.T, self._left, out=self._right)
 
     def multiply(self) -> None:
-        """From the mean of the right factors: the product is the gradient, and what it lacks stays for the next."""
+        """Multiply the mean factors: the product is the gradient, and what it lacks stays for the next one."""
         gradient = self._parameter.grad
         if gradient is None or not gradient.is_contiguous():
             gradient = self._parameter.grad = torch.empty_like(self._parameter, memory_format=torch.contiguous_format)
@@ -101,7 +100,7 @@ class LowRankGradients:
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Whether two factors are smaller than the gradient as a matrix, of which the first dimension makes the rows."""
+    """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension."""
     if parameter.dim() < 2 or not parameter.is_floating_point():
         return False
     rows, elements = len(parameter), parameter.numel()
@@ -135,7 +134,7 @@ class PowerSgd(Strategy):
             gradients.unpack()
 
     def state_dict(self) -> dict[str, Any]:
-        """The right factors are the same on all ranks, so only rank 0 gives them."""
+        """Return the errors; the right factors are the same on all ranks, so only rank 0 gives them."""
         return {"errors": self._errors(), "rights": self._rights() if self.group.rank() == 0 else []}
 
     def _errors(self) -> list[torch.Tensor]:

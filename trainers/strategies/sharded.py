@@ -37,11 +37,11 @@ class ShardedWeights:
         self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
     def own_part(self, vector: torch.Tensor) -> torch.Tensor:
-        """The share of this rank of a vector that is as long as that of the parameters."""
+        """Return this rank's share of a vector that is as long as that of the parameters."""
         return vector.view(self.group.size(), -1)[self.group.rank()]
 
     def add_gradient(self, part: torch.Tensor) -> None:
-        """To that of the share, which there is none of after `zero_grad`. part: a mean, (share,)."""
+        """Add a mean gradient, (share,), to that of the share, which has none after `zero_grad`."""
         if self.share.grad is None:
             self.share_gradient.copy_(part)
             self.show_gradient()
@@ -57,17 +57,17 @@ class ShardedWeights:
         collectives.all_gather_into_tensor(self._flat.vector, self.share.detach(), self.group)
 
     def after_step(self) -> None:
-        """The share has been stepped."""
+        """Bring the shares, which have been stepped, into the parameters."""
         self.gather()
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Every rank's `part`, (share,), one after the other, without what pads them: (num_elements,)."""
+        """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
         gathered = part.new_empty(self._flat.vector.shape)
         collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
         return gathered[: self._flat.num_elements].clone()
 
     def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
-        """What `whole` was made of on this rank, whatever the number of ranks was then."""
+        """Return this rank's share of what `whole` gave, on whatever number of ranks."""
         padded = whole.new_zeros(self._flat.vector.shape)
         padded[: self._flat.num_elements] = whole
         return self.own_part(padded).clone()
@@ -79,7 +79,7 @@ class ShardedWeights:
 
     @property
     def num_elements(self) -> int:
-        """Of all parameters together."""
+        """The number of elements of all parameters."""
         return self._flat.num_elements
 
 
@@ -135,7 +135,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             weights.share.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all shares put together, the same on every rank and for any number of them; collective."""
+        """Return the state of all shares put together, the same for any number of ranks; collective."""
         shares = self._inner.state_dict()
         return {**shares, "state": self._mapped(shares["state"], _is_of_share, ShardedWeights.whole)}
 
@@ -153,7 +153,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         concerns: Callable[[ShardedWeights, Any], bool],
         change: Callable[[ShardedWeights, torch.Tensor], torch.Tensor],
     ) -> dict[int, dict[str, Any]]:
-        """`state` with every tensor changed that is of a share, or of the whole; a count of steps is neither."""
+        """Change every tensor of `state` that is of a share, or of the whole; a count of steps is neither."""
         for index, values in state.items():
             for name, value in values.items():
                 _refuse_other_shape(f"state {index}, {name}", value, concerns(self._weights[index], value))
@@ -167,7 +167,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 
 def _refuse_other_shape(place: str, value: object, has_right_shape: bool) -> None:
-    """A tensor of another shape would be that of one rank alone."""
+    """Refuse a tensor of another shape, which would be that of one rank alone."""
     if isinstance(value, torch.Tensor) and value.dim() > 0 and not has_right_shape:
         raise ValueError(f"{place}: is of shape {tuple(value.shape)}: only numbers for each element can be shared")
 
@@ -217,7 +217,7 @@ class Sharded(Strategy):
         raise NotImplementedError
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """As for every strategy. Raises ValueError if what `make` makes cannot step shares of the parameters."""
+        """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
         shares = [weights.share for weights in self._weights]
         check_shardable(make, self.parameters, shares, self.name)
         self._optimizer = ShardedOptimizer(make(shares), self._weights, self.before_stepping, self.name)
@@ -286,7 +286,7 @@ class ShardedGradients(Sharded):
 
 @torch.no_grad()
 def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
-    """The gradients in one new vector, zeros where there is none; the parameters have no own ones afterwards."""
+    """Move the gradients of the parameters into one new vector, with zeros where there is none."""
     flat = FlatVector(weights.home.views, multiple_of=num_ranks)
     for parameter, view in zip(weights.parameters, flat.views, strict=True):
         if (gradient := own_gradient(parameter)) is not None:
@@ -297,7 +297,7 @@ def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
 
 
 def norm_over_ranks(parts: Sequence[torch.Tensor], group: dist.ProcessGroup) -> torch.Tensor:
-    """The norm of what all ranks have together, (). parts: this rank's; collective."""
+    """Return the norm of what all ranks have together, (). parts: this rank's; collective."""
     norms = [part.norm().float() for part in parts]
     squares = torch.stack(norms).square().sum() if norms else torch.zeros(())
     collectives.all_reduce(squares, group=group)

@@ -12,31 +12,13 @@ from torch.autograd.graph import Node
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharded import ShardedWeights
 from trainers.strategies.sharding_guard import ShardingError, moved_error, require_at_home
+from trainers.strategies.share_gradient import MOVING
 
 # What may be asked of an absent parameter: what it is, and what moves modules; not what it holds.
 _ALLOWED = {
-    torch.Tensor.__hash__,
-    torch.Tensor.__repr__,
-    torch.Tensor.size,
-    torch.Tensor.numel,
-    torch.Tensor.dim,
-    torch.Tensor.is_complex,
-    torch.Tensor.is_floating_point,
-    torch.Tensor.data_ptr,
-    torch.Tensor.untyped_storage,
-    torch.Tensor.get_device,
-    torch.Tensor.register_hook,
-    torch.Tensor.register_post_accumulate_grad_hook,
-    torch.Tensor.to,
-    torch.Tensor.cpu,
-    torch.Tensor.cuda,
-    torch.Tensor.half,
-    torch.Tensor.bfloat16,
-    torch.Tensor.float,
-    torch.Tensor.double,
-    torch.Tensor.requires_grad_,
-    torch._has_compatible_shallow_copy_type,
-}
+    *MOVING, "__hash__", "__repr__", "size", "numel", "dim", "data_ptr", "untyped_storage", "get_device",
+    "register_hook", "register_post_accumulate_grad_hook", "requires_grad_",
+}  # fmt: skip
 _VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are made of the values
 
 
@@ -54,7 +36,7 @@ class AbsentParameter(nn.Parameter):
     ) -> Any:
         is_property = type(func).__name__ == "method-wrapper"
         is_read = is_property and func.__name__ == "__get__" and func.__self__.__name__ in _VALUES
-        if func in _ALLOWED or (is_property and not is_read):
+        if func.__name__ in _ALLOWED or (is_property and not is_read):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         raise ShardingError(next(t.message for t in tensors_in([args, kwargs]) if isinstance(t, AbsentParameter)))
 
@@ -129,7 +111,7 @@ class LayerWeights(ShardedWeights):
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Those in what a forward pass returns, or a function is given."""
+    """Yield the tensors in what a forward pass returns, or a function is given."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -273,7 +255,7 @@ class ShardedLayer:
 
 
 def _nodes(output: Any, numbers: range) -> set[Node]:
-    """Those of the graph to which a forward pass's output leads, and which have one of these sequence numbers."""
+    """Return the nodes of the graph to which an output leads, and which have one of these sequence numbers."""
     nodes: set[Node] = set()
     waiting = [tensor.grad_fn for tensor in tensors_in(output)]
     while waiting:

@@ -21,7 +21,7 @@ class ShardingError(RuntimeError):
 
 
 class ForeignOptimizers:
-    """As long as this lives, an optimizer that was made of these parameters themselves raises an error when it steps.
+    """Raises an error, as long as this lives, when an optimizer that was made of these parameters themselves steps.
 
     name: of the strategy. reason: why it must not. error: what is raised. is_own: tells which ones may step.
     """
@@ -55,7 +55,7 @@ class ForeignOptimizers:
 
 
 class Guard(ForeignOptimizers):
-    """Beside that, of the vectors in which parameters and gradients lie, group by group of the same dtype.
+    """Watches the vectors, too, in which parameters and gradients lie, group by group of the same dtype.
 
     compare: raises ShardingError if the ranks' parameters differ; collective. name: of the strategy.
     """
@@ -111,7 +111,7 @@ def require_at_home(parameters: Iterable[nn.Parameter], home: FlatVector, name: 
 
 
 def moved_error(name: str) -> ShardingError:
-    """What to raise for parameters that are no longer where the strategy has put them."""
+    """Make the error for parameters that are no longer where the strategy has put them."""
     return ShardingError(
         f"the model's parameters have been moved, or have another dtype, since {name} was given them: model.to(...) "
         "must come before DataParallel(model, ...), and new values are copied into the parameters in place"
@@ -119,7 +119,7 @@ def moved_error(name: str) -> ShardingError:
 
 
 def unsynchronised_error() -> ShardingError:
-    """What to raise for a step with gradients of this rank alone."""
+    """Make the error for a step with gradients of this rank alone."""
     return ShardingError(
         "there are gradients that have not been synchronised: take the last backward pass before a step outside of "
         "no_sync(), or call model.sync_gradients()"
@@ -127,13 +127,13 @@ def unsynchronised_error() -> ShardingError:
 
 
 def _is_home(parameters: Iterable[nn.Parameter], gradients: FlatVector) -> bool:
-    """Whether no parameter has a gradient elsewhere than where it is synchronised."""
+    """Return whether no parameter has a gradient elsewhere than where it is synchronised."""
     pairs = zip(parameters, gradients.views, strict=True)
     return all(parameter.grad is None or parameter.grad is view for parameter, view in pairs)
 
 
 def _call(watcher: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Unless whoever watched has gone."""
+    """Call the watcher, unless it has gone."""
     if (method := watcher()) is not None:
         method(optimizer)
 
@@ -184,7 +184,7 @@ def _check_groups(
 
 
 def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter], kind: str, strategy: str) -> None:
-    """It must be made of what `make` is given, not of parameters that `make` knows itself."""
+    """Refuse an optimizer that was not made of what `make` is given, but of parameters that `make` knows itself."""
     taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if sorted(taken) != sorted(map(id, shares)):
         raise ValueError(
@@ -220,7 +220,7 @@ def _agree(whole: torch.Tensor, parts: Sequence[torch.Tensor | None]) -> bool:
 
 
 def _stepped(make: MakeOptimizer, values: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor | None:
-    """The values after a few steps; None if it cannot step by itself, as those that need a closure."""
+    """Return the values after a few steps; None if it cannot step alone, as those that need a closure."""
     torch.manual_seed(0)
     parameter = nn.Parameter(values.clone())
     optimizer = make([parameter])

@@ -1,4 +1,4 @@
-"""What stands in `grad` where ranks have shares of gradients: tensors that torch does not take for whole gradients."""
+"""Tensors that stand in `grad` where ranks have shares of gradients, so that torch does not take these for whole."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -10,8 +10,7 @@ from torch import nn
 import collectives
 from collectives import Work
 from ringsim.training_step import BucketCaps, fill_buckets
-from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.grouping import by_dtype, described
+from trainers.strategies.flat_vector import FlatVector, by_dtype, described
 from trainers.strategies.sharded import Sharded, ShardedGradients, ShardedWeights, take_gradients
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from trainers.strategies.grouping import by_dtype, layers_of
+from trainers.strategies.flat_vector import by_dtype, layers_of
 from trainers.strategies.sharded import ShardedGradients, take_gradients
 from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer, backward_pass
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError

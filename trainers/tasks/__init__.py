@@ -1,12 +1,11 @@
-"""What can be trained. Loading a task checks all it is given, and loads no torch (unless the user's own does)."""
+"""The tasks that can be trained. Loading one checks all it is given, and loads no torch (unless a user's does)."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from ringsim.suggestions import suggestion
-from trainers.tasks.base import Task
+from trainers.tasks.base import Task, check_seed
 from trainers.tasks.classifier import Mlp, Wine
-from trainers.tasks.config import check_seed
 from trainers.tasks.docstrings import Docstrings
 from trainers.tasks.lm import LanguageModel
 from trainers.tasks.user import load_user_task

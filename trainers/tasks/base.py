@@ -1,11 +1,12 @@
-"""`Task`: what is trained, on which data, with which loss; `evaluate`: the figures of a model on held-out data.
+"""`Task`: what is trained, on which data, with which loss; `ModelConfig`: the shape of the transformer.
 
-The training loop knows no more of a task than this.
+The training loop knows no more of a task than this. Bad values are refused here, before torch is loaded.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+MAX_PARAMETERS = 10**9  # more would not be a tiny transformer, and would not fit into a laptop's memory
+MAX_TOKENS_PER_BATCH = 2**22
+NUM_BYTE_VALUES = 256
 Config = dict[str, int | float | str]
 Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
@@ -47,7 +51,7 @@ class Task(Protocol):
         """A new model on the CPU, its weights drawn from torch's global generator."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        """What updates these parameters, which may be a part of the model's."""
+        """Make the optimizer of these parameters, which may be a part of the model's."""
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Any:
         """These training samples as the model and the loss want them: CPU tensors, or a tuple, list or dict of them."""
@@ -59,7 +63,7 @@ class Task(Protocol):
         """Figures on held-out data, by name; called in eval mode and without gradients, wherever the model is."""
 
     def show(self, model: "nn.Module") -> str:
-        """What one should see of the trained model, "" if nothing; called as `evaluate` is."""
+        """Return what a user should see of the trained model, "" if nothing; called as `evaluate` is."""
 
     def config(self) -> Config:
         """All that decides what is trained; to resume a run it must be what it was."""
@@ -88,3 +92,55 @@ def evaluating(model: "nn.Module") -> "Iterator[torch.device]":
     finally:
         for module, training in modes:
             module.training = training
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a `TinyTransformer`.
+
+    d_model: numbers per token; d_ff: numbers per token inside an MLP; sequence_length: the most tokens it sees at once.
+
+    Raises ValueError for a size that is too small or does not fit the others.
+    """
+
+    vocabulary: int = 256
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 2
+    d_ff: int = 512
+    sequence_length: int = 64
+
+    def __post_init__(self) -> None:
+        require_at_least(2, vocabulary=self.vocabulary, d_model=self.d_model)
+        require_at_least(1, heads=self.heads, layers=self.layers, d_ff=self.d_ff, sequence_length=self.sequence_length)
+        if self.d_model % self.heads:
+            raise ValueError(f"--d-model {self.d_model}: must be divisible by --heads {self.heads}")
+        if self.d_model % 2:
+            raise ValueError(f"--d-model {self.d_model}: must be even (positions are pairs of a sine and a cosine)")
+        if self.sequence_length > MAX_TOKENS_PER_BATCH:
+            raise ValueError(f"--sequence-length {self.sequence_length}: must be at most {MAX_TOKENS_PER_BATCH}")
+        block = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        if (about := 2 * self.vocabulary * self.d_model + self.layers * block) > MAX_PARAMETERS:
+            raise ValueError(
+                f"--vocabulary {self.vocabulary}, --d-model {self.d_model}, --layers {self.layers}, "
+                f"--d-ff {self.d_ff}: the model would have some {about:.1e} parameters, more than {MAX_PARAMETERS:.0e}"
+            )
+
+
+def check_learning_rate(learning_rate: float) -> None:
+    """Raise ValueError for a rate that is not finite or not greater than 0."""
+    if not (learning_rate > 0 and math.isfinite(learning_rate)):
+        raise ValueError(f"--learning-rate {learning_rate}: must be finite and greater than 0")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a seed that torch or NumPy would refuse."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"--seed {seed}: must be at least 0 and less than 2**63")
+
+
+def require_at_least(minimum: int, **options: int | None) -> None:
+    """Raise ValueError, naming the option, for a value below `minimum`; None is an option that was not given."""
+    for name, value in options.items():
+        if value is not None and value < minimum:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least {minimum}")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config, evaluating
-from trainers.tasks.config import check_learning_rate
+from trainers.tasks.base import Config, check_learning_rate, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +26,7 @@ class Examples(NamedTuple):
     labels: npt.NDArray[np.int64]
 
     def chosen(self, which: npt.NDArray[np.int64] | slice) -> "Examples":
-        """Those of them."""
+        """Return the examples at these places."""
         return Examples(self.inputs[which], self.labels[which])
 
 

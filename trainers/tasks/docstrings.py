@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config, evaluating
-from trainers.tasks.config import check_learning_rate
+from trainers.tasks.base import Config, check_learning_rate, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -109,7 +108,7 @@ class Docstrings:
 
 
 def docstrings(package: str) -> Iterator[str]:
-    """Those of a package of the standard library that have some words, as its source has them; file by file."""
+    """Yield the docstrings of a package of the standard library that have some words, file by file."""
     for path in sorted((_library() / package).rglob("*.py")):
         if "test" in path.parts:
             continue

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config, Tokens, evaluating
-from trainers.tasks.config import NUM_BYTE_VALUES, ModelConfig, check_learning_rate
+from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, Tokens, check_learning_rate, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,12 +29,12 @@ SHOWN_BYTES = 200
 
 
 def english_text() -> bytes:
-    """The help pages that every Python brings with it, some 466,000 bytes; they differ a little between versions."""
+    """Return the help pages that every Python brings with it, some 466,000 bytes; versions differ a little."""
     return "\n".join(topics[name] for name in sorted(topics)).encode()
 
 
 def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
-    """Tokens, shape (num_tokens,).
+    """Return tokens, shape (num_tokens,).
 
     source: "topics", `english_text`; "random", drawn uniformly from the vocabulary, so nothing can be learned but
     that; otherwise the path of a file, whose bytes are the tokens (./random for a file called random).
@@ -162,6 +161,6 @@ class LanguageModel:
 
 
 def printable(text: bytes) -> str:
-    """What can be shown of bytes that may be no text at all; lines stay lines."""
+    """Return bytes, which may be no text at all, as text that can be shown; lines stay lines."""
     shown = text.decode(errors="replace")
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in shown)

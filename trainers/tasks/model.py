@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows it by
 from torch import Tensor, nn
 
-from trainers.tasks.base import Tokens, evaluating
-from trainers.tasks.config import NUM_BYTE_VALUES, ModelConfig
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, Tokens, evaluating
 
 D_MODEL, HEADS, DROPOUT = 64, 4, 0.3
 TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself finds unlikely
@@ -92,7 +91,7 @@ class CausalSelfAttention(nn.Module):
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """What is added to a token to tell where it stands, shape (num_positions, d_model).
+    """Return what is added to a token to tell where it stands, shape (num_positions, d_model).
 
     Sines in the even columns, cosines in the odd ones, of wavelengths from 2 pi to nearly 10,000 * 2 pi positions
     (Vaswani et al. 2017, section 3.5; d_model even).
@@ -122,7 +121,7 @@ def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
 
 
 def _branch_std(config: ModelConfig) -> float:
-    """Of the layers that add to the stream, two a block: their sum then does not grow with the blocks (GPT-2)."""
+    """Scale down the layers that add to the stream, two a block: their sum does not grow with the blocks (GPT-2)."""
     return 0.02 / math.sqrt(2 * config.layers)
 
 

@@ -13,7 +13,7 @@ _PARTS = {name: part for name, part in vars(Task).items() if not name.startswith
 
 
 def load_user_task(name: str, seed: int, options: dict[str, Any]) -> Task:
-    """What the function returns when it is called with seed=seed and the options.
+    """Return the task that the user's function returns, called with seed=seed and the options.
 
     The module may be in the current directory, which is then put first among those that are searched.
 
@@ -59,7 +59,7 @@ def _module(name: str, module_name: str) -> Any:
 
 
 def _has(task: Task, part: str) -> bool:
-    """Whether it has a part of its own: a class that names Task as its base also has those it did not define."""
+    """Return whether it has its own part: a class that names Task as its base also has those it did not define."""
     if getattr(type(task), part, None) is _PARTS[part]:
         return False
     return hasattr(task, part) if isinstance(_PARTS[part], property) else callable(getattr(task, part, None))

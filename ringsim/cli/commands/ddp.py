@@ -161,7 +161,8 @@ def _config(
     copy_bandwidth: float | None,
 ) -> DdpConfig:
     chosen = BACKENDS[backend]
-    chosen = replace(chosen, num_workers=workers or chosen.num_workers)
+    if workers:
+        chosen = replace(chosen, runtime=replace(chosen.runtime, num_workers=workers))
     if algorithm:
         chosen = replace(chosen, all_reduce=algorithm, chooses=False)
     return DdpConfig(

@@ -28,7 +28,7 @@ class Gloo:
     _rows: list[LogRow] = field(default_factory=list)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if HEADER.match(line):
             self.finish()
             self._columns = re.split(r"\s{2,}", line)
@@ -42,7 +42,7 @@ class Gloo:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             if not self._test:
                 where = f"{self.file}: line {self._rows[0].line}"

@@ -66,7 +66,7 @@ class Shape:
     _per_node: int | None = None
 
     def look_at(self, line: str) -> bool:
-        """Reads one line, and returns whether it was one of the list of ranks."""
+        """Read one line, and returns whether it was one of the list of ranks."""
         if match := _RANK.search(line):
             self.hosts[whole(match[1])] = match[2]
             if match[3]:
@@ -83,7 +83,7 @@ class Shape:
         return False
 
     def restart(self) -> None:
-        """Forgets the list of ranks, since a new run with its own begins."""
+        """Forget the list of ranks, since a new run with its own begins."""
         self.hosts, self.devices = {}, {}
 
     def num_ranks(self) -> int | None:

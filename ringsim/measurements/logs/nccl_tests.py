@@ -46,7 +46,7 @@ class NcclTests:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
                 self.finish()
@@ -66,7 +66,7 @@ class NcclTests:
             _note(self._environment, line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             self.tables.append(self._table())
         self._rows = []
@@ -156,7 +156,7 @@ class _Printed:
         )
 
     def busbw_over_algbw(self) -> float | None:
-        """Of the time that tells it best."""
+        """Return the ratio of the side that tells it best; None if no side has a rate."""
         known = [(algbw, busbw) for _, algbw, busbw in self.sides if algbw > 0]
         return max(known)[1] / max(known)[0] if known else None
 

@@ -43,7 +43,7 @@ class Osu:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
-        """Reads one line. Raises ValueError for a row that cannot be right."""
+        """Read one line. Raises ValueError for a row that cannot be right."""
         if TITLE.match(line):
             self.finish()
             self._test = _test(line)
@@ -55,7 +55,7 @@ class Osu:
             self.shape.look_at(line)
 
     def finish(self) -> None:
-        """Makes a table of the rows so far."""
+        """Make a table of the rows so far."""
         if self._rows:
             point_to_point = self._test.startswith("pt2pt")
             ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()
@@ -77,7 +77,7 @@ class Osu:
 
 
 def _test(title: str) -> str:
-    """What is timed; of what is not known here, its title."""
+    """Return the name of the test; where it is not known here, its title."""
     for pattern, test in _MESSAGES:
         if pattern.search(title):
             return test

@@ -58,7 +58,7 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
-    """The same error, with its place in the file if it does not name the file."""
+    """Return the error with its place in the file, if it does not name the file already."""
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 

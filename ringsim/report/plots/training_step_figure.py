@@ -138,7 +138,7 @@ def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, 
 
 
 def _num_lanes(step: PredictedStep) -> int:
-    return min(step.config.backend.num_workers, max(len(step.buckets), 1))
+    return min(step.config.backend.runtime.num_workers, max(len(step.buckets), 1))
 
 
 def _lane_names(step: PredictedStep) -> list[str]:

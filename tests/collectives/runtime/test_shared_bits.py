@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import collectives
 from collectives import Executor, execute
-from collectives.runtime.shared_plan import portion_bytes
+from collectives.runtime.instructions import portion_bytes
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS

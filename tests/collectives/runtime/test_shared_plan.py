@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import collectives
 from collectives.runtime import Executor
 from collectives.runtime.hooks import Event
-from collectives.runtime.shared_plan import portion_bytes
+from collectives.runtime.instructions import portion_bytes
 from collectives.runtime.transports import SharedMemoryTransport
 from collectives.shared_memory import CACHE_LINE
 from ringsim.registry import build_proved

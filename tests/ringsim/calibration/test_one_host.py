@@ -5,7 +5,7 @@ import pytest
 from ringsim.calibration.hosts import calibrate_host
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.native import call_overhead_s
+from ringsim.native import GLOO, OURS
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
 
@@ -41,12 +41,12 @@ def test_what_a_call_takes_beside_its_message() -> None:
     message_s = measurements.probes_of("shift")[0].median_s
     calls = Probe("call", 64, 1, (message_s + 3e-4,)), Probe("call/dist", 64, 1, (2e-4,))
     found = calibrate_host(Measurements(4, {}, measurements.probes + calls), 2)
-    own_s, native_s = (call_overhead_s(found, is_native) for is_native in (False, True))
+    own_s, native_s = (runtime.call_s(found) for runtime in (OURS, GLOO))
     assert (own_s, native_s) == pytest.approx((3e-4, 2e-4))
     quick = Probe("call", 64, 1, (message_s / 2,))
     quicker = calibrate_host(Measurements(4, {}, (*measurements.probes, quick)), 2)
-    assert call_overhead_s(quicker, is_native=False) == 0.0
-    assert call_overhead_s(calibrate_host(measurements, 2), is_native=True) == 0.0
+    assert OURS.call_s(quicker) == 0.0
+    assert GLOO.call_s(calibrate_host(measurements, 2)) == 0.0
 
 
 def test_what_a_call_takes_longer_after_a_computation() -> None:
@@ -55,9 +55,9 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
     times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
     probes = tuple(Probe(kind, 64, 1, (time_s,)) for kind, time_s in times.items())
     found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
-    cold = [call_overhead_s(found, is_native, after_computing=True) for is_native in (False, True)]
+    cold = [runtime.call_s(found, cold=True) for runtime in (OURS, GLOO)]
     assert cold == pytest.approx([3e-4, 2e-4])
-    assert call_overhead_s(found, is_native=True) == 0.0
+    assert GLOO.call_s(found) == 0.0
 
 
 def test_the_elapsed_times_come_out() -> None:

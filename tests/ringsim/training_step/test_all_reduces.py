@@ -6,7 +6,7 @@ import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.calibration import choose
-from ringsim.native import BACKENDS, Backend
+from ringsim.native import BACKENDS, GLOO, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.simulation import QueuedCall, time_queue
 from ringsim.simulation.engines.event_engine import run_events
@@ -89,7 +89,7 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
         (
             CLUSTER,
             16,
-            {"num_workers": 2},
+            {"runtime": GLOO},
             "dgx-h100-cluster: several workers would be under way over one protocol only",
         ),
         (

@@ -14,8 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from trainers.checkpoints.checkpoint import NAMES, Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoints.random_states import random_state, seed_alike, seed_apart, set_random_state
+from trainers.checkpoints.checkpoint import (
+    NAMES,
+    Checkpoint,
+    load_checkpoint,
+    random_state,
+    save_checkpoint,
+    seed_alike,
+    seed_apart,
+    set_random_state,
+)
 
 UNSAFE = "cannot be read without running code, or in bounded memory"
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from tests.fuzz.launcher import Launcher
 from tests.trainers.commands import launch, result_of
-from trainers.cli.config_file import as_toml
 from trainers.cli.group import main
+from trainers.cli.settings import as_toml
 from trainers.loop.rank import Launch
 
 POINTS = "tests.trainers.points:make_points"

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.points import NUM_STEPS, Points, config, run
-from trainers.checkpoints.checkpoint import load_checkpoint
-from trainers.checkpoints.random_states import seed_alike
+from trainers.checkpoints.checkpoint import load_checkpoint, seed_alike
 from trainers.checkpoints.step_log import read_log
 from trainers.loop.config import StepConfig, TrainConfig
 from trainers.loop.log_line import describe_line, peak_memory_bytes

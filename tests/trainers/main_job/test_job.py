@@ -9,7 +9,7 @@ import torch.distributed as dist
 from collectives.probes.probe import probe
 from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
-from trainers.checkpoints.random_states import seed_alike
+from trainers.checkpoints.checkpoint import seed_alike
 from trainers.loop.config import StepConfig
 from trainers.main_job.config import JobConfig
 from trainers.main_job.job import agreed_network, agreed_profile, start_runs, train_in_turn

@@ -1,15 +1,29 @@
-"""The recorded profile of a step."""
+"""The profile of a step, and what a rank holds with each strategy, which is what is predicted."""
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from ringsim.training_step import StepProfile
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
-from trainers.main_job.profile import record_profile
+from trainers.main_job.job import parts_of
+from trainers.main_job.profile import activation_bytes, measure_memory, record_profile, states_per_element
+from trainers.predictions.memory import Memory, predict_memory
+from trainers.strategies.flat_vector import described
+from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
+
+TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
+NAMES = (
+    *(name for name, info in STRATEGY_INFOS.items() if not info.on_ring),
+    "bucketed/0.004",
+    "zero2/0.004",
+    "powersgd/1",
+)
+Pairs = dict[str, tuple[Memory, Memory]]
 
 
 def recorded(group: dist.ProcessGroup) -> tuple[StepProfile, list[float], list[tuple[str, int]], int]:
@@ -33,3 +47,60 @@ def test_a_profile_has_all_parameters(ranks: RankPool) -> None:
     assert profile.step_s == pytest.approx(profile.forward_s + profile.backward_s + profile.optimizer_s)
     assert profile.buffer_bytes == buffer_bytes
     assert profile.provenance["torch"] == torch.__version__
+
+
+def held_and_predicted(group: dist.ProcessGroup) -> Pairs:
+    """By strategy, after two steps."""
+    pairs = {}
+    alone = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+    states, activations = states_per_element(alone), activation_bytes(alone)
+    for name in NAMES:
+        train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy=name), group)
+        parameters = described(p for p in train_step.model.parameters() if p.requires_grad)
+        parts = parts_of(train_step.model.module)
+        for step in range(2):
+            train_step.run(step)
+        profile = StepProfile(tuple(parameters), 0.0, 0.0, 0.0)
+        expected = predict_memory(name, profile, group.size(), states, activations, parts)
+        pairs[name] = (measure_memory(train_step), expected)
+    return pairs
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_what_is_held_is_what_is_predicted(ranks: RankPool, num_ranks: int) -> None:
+    """Byte by byte, in each of the kinds; the sharded strategies hold less of what they share."""
+    for rank, pairs in enumerate(ranks.run(held_and_predicted, num_ranks=num_ranks)):
+        for name, (held, expected) in pairs.items():
+            fewer_rows = name == "fsdp" and rank > 0  # than rank 0, of parameters whose rows cannot be shared evenly
+            assert held == (expected._replace(optimizer=held.optimizer) if fewer_rows else expected), name
+            assert held.optimizer <= expected.optimizer
+        whole, zero1, zero2, zero3 = (pairs[name][0] for name in ("none", "zero1", "zero2", "zero3"))
+        assert whole.optimizer == 2 * whole.parameters
+        assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
+        assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
+        assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters
+
+
+class Squares(nn.Module):
+    """Saves its input of 5 numbers once, as a product with itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (5,)."""
+        return self.scale * x
+
+
+def test_parameters_are_no_activations(ranks: RankPool) -> None:
+    """Of a product autograd saves both factors; only the input counts."""
+    assert ranks.run(saved_of_a_product, num_ranks=1) == [20]
+
+
+def saved_of_a_product(group: dist.ProcessGroup) -> int:
+    """The bytes that are saved by a model of one product."""
+    train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+    train_step.model.model = Squares()
+    train_step.loss = lambda _: train_step.model.model(torch.ones(5))  # type: ignore[method-assign]
+    return activation_bytes(train_step)

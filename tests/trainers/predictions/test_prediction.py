@@ -3,6 +3,7 @@
 import pytest
 
 from ringsim import predict_time, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from ringsim.native import GLOO
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.training_step import BucketCaps, DdpConfig, Parameter, StepProfile, predict_step
@@ -33,7 +34,7 @@ def test_calls_follow_one_another() -> None:
 def test_each_call_has_its_price() -> None:
     """One of ours another than one of torch's; ranks that share a core copy for as much longer."""
     free_s = predict_time(RING, CALLED, 1000)
-    both = Traffic([PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, is_native=True)], 0)
+    both = Traffic([PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, runtime=GLOO)], 0)
     assert predict_sync_s(both, CALLED, 2) == pytest.approx(2 * free_s + 3 * CALLING_S)
     crowded = Cluster("one core", Spec(host=Host(cores=1), processor=Processor(reduce_bytes_per_s=1e7)), "", "")
     assert predict_sync_s(Traffic([], 500), crowded, 2) == pytest.approx(2 * 500 / 1e7)
@@ -44,7 +45,7 @@ def test_a_call_after_a_computation_takes_longer() -> None:
     processor = Processor(cold_call_s=CALLING_S, cold_torch_call_s=2 * CALLING_S)
     network = Cluster("cold", Spec(host=HOST, processor=processor), "", "")
     one_s = predict_time(RING, network, 1000)
-    together = [PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, is_native=True)]
+    together = [PredictedCall(RING, 1000, 4), PredictedCall(RING, 1000, 4, runtime=GLOO)]
     assert predict_sync_s(Traffic(together, 0), network, 2) == pytest.approx(2 * one_s + CALLING_S)
     assert predict_sync_s(Traffic(together[::-1], 0), network, 2) == pytest.approx(2 * one_s + 2 * CALLING_S)
     apart = [PredictedCall(RING, 1000, 4, lead_s=lead_s) for lead_s in (1e-6, 0.0)]

@@ -22,7 +22,7 @@ from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
 from trainers.strategies import plain
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.grouping import described
+from trainers.strategies.flat_vector import described
 from trainers.strategy_names import STRATEGY_NAMES
 
 FSDP = ("fsdp", "fsdp_on_ring")
@@ -74,7 +74,8 @@ def profile_of(model: nn.Module, ready_s: list[float] | None = None) -> StepProf
 def predicted(traffic: Traffic) -> list[Sent]:
     """The same of a prediction."""
     return [
-        (call.schedule.collective.value, call.size_bytes, call.is_native) for call in (*traffic.within, *traffic.calls)
+        (call.schedule.collective.value, call.size_bytes, call.runtime.is_torch)
+        for call in (*traffic.within, *traffic.calls)
     ]
 
 

@@ -15,7 +15,7 @@ from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
-from trainers.strategies.grouping import layers_of
+from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.sharding_guard import ShardingError
 from trainers.strategies.share_gradient import own_gradient
 

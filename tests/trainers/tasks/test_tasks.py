@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.cli.task_options import read_settings
+from trainers.cli.settings import read_settings
 from trainers.loop.batches import Batches
 from trainers.tasks import TASK_NAMES, load_task
-from trainers.tasks.base import Task, evaluating
+from trainers.tasks.base import ModelConfig, Task, evaluating
 from trainers.tasks.classifier import NUM_TEST_WINES, Examples, Mlp, split
-from trainers.tasks.config import ModelConfig
 from trainers.tasks.lm import LanguageModel, english_text, printable
 
 SMALL = {"d_model": 64, "layers": 1, "d_ff": 128, "sequence_length": 32}
