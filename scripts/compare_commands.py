@@ -238,7 +238,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _in_one_order(line: str) -> str:
-    """The line, with the keys in alphabetical order if it is a JSON object, perhaps after a # as in the CSV files."""
+    """Return the line, its keys in alphabetical order if it is a JSON object, perhaps after a # as in CSV files."""
     try:
         return json.dumps(json.loads(line.removeprefix("# ")), sort_keys=True)
     except ValueError:

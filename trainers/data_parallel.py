@@ -88,7 +88,7 @@ class DataParallel(nn.Module):
         return self.strategy.module(*arguments, **keywords)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
-        """A gradient has been accumulated."""
+        """Pass on that a gradient has been accumulated."""
         if not self._enabled:
             return
         if not self._in_backward:
@@ -162,7 +162,7 @@ class DataParallel(nn.Module):
         super().zero_grad(set_to_none)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """The optimizer of this rank: `make`, given what it is to step. A sharded strategy gives it shares.
+        """Return the optimizer of this rank: `make`, given what it is to step. A sharded strategy gives it shares.
 
         Such as `model.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))`.
         """
@@ -251,6 +251,6 @@ def _check(model: nn.Module) -> None:
 
 
 def _persistent_buffers(model: nn.Module) -> list[str]:
-    """The names of those that `state_dict` has; others follow from the configuration."""
+    """Return the names of those that `state_dict` has; others follow from the configuration."""
     saved = set(model.state_dict(keep_vars=True))
     return [name for name, _ in model.named_buffers() if name in saved]

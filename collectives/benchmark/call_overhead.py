@@ -21,7 +21,7 @@ WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core h
 
 @contextmanager
 def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
-    """Collective, for it makes process groups of one rank, which last as long as the context.
+    """Make process groups of one rank, which last as long as the context; a collective call.
 
     "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
     is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce

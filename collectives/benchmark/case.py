@@ -72,7 +72,7 @@ class BenchmarkCase:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name, one of DTYPES."""
+    """Return the dtype of that name, one of DTYPES."""
     dtype = DTYPES[name]
     assert isinstance(dtype, torch.dtype)
     return dtype
@@ -111,11 +111,14 @@ class Pattern:
     tables: torch.Tensor
 
     def given(self, rank: int) -> torch.Tensor:
-        """What `rank` gives, (case.num_sent,)."""
+        """Return what `rank` gives, (case.num_sent,)."""
         return self._repeat(self.tables[rank], self.case.num_sent)
 
     def result(self, rank: int) -> torch.Tensor | None:
-        """What `rank` must hold in the end; None where that is left open, as with reduce on all ranks but the root."""
+        """Return what `rank` must hold in the end.
+
+        None where that is left open, as with reduce on all ranks but the root.
+        """
         case = self.case
         if case.collective is Collective.ALL_GATHER:
             return torch.cat([self.given(other) for other in range(case.num_ranks)])
@@ -144,7 +147,10 @@ class Pattern:
 
 
 def pattern(case: BenchmarkCase, seed: int) -> Pattern:
-    """The data of `case`, the same for the same seed. Raises ValueError if sums of so many ranks could be rounded."""
+    """Return the data of `case`, the same for the same seed.
+
+    Raises ValueError if sums of so many ranks could be rounded.
+    """
     low, high = _values(case)
     generator = torch.Generator().manual_seed(seed)
     return Pattern(case, torch.randint(low, high, (case.num_ranks, PERIOD), generator=generator))
@@ -170,7 +176,7 @@ def _largest_exact(dtype: torch.dtype) -> int:
 
 
 def _combined(tables: torch.Tensor, op: str) -> torch.Tensor:
-    """The tables of all ranks made one; of avg in float64, since it need not be whole."""
+    """Return the tables of all ranks made one; of avg in float64, since it need not be whole."""
     if op == "sum":
         return tables.sum(dim=0)
     if op == "avg":

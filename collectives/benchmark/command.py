@@ -60,7 +60,7 @@ TABLE, NCCL_TESTS = "table", "nccl-tests"
 
 
 def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
-    """Reads an option that may be repeated, and may hold several names with commas between."""
+    """Read an option that may be repeated, and may hold several names with commas between."""
 
     def read(_: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
         names = tuple(name for value in values for name in value.split(","))
@@ -235,7 +235,7 @@ def _check_nccl_tests(plan: BenchmarkPlan) -> None:
 def _run(
     plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float, transport: str | None
 ) -> Measurements | None:
-    """What was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
+    """Return what was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:

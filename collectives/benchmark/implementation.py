@@ -55,7 +55,10 @@ def native(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation:
 
 
 def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: str) -> Callable[[Buffers], object]:
-    """The function of `library`, which is `collectives` or `torch.distributed`: their signatures are the same."""
+    """Return the function of `library`, which is `collectives` or `torch.distributed`.
+
+    Their signatures are the same.
+    """
     op: Any = OPS.get(case.op)
     is_root = group.rank() == 0
     if case.collective is Collective.REDUCE_SCATTER:
@@ -77,14 +80,17 @@ def _function(library: Any, name: str) -> Callable[..., object]:
 
 
 def _copied(buffers: Buffers, copies: bool = True) -> Any:
-    """The output, with the input in it: no library has these collectives out of place, so to copy is part of them."""
+    """Return the output, with the input in it.
+
+    No library has these collectives out of place, so to copy is part of them.
+    """
     if copies and buffers.output is not buffers.input:
         buffers.output.copy_(buffers.input)
     return buffers.output
 
 
 def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation | None:
-    """A ring of isend and irecv as one writes it by hand, the least that a library should be measured by.
+    """Return a ring of isend and irecv as one writes it by hand, the least that a library should be measured by.
 
     None for other collectives, and for other operations than a sum.
     """

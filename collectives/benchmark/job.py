@@ -59,7 +59,7 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
-    """The probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
+    """Return the probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
     origin = {"transport": transport_in_use(group)}
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
@@ -94,7 +94,7 @@ def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.Proce
 def measure(
     case: BenchmarkCase, implementations: Sequence[Implementation], plan: BenchmarkPlan, group: dist.ProcessGroup
 ) -> tuple[CollectiveTimes, ...]:
-    """The times of each implementation, the same on every rank; collective.
+    """Return the times of each implementation, the same on every rank; collective.
 
     In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
     falls on all of them. Every turn begins with torch's own barrier: if it warms anything up, then for torch. It is, as
@@ -180,7 +180,7 @@ def _summary(
     index: int,
     num_implementations: int,
 ) -> CollectiveTimes:
-    """ends: (ranks, iterations, start or end)."""
+    """Return the times of one implementation. ends: (ranks, iterations, start or end)."""
     starts = ends[:, :, 0]
     times = (ends[:, :, 1] - starts) / calls
     slowest = times.argmax(dim=0, keepdim=True)

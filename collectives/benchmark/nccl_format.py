@@ -21,7 +21,10 @@ _NO_HALF = " " * 32
 
 
 def format_nccl_tests(measurements: Measurements, plan: BenchmarkPlan) -> str:
-    """What a run of nccl-tests prints, for each collective one after the other; torch's own times are left out."""
+    """Return what a run of nccl-tests prints, for each collective one after the other.
+
+    Torch's own times are left out.
+    """
     lines: list[str] = []
     for collective in dict.fromkeys(times.collective for times in measurements.collectives):
         times = [one for one in measurements.collectives if one.collective is collective and one.algorithm != TORCH]
@@ -59,7 +62,7 @@ def _options(times: Sequence[CollectiveTimes], plan: BenchmarkPlan) -> str:
 
 
 def _devices(measurements: Measurements) -> Iterator[str]:
-    """A CPU for each rank; processes have numbers on their hosts that nobody has noted."""
+    """Yield a CPU for each rank; processes have numbers on their hosts that nobody has noted."""
     places = RankHosts.from_measurements(measurements)
     hosts = places.hosts if places else (0,) * measurements.num_ranks
     for rank, host in enumerate(hosts):

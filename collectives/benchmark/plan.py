@@ -65,7 +65,10 @@ class BenchmarkPlan:
         return list(cases)
 
     def recorded(self, num_ranks: int) -> list[BenchmarkCase]:
-        """What to record runs of; nothing if `record` is not set. Raises ValueError for a size that is too small."""
+        """Return what to record runs of; nothing if `record` is not set.
+
+        Raises ValueError for a size that is too small.
+        """
         size = max(self.sizes_bytes) if self.record_bytes is None else self.record_bytes
         return replace(self, sizes_bytes=(size,), in_place=(True,)).cases(num_ranks) if self.record else []
 

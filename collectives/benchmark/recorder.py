@@ -31,7 +31,7 @@ class RankLog:
     events: Sequence[Event]
 
     def on(self, clock: Clock, rank: int, zero_s: float) -> "RankLog":
-        """The same on rank 0's clock, from `zero_s` on."""
+        """Return the same on rank 0's clock, from `zero_s` on."""
         shift = clock.ahead_s[rank] + zero_s
         events = [event._replace(time_s=event.time_s - shift) for event in self.events]
         return RankLog(self.begin_s - shift, self.end_s - shift, events)
@@ -67,7 +67,7 @@ def record_runs(
 def record(
     case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: BenchmarkPlan
 ) -> RecordedRun:
-    """The middle one of several runs in place, each after a barrier; the executor's alone, without a queue's thread.
+    """Return the middle one of several runs in place, each after a barrier, of the executor alone without a queue.
 
     The chunks travel as in the calls that are timed. Of a run in several portions there is no timeline, so that a
     smaller tensor is recorded where `case` would need them.
@@ -134,7 +134,7 @@ def _recorded(
 
 
 def _transfers(events: Sequence[Sequence[Event]]) -> dict[str, Any]:
-    """What each rank did, by rank, as the columns of a record: every sending with its application."""
+    """Return what each rank did, by rank, as the columns of a record: every sending with its application."""
     sent, applied = {}, {}
     for rank, event in chain.from_iterable(((rank, event) for event in own) for rank, own in enumerate(events)):
         if event.kind == "sent":

@@ -33,7 +33,7 @@ Halves = dict[bool, CollectiveTimes]  # by in_place
 
 
 def format_table(measurements: Measurements, wide: bool = False) -> str:
-    """A table for each collective that was timed; wide: with the columns of nccl-tests and the spread."""
+    """Return a table for each collective that was timed; wide: with the columns of nccl-tests and the spread."""
     return _wide(measurements) if wide else _narrow(measurements)
 
 
@@ -98,7 +98,7 @@ def ratio(times: CollectiveTimes, rival: CollectiveTimes | None) -> float | None
 
 
 def rival_of(times: CollectiveTimes, others: Sequence[CollectiveTimes], name: str = TORCH) -> CollectiveTimes | None:
-    """The times of `name` in the same cell."""
+    """Return the times of `name` in the same cell."""
     return next((other for other in others if other.algorithm == name and other.cell == times.cell), None)
 
 
@@ -117,7 +117,7 @@ def _rows(times: Sequence[CollectiveTimes]) -> Iterator[str]:
 
 
 def halves_of_rows(times: Sequence[CollectiveTimes]) -> list[Halves]:
-    """The rows of a table, in order: what was timed of one size by one algorithm, out of place and in place."""
+    """Return the rows of a table, in order: what was timed of one size by one algorithm, out of place and in place."""
     halves: dict[tuple[int, str, str, str], Halves] = {}
     for timed in times:
         key = timed.size_bytes, timed.dtype, timed.op, timed.algorithm

@@ -12,21 +12,3 @@ from collectives.calls.functions import (
 )
 from collectives.calls.reduction import reduction_of
 from collectives.calls.rooted import barrier, broadcast, reduce
-
-__all__ = [
-    "AUTO",
-    "CollectiveCall",
-    "Op",
-    "add_candidate",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "barrier",
-    "broadcast",
-    "chooser_of",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduction_of",
-    "use_network",
-]

@@ -66,7 +66,10 @@ class Chooser:
         self._chosen.clear()
 
     def choose(self, collective: Collective, size_bytes: int, group: dist.ProcessGroup) -> str:
-        """The algorithm for `size_bytes`. Every rank must ask the same, since they may have to find out together."""
+        """Return the algorithm for `size_bytes`.
+
+        Every rank must ask the same, since they may have to find out together.
+        """
         key = collective, (size_bytes.bit_length() + 1) // 2
         if group.size() == 1:
             return self._candidates[collective][0]
@@ -100,7 +103,7 @@ def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
 
 
 def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
-    """What can win where several ranks share a host's network interface: reducing within each host first."""
+    """Return what can win where several ranks share a host's network interface: reducing within each host first."""
     per_host = network.spec.ranks_per_host if isinstance(network, Cluster) else None
     if collective is not Collective.ALL_REDUCE or per_host is None or not 1 < per_host < num_ranks:
         return []
@@ -108,7 +111,7 @@ def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwor
 
 
 def chooser_of(group: dist.ProcessGroup) -> Chooser:
-    """The chooser of `group`, which lives as long as the group."""
+    """Return the chooser of `group`, which lives as long as the group."""
     return state_of(group).part(Chooser)
 
 
@@ -190,5 +193,5 @@ def named_with_digest(algorithm: str, schedule: Schedule) -> str:
 
 
 def num_cores() -> int:
-    """The cores that this process may use; where the system does not say, those that there are."""
+    """Return the cores that this process may use; where the system does not say, those that there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

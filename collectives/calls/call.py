@@ -190,7 +190,7 @@ class CollectiveCall:
         return executor
 
     def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:
-        """That of this call.
+        """Return the fingerprint of this call.
 
         tensor: that which is reduced, passed on or gathered, or one rank's share where `details` say so.
         details: what else all ranks must have alike.

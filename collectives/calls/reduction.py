@@ -56,7 +56,7 @@ class Reduction:
     averages: bool
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """What is left to do, in place, once all contributions are combined.
+        """Do in place what is left once all contributions are combined.
 
         An AVG of integers is truncated towards zero, as NCCL does it.
         """
@@ -67,7 +67,10 @@ class Reduction:
 
 @lru_cache
 def reduction_of(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
-    """What `op` means for `dtype`. Raises ValueError where torch.distributed has no meaning for it, or torch no sum."""
+    """Return what `op` means for `dtype`.
+
+    Raises ValueError where torch.distributed has no meaning for it, or torch no sum.
+    """
     kind = next((known for known in _COMBINE if op == known), None)
     if kind is None:
         raise ValueError(f"op {op}: must be one of {', '.join(known.name for known in _COMBINE)}")

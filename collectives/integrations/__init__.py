@@ -2,5 +2,3 @@
 
 from collectives.integrations.backend import BackendOptions
 from collectives.integrations.ddp_hook import HookState, ddp_comm_hook
-
-__all__ = ["BackendOptions", "HookState", "ddp_comm_hook"]

@@ -51,7 +51,7 @@ class BackendOptions:
     transport: str | None = None
 
     def reducing(self, algorithm: str, tensor: Tensor) -> dict[str, Any]:
-        """The keywords of a collective that reduces `tensor`."""
+        """Return the keywords of a collective that reduces `tensor`."""
         if not tensor.dtype.is_floating_point:
             return {"algorithm": algorithm}
         return {"algorithm": algorithm, "wire": self.wire, "accumulate": self.accumulate}
@@ -172,7 +172,7 @@ def _is_async(opts: Any, tensor: Tensor) -> bool:
 
 
 def _work(work: Work | None, result: list[Tensor]) -> Work:
-    """What a call returns: C++ needs a Work even where the collective is over."""
+    """Return what a call returns: C++ needs a Work even where the collective is over."""
     return work or Work.over(result)
 
 
@@ -182,7 +182,7 @@ def _last(works: list[Work]) -> Work:
 
 
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
-    """What torch calls for `init_process_group("ring")` and `new_group(backend="ring")`.
+    """Return what torch calls for `init_process_group("ring")` and `new_group(backend="ring")`.
 
     options: torch's own: store, rank, size and timeout. Raises ValueError unless `group_options`, which is
     what was given as `pg_options`, is None or a BackendOptions.

@@ -4,15 +4,3 @@ from collectives.probes.hosts import Clock, places_of, provenance, read_clock
 from collectives.probes.probe import probe
 from collectives.probes.timing import Blocks, ProbeWorkload, Rounds
 from collectives.probes.workloads import shift_schedule
-
-__all__ = [
-    "Blocks",
-    "Clock",
-    "ProbeWorkload",
-    "Rounds",
-    "places_of",
-    "probe",
-    "provenance",
-    "read_clock",
-    "shift_schedule",
-]

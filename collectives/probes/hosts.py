@@ -85,7 +85,7 @@ def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
 
 
 def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | None:
-    """What `asking`'s clock is ahead of rank 0's and the error of that, on that rank; None on all others.
+    """Return what `asking`'s clock is ahead of rank 0's and the error of that, on that rank; None on all others.
 
     The answer was given at some time between question and answer, so half of the way there and back is the error.
     """
@@ -109,7 +109,7 @@ def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | Non
 
 
 def provenance() -> dict[str, Any]:
-    """What a reader must know to judge a figure, for JSON."""
+    """Return what a reader must know to judge a figure, for JSON."""
     origin = measurements.provenance()
     return {
         **origin,
@@ -122,7 +122,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _torchrun() -> str:
-    """What stands in front of the command where torchrun has started it."""
+    """Return what stands in front of the command where torchrun has started it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return ""
     hosts, ranks = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")

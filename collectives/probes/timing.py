@@ -51,7 +51,7 @@ def spread(memory: torch.Tensor, length: int) -> list[torch.Tensor]:
 
 
 def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    """What an addition takes whatever it adds; what bytes take is probed by itself."""
+    """Time an addition of next to nothing; what bytes take is probed by itself."""
     chunk[:1].add_(arrived[:1])
 
 

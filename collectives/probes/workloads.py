@@ -101,7 +101,7 @@ def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
 
 
 def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
-    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    """Return the schedule with chunks of `size` bytes, each time somewhere else in the memory."""
     # Calls of torch.distributed are to be predicted, too. And ranks that have no part in a probe leave it out, which
     # ranks that share memory must not.
     executor = Executor(schedule, group, shares_memory=False)
@@ -192,7 +192,7 @@ def _num_pieces(schedule: Schedule) -> int:
 def _published(
     kind: str, schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int
 ) -> ProbeWorkload:
-    """The schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+    """Return the schedule with chunks of `size` bytes, each time somewhere else in the memory."""
     executor = Executor(schedule, group)
     windows = cycle(spread(memory[: len(memory) // 4 * 4].view(torch.float32), _num_pieces(schedule) * size // 4))
     length = schedule.num_chunks * size // 4

@@ -153,7 +153,7 @@ class ChunkLayouts:
         self._known: dict[LayoutKey, ChunkLayout] = {}
 
     def of(self, key: LayoutKey) -> ChunkLayout:
-        """That for these elements."""
+        """Return the layout for these elements."""
         layout = self._known.get(key)
         if layout is None:
             if len(self._known) == MAX_KEPT:
@@ -177,7 +177,7 @@ class ChunkLayouts:
         return ChunkLayout(lengths, portions, max(staged, default=0), token)
 
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
-        """The tags of the messages of chunks of those sizes."""
+        """Return the tags of the messages of chunks of those sizes."""
         own = numbered_tag(self._tag, key.number, key.stamped)
         tags = [eager_tag(own, size) for size in sizes_bytes]
         # What has no number shares its buffers with all else that has none, so that these are not counted.

@@ -50,7 +50,7 @@ class FlightRecord:
         return f"{left} of {kinds['send']} sends left, {applied} of {kinds['receive']} receives applied"
 
     def table(self) -> str:
-        """A line for each transfer."""
+        """Return a line for each transfer."""
         return "\n".join(
             f"step {entry.step}: {entry.kind:7} chunk {entry.chunk} "
             f"{'to' if entry.kind == 'send' else 'from'} rank {entry.peer}: {entry.state}"

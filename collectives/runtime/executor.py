@@ -256,13 +256,13 @@ class Executor:
 
     @lazily
     def _own(self) -> slice:
-        """The chunks of this rank's equal share of the tensor."""
+        """Return the chunks of this rank's equal share of the tensor."""
         rank, chunks_of_each = self.group.rank(), self.schedule.num_chunks // self.schedule.num_ranks
         return slice(rank * chunks_of_each, (rank + 1) * chunks_of_each)
 
     @lazily
     def _shared(self) -> tuple[SharedPlan | None, int | None]:
-        """The plan of what goes through shared memory, and how many bytes of each chunk may be in a portion."""
+        """Return the plan of what goes through shared memory, and how many bytes of each chunk may be in a portion."""
         if not self._shares_memory:
             return None, None
         sharing = state_of(self.group).part(Sharing).of(self.group)

@@ -85,7 +85,7 @@ class FailureRecords:
         self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
 
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
-        """A sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
+        """Return a sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
 
         Takes GRACE_S, or after a timeout TIMEOUT_GRACE_S, on the neighbours of the rank that failed first, and LIMIT_S
         at most.
@@ -101,7 +101,7 @@ class FailureRecords:
         return self._within_limit(lambda: self._find(record)) or "" if self._life is not None else ""
 
     def _within_limit(self, ask: Callable[[], T]) -> T | None:
-        """What `ask` returns; None if the store cannot be asked, or does not answer in time."""
+        """Return what `ask` returns; None if the store cannot be asked, or does not answer in time."""
         if self._store is None:
             return None
         answer: Future[T] = Future()
@@ -151,7 +151,7 @@ class FailureRecords:
         return first_difference(self._records_within(TIMEOUT_GRACE_S, self._num_ranks))
 
     def _only_one_silent(self) -> str:
-        """What to conclude where a rank knows no peer: torch's own errors name none."""
+        """Return what to conclude where a rank knows no peer: torch's own errors name none."""
         silent = sorted(set(range(self._num_ranks)) - set(self._records_within(GRACE_S, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
@@ -165,7 +165,7 @@ class FailureRecords:
             time.sleep(POLL_S)
 
     def _record_of(self, rank: int, grace_s: float) -> FailureRecord | None:
-        """That of `rank`, which gets some time to write it."""
+        """Return the record of `rank`, which gets some time to write it."""
         deadline = time.monotonic() + grace_s
         while (record := self._read(rank)) is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -197,7 +197,10 @@ class FailureRecords:
 
 
 def first_difference(records: Mapping[int, FailureRecord]) -> str:
-    """The first call that was not the same on all ranks, of those that are still known; empty if there is none."""
+    """Return the first call that was not the same on all ranks, of those that are still known.
+
+    Empty if there is none.
+    """
     by_position: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for rank, record in sorted(records.items()):
         for position, call in enumerate(record.calls, record.position - len(record.calls) + 1):
@@ -206,19 +209,19 @@ def first_difference(records: Mapping[int, FailureRecord]) -> str:
 
 
 def stopped_first(rank: int | str = "", certainty: str = "") -> str:
-    """The sentence that says so; without a rank, how it begins."""
+    """Return the sentence that says so; without a rank, how it begins."""
     return f"the first rank to stop responding was {certainty}rank {rank}"
 
 
 def _store_of(group: dist.ProcessGroup) -> Any:
-    """The group's part of the store that the ranks have met in; None if it has none."""
+    """Return the group's part of the store that the ranks have met in; None if it has none."""
     with suppress(RuntimeError):
         return group.get_group_store()
     return None
 
 
 def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
-    """The rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
+    """Return the rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
 
     None if that is not in the group, or torchrun serves the store.
     """
@@ -297,7 +300,7 @@ def _cause_without_store(closed: list[int], group: dist.ProcessGroup) -> str:
 
 
 def _closed_peers(error: CollectiveError, group: dist.ProcessGroup) -> list[int]:
-    """The ranks of `group` to which the connection is closed; none if that would mean nothing.
+    """Return the ranks of `group` to which the connection is closed; none if that would mean nothing.
 
     After a timeout Gloo closes all connections of the process.
     """

@@ -89,7 +89,7 @@ class FingerprintCheck:
         self.history = CallHistory()
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
-        """That of the group's next call, which has this fingerprint.
+        """Return the stamp of the group's next call, which has this fingerprint.
 
         Raises MismatchError, on every rank alike, if the ranks compare their fingerprints and they differ;
         CollectiveError if one says nothing within the group's timeout.

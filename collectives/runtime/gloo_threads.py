@@ -56,7 +56,10 @@ def have_gloo_threads_batch_policy() -> bool:
 
 
 def _appeared_since(before: set[int]) -> set[int]:
-    """The threads that are new. A group has one when it is made, but it may take a moment to give itself its name."""
+    """Return the threads that are new.
+
+    A group has one when it is made, but it may take a moment to give itself its name.
+    """
     deadline = time.monotonic() + NAMING_S
     while not (new := _gloo_threads() - before) and TASKS.exists() and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -60,7 +60,7 @@ class GroupState:
         self._making = threading.RLock()
 
     def part(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
-        """The group's only object of the class `kind`, made by `kind(group)` if there is none yet.
+        """Return the group's only object of the class `kind`, made by `kind(group)` if there is none yet.
 
         Raises ValueError if there is none and the group is gone.
         """
@@ -88,7 +88,7 @@ _ENTERING = threading.Lock()  # held for a moment only
 
 
 def state_of(group: dist.ProcessGroup) -> GroupState:
-    """The state of `group`, which lives as long as the group."""
+    """Return the state of `group`, which lives as long as the group."""
     state = _STATES.get(group)
     if state is None:
         with _ENTERING:

@@ -89,7 +89,7 @@ def instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """The same, step by step: all receives and sends of a step are launched together, and then waited for together.
+    """Return the same, step by step: all transfers of a step are launched together, and then waited for together.
 
     A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; and what is sent is what
     the chunks held before the step, as the rule asks.
@@ -185,12 +185,15 @@ class _InstructionWriter:
             self._sends.append(send)
 
     def _reading(self, chunk: int, last_step: int) -> list[int]:
-        """The sends of a chunk under way that belong to a step up to this one."""
+        """Return the sends of a chunk under way that belong to a step up to this one."""
         under_way = ((index, self._sends[index]) for index in self._under_way)
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
-        """What must leave before this one on its channel; what goes to the same peer stays in order by itself."""
+        """Return what must leave before this one on its channel.
+
+        What goes to the same peer stays in order by itself.
+        """
         under_way = ((index, self._sends[index]) for index in self._under_way)
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 

@@ -40,7 +40,7 @@ class EagerBuffer:
         self._view = self.whole = self.memory
 
     def view_as(self, message: torch.Tensor) -> torch.Tensor:
-        """The beginning of the memory, after the stamp, as a tensor of the length and dtype of `message`."""
+        """Return the beginning of the memory, after the stamp, as a tensor of the length and dtype of `message`."""
         view = self._view
         if view.dtype != message.dtype or view.nbytes != message.nbytes:
             start = STAMP_BYTES if self.stamp else 0
@@ -105,7 +105,7 @@ class PrepostedReceives:
         return buffers.popleft()
 
     def repost(self, group: dist.ProcessGroup, peer: int, tag: int, buffer: EagerBuffer) -> None:
-        """The message in `buffer` has been read: let another one land there."""
+        """Let another message land in `buffer`, whose message has been read."""
         buffer.work = _post(group, buffer.memory, peer, tag)
         self._buffers[peer][tag].append(buffer)
 
@@ -120,7 +120,7 @@ class PrepostedReceives:
 
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
-    """A receive that may stay posted for long."""
+    """Return a receive that may stay posted for long."""
     try:
         return _post_unprofiled(group, memory, peer, tag) if profiling() else group.recv([memory], peer, tag)
     except RuntimeError as error:
@@ -138,7 +138,7 @@ def _post_unprofiled(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, 
 
 
 def eager_tag(tag: int, size_bytes: int) -> int:
-    """The tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if the message is too long for that.
+    """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
 
     Both ends work it out from the length of the chunk, so they agree.
     """

@@ -162,7 +162,7 @@ def _require_one_host(shared: SharedBy, reason: str) -> None:
 
 
 def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tuple[Meeting | None, str]:
-    """That to which this rank invites the others; or None, and why not."""
+    """Return the meeting to which this rank invites the others; or None, and why there is none."""
     reason = why_not(transport, slot_text)
     if reason:
         return None, reason

@@ -22,12 +22,12 @@ NAMESPACE = Path("/proc/self/ns/net")  # containers of one machine have one each
 
 
 def machine_name() -> str:
-    """The same for all processes of a machine."""
+    """Return the same for all processes of a machine."""
     return BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
 
 
 def namespace_name() -> str:
-    """The same for all processes that have the same network interfaces."""
+    """Return the same for all processes that have the same network interfaces."""
     return str(NAMESPACE.readlink()) if NAMESPACE.exists() else socket.gethostname()
 
 
@@ -52,13 +52,13 @@ class Offer:
 
 
 def slot_bytes_of(slot_text: str) -> int:
-    """The number in the environment; 0 if it is none, or one that cannot be."""
+    """Return the number in the environment; 0 if it is none, or one that cannot be."""
     slot_bytes = whole_number(slot_text) or 0
     return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
 
 
 def settings_of(transport: str, slot_text: str) -> str:
-    """What must be the same on all ranks, on one line."""
+    """Return what must be the same on all ranks, on one line."""
     return _on_one_line(f"transport {transport}, {SLOT} {slot_text}")
 
 
@@ -83,7 +83,7 @@ def why_not(transport: str, slot_text: str) -> str:
 
 
 def this_host() -> str:
-    """The same for processes that can reach each other's sockets; empty where that cannot be found out."""
+    """Return the same for processes that can reach each other's sockets; empty where that cannot be found out."""
     try:
         known = BOOT.exists() and NAMESPACE.exists()
         return f"{machine_name()} {namespace_name()} {os.geteuid()}" if known else ""
@@ -104,7 +104,7 @@ def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> N
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """The text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
+    """Return the text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
 
     Not by `ObjectAllGather`, whose executor asks first who shares memory.
     """

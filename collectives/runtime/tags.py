@@ -43,7 +43,7 @@ class Tag(IntEnum):
 
 
 def numbered_tag(tag: int, number: int, stamped: bool = False) -> int:
-    """The tag of a collective whose call's fingerprint has that number. stamped: whether its stamp travels."""
+    """Return the tag of a collective whose call's fingerprint has that number. stamped: whether its stamp travels."""
     return tag + (number << FINGERPRINT_SHIFT) + (STAMPED if stamped else 0)
 
 
@@ -90,7 +90,7 @@ class CallHistory:
         self._recent.append(call)
 
     def withdraw(self) -> None:
-        """The call that has begun last is refused, on all ranks."""
+        """Forget the call that has begun last: it is refused, on all ranks."""
         self.position -= 1
         self._recent.pop()
 
@@ -102,5 +102,5 @@ class CallHistory:
         return CallStamp(number, self.position, self._digest, travels)
 
     def in_words(self) -> list[str]:
-        """The last calls, KEPT_CALLS at most; the last of them has `position`."""
+        """Return the last calls, KEPT_CALLS at most; the last of them has `position`."""
         return list(map(str, self._recent))

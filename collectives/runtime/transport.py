@@ -39,7 +39,7 @@ class Transports:
         self._by_device: dict[torch.device, Transport] = {}
 
     def of(self, tensor: torch.Tensor) -> Transport:
-        """That of `tensor`. Raises ValueError if the group cannot send from where it is."""
+        """Return the transport of `tensor`. Raises ValueError if the group cannot send from where it is."""
         return (self.on_cpu if tensor.is_cpu else self._by_device.get(tensor.device)) or self._find(tensor.device)
 
     def _find(self, device: torch.device) -> Transport:
@@ -69,7 +69,7 @@ class CommunicatorStart:
 
 
 def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:
-    """That of tensors on `device`. Raises ValueError if the group cannot send from there."""
+    """Return the transport of tensors on `device`. Raises ValueError if the group cannot send from there."""
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"the tensor is on {device}: must be on the CPU or on a CUDA device")
     if _backend_name(group, device) != GLOO:

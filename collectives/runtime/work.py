@@ -86,7 +86,7 @@ class Work(dist.Work):
 
     @classmethod
     def over(cls, result: list[torch.Tensor], stream_sync: StreamSync | None = None) -> "Work":
-        """A collective that is over, as far as the CPU is concerned, and went well."""
+        """Return a collective that is over, as far as the CPU is concerned, and went well."""
         future: Future[None] = Future()
         future.set_result(None)
         return cls(future, result, stream_sync=stream_sync)
@@ -116,15 +116,15 @@ class Work(dist.Work):
         return self.is_completed() and self._future.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What made it fail; None if it has not."""
+        """Return what made it fail; None if it has not."""
         return self._future.exception() if self._future.done() else None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that hold the result once it has completed."""
+        """Return the tensors that hold the result once it has completed."""
         return self._result
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        """A torch Future of `result()`, which may be chained with `then`.
+        """Return a torch Future of `result()`, which may be chained with `then`.
 
         What is chained runs in the thread that does the group's asynchronous collectives. The group's collectives that
         it calls come directly after this one, on every rank, before those that the program has called meanwhile. They
@@ -138,7 +138,7 @@ class Work(dist.Work):
         return self.future_of(lambda: self._result)
 
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
-        """A torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
+        """Return a torch Future of `value()`, called once the collective is over; of a RuntimeError if it failed.
 
         value: runs in the thread that ended the collective; must not wait for another one. The tensors in it, if they
         are on CUDA devices, must be on those of `result()`.

@@ -3,14 +3,3 @@
 from collectives.shared_memory.local_ranks import TOKEN_BITS, LateRankError, LocalRanks, OtherCallError
 from collectives.shared_memory.meeting import MEETING_TIMEOUT_S, Meeting
 from collectives.shared_memory.segment import CACHE_LINE, MAX_RECORDS
-
-__all__ = [
-    "CACHE_LINE",
-    "MAX_RECORDS",
-    "MEETING_TIMEOUT_S",
-    "TOKEN_BITS",
-    "LateRankError",
-    "LocalRanks",
-    "Meeting",
-    "OtherCallError",
-]

@@ -151,7 +151,7 @@ class LocalRanks:
                 _wake(connection)
 
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
-        """A place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
+        """Return a place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
         offset = self._filled
         self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
         return self.rank << _OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)
@@ -170,7 +170,7 @@ class LocalRanks:
             _wake(self._sockets[peer])
 
     def wait_for(self, peer: int, index: int) -> int:
-        """The location in the record `index` of `peer`, once it is published.
+        """Return the location in the record `index` of `peer`, once it is published.
 
         Raises OtherCallError if this portion of `peer`, or one before, belongs to something else, and RuntimeError if
         `peer` has ended or failed, or is later than the group's timeout.

@@ -46,7 +46,7 @@ class Meeting:
         self._open.close()
 
     def meet(self, names: Mapping[int, str]) -> tuple[dict[int, Segment], dict[int, socket.socket]]:
-        """The segments of all ranks, this one's included, and a connection to each of the others.
+        """Return the segments of all ranks, this one's included, and a connection to each of the others.
 
         names: of the sockets of the others, by rank.
 
@@ -87,7 +87,7 @@ class Meeting:
         return connection
 
     def _accepted(self, missing: Mapping[int, str]) -> socket.socket:
-        """The connection of the next process of this user; others can connect, too, and get nothing.
+        """Return the connection of the next process of this user; others can connect, too, and get nothing.
 
         missing: the names of the sockets of those who are to connect, by rank. A rank that has closed its own will not
         come any more, unless it is here already: it connects before it closes.

@@ -71,7 +71,7 @@ def _mapped(fd: int) -> torch.Tensor:
 
 
 def new_segment_file(slot_bytes: int) -> int:
-    """A file descriptor of a new segment, all zero, which is closed when another program is started.
+    """Return a file descriptor of a new segment, all zero, which is closed when another program is started.
 
     slot_bytes: is rounded up to whole pages.
 
@@ -97,5 +97,5 @@ def record_place(portion: int, index: int) -> int:
 
 
 def slot_offset(segment: Segment, portion: int) -> int:
-    """The byte at which the slot of a portion begins."""
+    """Return the byte at which the slot of a portion begins."""
     return WORDS_BYTES + portion % SLOTS * segment.slot_bytes

@@ -15,28 +15,3 @@ from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduc
 from ringsim.algorithms.rings import gloo_ring_all_gather
 from ringsim.algorithms.table import ALGORITHMS, BY_SIZE, NCCL_ALGORITHMS, TWO_LEVEL, Algorithm
 from ringsim.algorithms.tree import double_binary_tree_all_reduce
-
-__all__ = [
-    "ALGORITHMS",
-    "BY_SIZE",
-    "NCCL_ALGORITHMS",
-    "TWO_LEVEL",
-    "Algorithm",
-    "direct_all_gather",
-    "double_binary_tree_all_reduce",
-    "gloo_ring_all_gather",
-    "hierarchical_all_reduce",
-    "hosts_of",
-    "nccl_ring_all_gather",
-    "nccl_ring_all_reduce",
-    "nccl_ring_reduce_scatter",
-    "nccl_tree_all_reduce",
-    "nccl_tree_segments",
-    "nvls_all_reduce",
-    "nvls_segments",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "split_into_hosts",
-    "torus_of",
-]

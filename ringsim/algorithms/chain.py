@@ -22,7 +22,7 @@ def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
 
 
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:
-    """The whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
+    """Return the whole tensor from rank to rank, each adding its own, and the result back: 2(n - 1) steps.
 
     A rank sends the data at most twice, hardly more than in a ring, but all others wait meanwhile: n times
     as slow. Popular tutorials do something else that takes about half of that: in n - 1 steps all ranks at
@@ -34,7 +34,7 @@ def naive_ring_all_reduce(num_ranks: int) -> Schedule:
 
 
 def chain(collective: Collective, num_ranks: int) -> Schedule:
-    """The whole data from rank to rank, away from rank 0 or for a reduction towards it: n - 1 steps."""
+    """Return the whole data from rank to rank, away from rank 0 or for a reduction towards it: n - 1 steps."""
     near = np.arange(num_ranks - 1)
     hops: list[Columns] = (
         [(rank + 1, rank, 0, True) for rank in near[::-1]]

@@ -57,7 +57,7 @@ def torus_of(num_ranks: int) -> tuple[int, int]:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is not above `limit`."""
+    """Return the largest divisor of `number` that is not above `limit`."""
     return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
 
 

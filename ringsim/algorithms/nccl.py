@@ -35,12 +35,12 @@ def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> S
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """The first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Return the first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _along_rails(ring_reduce_scatter(num_ranks), ranks_per_host)
 
 
 def nccl_ring_all_gather(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
-    """The second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Return the second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _along_rails(ring_all_gather(num_ranks), ranks_per_host)
 
 

@@ -52,7 +52,7 @@ def halving_doubling_reduce_scatter(num_ranks: int) -> Schedule:
 
 
 def halving_doubling_all_gather(num_ranks: int) -> Schedule:
-    """The second half of the all-reduce of that name, which is recursive doubling."""
+    """Return the second half of the all-reduce of that name, which is recursive doubling."""
     return _doubling_all_gather(num_ranks, "halving_doubling")
 
 
@@ -124,7 +124,7 @@ class _Fold:
         chunk_in: npt.ArrayLike,
         chunk_out: npt.ArrayLike,
     ) -> Schedule:
-        """`steps` of the ranks left (numbered anew), and before and after them the exchange with the folded.
+        """Return `steps` of the ranks left (numbered anew), and before and after them the exchange with the folded.
 
         chunk_in, chunk_out: what each of the folded gives and is given, (num_folded or 1, any number).
         """

@@ -117,6 +117,6 @@ class RingSteps(Steps):
         return self._step_of(rank, chunk, self._offset)
 
     def _step_of(self, rank: Ints, chunk: Ints, offset: int) -> Ints:
-        """The step in which the chunk lies `offset + step` places behind the rank."""
+        """Return the step in which the chunk lies `offset + step` places behind the rank."""
         step = (self._direction * (rank - chunk) - offset) % self._num_ranks
         return np.where(step < self._num_ranks - 1, step, NEVER)

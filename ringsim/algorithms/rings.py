@@ -37,7 +37,7 @@ def gloo_ring_all_gather(num_ranks: int) -> Schedule:
 
 
 def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
-    """A ring to the right for one half of the data, its mirror for the other: 2(n - 1) steps each.
+    """Return a ring to the right for one half of the data, its mirror for the other: 2(n - 1) steps each.
 
     Sends what a ring sends, but to two neighbours: twice as fast where each link has its own bandwidth.
     """
@@ -45,12 +45,12 @@ def bidirectional_ring_all_reduce(num_ranks: int) -> Schedule:
 
 
 def bidirectional_ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """The first half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Return the first half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
     return _both_ways(ring_reduce_scatter, num_ranks)
 
 
 def bidirectional_ring_all_gather(num_ranks: int) -> Schedule:
-    """The second half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
+    """Return the second half of the all-reduce of that name: n - 1 steps each way, (n - 1)/n of the data sent."""
     return _both_ways(ring_all_gather, num_ranks)
 
 
@@ -68,12 +68,12 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
 
 
 def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """The first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Return the first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _in_orders(ring_reduce_scatter(num_ranks), num_rings)
 
 
 def multi_ring_all_gather(num_ranks: int, num_rings: int = 2) -> Schedule:
-    """The second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
+    """Return the second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _in_orders(ring_all_gather(num_ranks), num_rings)
 
 

@@ -30,7 +30,7 @@ def binomial_tree_broadcast(num_ranks: int) -> Schedule:
 
 
 def binomial_tree_reduce(num_ranks: int) -> Schedule:
-    """The broadcast backwards: ceil(log2(n)) steps; each rank but 0 sends the data once."""
+    """Return the broadcast backwards: ceil(log2(n)) steps; each rank but 0 sends the data once."""
     steps: list[Columns] = [(rank + distance, rank, 0, True) for distance, rank in _distances(num_ranks)]
     return Schedule.from_columns(Collective.REDUCE, "binomial_tree", num_ranks, 1, steps)
 
@@ -51,7 +51,7 @@ def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) ->
 
 
 def double_binary_tree_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
-    """The broadcast backwards: up two binary trees, in as many steps; no rank sends more than the data once."""
+    """Return the broadcast backwards: up two binary trees, in as many steps; no rank sends more than the data once."""
     return _double(Collective.REDUCE, num_ranks, segments)
 
 
@@ -65,13 +65,16 @@ def double_binary_tree_all_reduce(num_ranks: int, segments: int | None = None) -
 
 
 def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
-    """The distances 1, 2, 4, ... in a binomial tree, and the ranks that receive over each in a reduction."""
+    """Return the distances 1, 2, 4, ... in a binomial tree, and the ranks that receive over each in a reduction."""
     distances = [1 << bit for bit in range((num_ranks - 1).bit_length())]
     return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
 
 
 def binary_trees(collective: Collective, num_ranks: int) -> tuple[Schedule, Schedule]:
-    """The two trees over all ranks, each for the whole data: a rank that passes on in one is a leaf in the other."""
+    """Return the two trees over all ranks, each for the whole data.
+
+    A rank that passes on in one is a leaf in the other.
+    """
     below_root = np.arange(1, num_ranks)
     second = np.roll(below_root, -1) if num_ranks % 2 == 0 else below_root[::-1]
     return _binary_tree(collective, below_root), _binary_tree(collective, second)
@@ -104,7 +107,7 @@ def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
 
 
 def _parents(num_nodes: int) -> Ints:
-    """The parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
+    """Return the parent of each node of a binary tree over 1 to `num_nodes`, numbered in order; 0 above the root.
 
     The lowest bit of a node's number is its height, so the odd ones are the leaves. Where the parent
     would lie beyond the last node, the node hangs from the next one above. Index 0 is 0.

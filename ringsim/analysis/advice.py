@@ -135,7 +135,7 @@ def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -
 def _timed(
     make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: TimeOn
 ) -> tuple[float | None, str]:
-    """The time, or why there is none."""
+    """Return the time, or why there is none."""
     try:
         schedule = make()
     except (ValueError, ScheduleError) as error:
@@ -162,7 +162,7 @@ def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
 
 
 def _scaled(value: Any, names: frozenset[str], factor: float) -> Any:
-    """The same with all fields of these names multiplied, at any depth."""
+    """Return the same with all fields of these names multiplied, at any depth."""
     if isinstance(value, tuple):
         return tuple(_scaled(inner, names, factor) for inner in value)
     if not is_dataclass(value) or isinstance(value, type):

@@ -46,7 +46,10 @@ class ChunkStates:
 
 
 def _applied(schedule: Schedule, timeline: Timeline) -> Schedule:
-    """The schedule without the transfers that were never applied: nothing that was applied depends on one of them."""
+    """Return the schedule without the transfers that were never applied.
+
+    Nothing that was applied depends on one of them.
+    """
     applied = np.isfinite(timeline.applied_s)
     if applied.all():
         return schedule

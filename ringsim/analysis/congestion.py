@@ -47,7 +47,7 @@ class Hops:
         return cls(latency_s, np.asarray(1 / paths.alone_bytes_per_s(resources)), resource, busy)
 
     def at(self, row: Ints) -> "Hops":
-        """Some of them."""
+        """Return some of them."""
         return Hops(self.latency_s[row], self.s_per_byte[row], self.resource[row], self.busy_s_per_byte[row])
 
 
@@ -91,7 +91,7 @@ class Congestion:
         return float((np.maximum(mean_s, busiest_s) + _OTHER * np.minimum(mean_s, busiest_s)).sum())
 
     def busiest(self, order: npt.ArrayLike) -> tuple[str, float] | None:
-        """The resource that has most to carry, and how long that takes; None where nothing is limited by any."""
+        """Return the resource that has most to carry, and how long that takes; None where nothing is limited by any."""
         if not self._num_resources or not len(self):
             return None
         busy_s = self._busy_s(self.hops(*self._placed(order))).sum(axis=0)

@@ -60,5 +60,5 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
 
 
 def steps_bound(num_ranks: int) -> int:
-    """Steps in which each rank sends to one other that it takes for any rank to have heard of all: ceil(log2 n)."""
+    """Return how many steps, each rank sending to one other, it takes to hear of all ranks: ceil(log2 n)."""
     return (num_ranks - 1).bit_length()

@@ -90,21 +90,21 @@ class CriticalPath:
         return len({(segment.step, segment.src, segment.dst, segment.chunk) for segment in self.segments})
 
     def seconds(self) -> dict[CostKind, float]:
-        """What was spent on each kind."""
+        """Return what was spent on each kind."""
         spent = dict.fromkeys(CostKind, 0.0)
         for segment in self.segments:
             spent[segment.kind] += segment.seconds
         return spent
 
     def shares(self) -> dict[CostKind, float]:
-        """The same as fractions of the time, which add up to 1; all 0 where no time passes."""
+        """Return the same as fractions of the time, which add up to 1; all 0 where no time passes."""
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
 def critical_path(
     timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints, *, tolerance_s: float = 0.0
 ) -> CriticalPath:
-    """The path of a run that has finished, `rows` being what its transfers waited for.
+    """Return the path of a run that has finished, `rows` being what its transfers waited for.
 
     Where several things that an activity waited for ended last, the first in the order of `Cause` is on the path;
     where several transfers were applied last, the one listed first.
@@ -155,7 +155,7 @@ def _costs(
 
 
 def _segments(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
-    """An activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
+    """Return an activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
     spent: list[tuple[CostKind, float]] = []
     rest_s = end_s - begin_s
     for kind, alone_s in costs:

@@ -99,7 +99,7 @@ def _lay_out_pairs(pairs: Ints, num_ranks: int, root: int) -> GraphLayout:
 
 
 def _way_round(neighbours: Sequence[set[int]], root: int) -> list[int] | None:
-    """The ranks in the order of the one ring that the pairs form, or the one chain with the root at an end.
+    """Return the ranks in the order of the one ring that the pairs form, or the one chain with the root at an end.
 
     None if they form another graph, such as a chain that is a tree with two branches.
     """
@@ -128,7 +128,7 @@ def _is_connected(neighbours: Sequence[set[int]]) -> bool:
 
 
 def _root(schedule: Schedule) -> int:
-    """The rank from which the first copy goes out; rank 0, the root of a reduce, where nothing is copied."""
+    """Return the rank from which the first copy goes out; rank 0, the root of a reduce, where nothing is copied."""
     for step in schedule.steps:
         if not step.reduce.all():
             return int(step.src[~step.reduce][0])
@@ -198,7 +198,7 @@ def _on_circle(order: Ints) -> Floats:
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
-    """A box for each host, row by row; its ranks go round in two rows, so that a ring in it is a loop."""
+    """Return a box for each host, row by row; its ranks go round in two rows, so that a ring in it is a loop."""
     used = np.unique(host_of_rank).tolist()
     num_columns = math.ceil(math.sqrt(len(used)))
     num_rows = math.ceil(len(used) / num_columns)

@@ -39,7 +39,7 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
-    """The names of what adds and of what copies, by where the sum of each chunk first appears."""
+    """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", "all-gather" if schedule.collective is Collective.ALL_GATHER else "broadcast"
     summed = _first_summed(schedule, steps)

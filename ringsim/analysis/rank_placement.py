@@ -62,7 +62,7 @@ def find_placement(
     on_progress: Callable[[int], object] = lambda _: None,
     workers: Workers | None = None,
 ) -> RankPlacement:
-    """A fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
+    """Return a fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
 
     budget: how many orders are simulated at most; `default_budget` without it.
     on_progress: is told how many have been simulated since it was last told.
@@ -97,7 +97,7 @@ def default_budget(schedule: Schedule) -> int:
 
 
 def _first_free(schedule: Schedule) -> int:
-    """The first place whose rank may be another: the root of a broadcast or reduce stays where it is."""
+    """Return the first place whose rank may be another: the root of a broadcast or reduce stays where it is."""
     return int(schedule.collective in (Collective.BROADCAST, Collective.REDUCE))
 
 
@@ -177,7 +177,7 @@ class _Search:
         return RankPlacement(best, self._times_s[best], before_s, len(self._times_s))
 
     def _best(self) -> Ranks:
-        """The first of the fastest: nothing is moved without a gain."""
+        """Return the first of the fastest: nothing is moved without a gain."""
         least = min(self._times_s.values())
         return next(order for order, time_s in self._times_s.items() if time_s <= least * (1 + SAME))
 
@@ -215,7 +215,7 @@ def _nearest_neighbours(congestion: Congestion, num_ranks: int) -> Ints:
 
 
 def _improved(congestion: Congestion, order: Ints, first: int, rng: np.random.Generator) -> Ints:
-    """Changed at random, as long as the estimate does not get worse."""
+    """Change the order at random, as long as the estimate does not get worse."""
     estimate_s = congestion.estimate_s(order)
     for _ in range(min(MAX_ESTIMATED_ORDERS, MAX_ESTIMATED_PAIRS // len(congestion))):
         changed = _changed(order, first, rng)

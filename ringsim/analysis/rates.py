@@ -11,7 +11,7 @@ def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
 
 
 def busbw_factor(collective: Collective, num_ranks: int) -> float:
-    """What algbw is multiplied by to be comparable with the bandwidth of a link, whatever the ranks."""
+    """Return what algbw is multiplied by to be comparable with the bandwidth of a link, whatever the ranks."""
     share = (num_ranks - 1) / num_ranks
     factors = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
     return factors.get(collective, 1.0)

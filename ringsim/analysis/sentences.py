@@ -92,7 +92,7 @@ def _pairs(held: HeldStep) -> tuple[Ints, list[Ints]]:
 
 
 def _who_sends(schedule: Schedule, pairs: Ints, chunks: list[Ints]) -> tuple[str, bool]:
-    """The main clause, and whether it names several receivers."""
+    """Return the main clause, and whether it names several receivers."""
     hop = _hop(pairs, schedule.num_ranks)
     if hop is not None:
         return f"every rank r sends {_chunk_rule(schedule, pairs, chunks, hop)} to {_receiver(pairs, hop)}", False
@@ -191,7 +191,7 @@ class _Direction(NamedTuple):
 
 
 def _hop(pairs: Ints, num_ranks: int) -> _Direction | None:
-    """The one from every rank to its receiver, where all ranks send and it is the same for all."""
+    """Return the one from every rank to its receiver, where all ranks send and it is the same for all."""
     src, dst = pairs.T
     if not np.array_equal(src, np.arange(num_ranks)):
         return None
@@ -208,7 +208,7 @@ def _receiver(pairs: Ints, hop: _Direction) -> str:
 
 
 def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Direction) -> str:
-    """The chunk as a formula of the sender r; else how many they are."""
+    """Return the chunk as a formula of the sender r; else how many they are."""
     num_ranks, counts = schedule.num_ranks, {len(numbers) for numbers in chunks}
     if counts == {1} and schedule.num_chunks == num_ranks > 1:
         behind = np.unique((pairs[:, 0] - np.concatenate(chunks)) % num_ranks)

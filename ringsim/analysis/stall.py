@@ -119,7 +119,7 @@ def _first_rows(rank: npt.NDArray[np.int32], rows: Bools) -> list[tuple[int, int
 
 
 def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, ...]:
-    """What on its path, or of the cores of its ends, had failed when nothing could happen any more."""
+    """Return what on its path, or of the cores of its ends, had failed when nothing could happen any more."""
     resources, cores = topology.resources, topology.processors.cores
     path = topology.paths(np.array([transfer.src]), np.array([transfer.dst])).resource[0].tolist()
     used = dict.fromkeys([*path, int(cores[transfer.src]), int(cores[transfer.dst])])
@@ -130,7 +130,7 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
 
 
 def format_stall(stall: Stall) -> list[str]:
-    """A few lines for people."""
+    """Return a few lines for people."""
     first = stall.first[0]
     lines = [
         f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step}, "
@@ -148,7 +148,7 @@ def _of_rank(rank: StalledRank) -> str:
 
 
 def hanging_text(rank: StalledRank) -> str:
-    """What a rank that never finishes does without end, or waits for."""
+    """Return what a rank that never finishes does without end, or waits for."""
     transfer = rank.transfer
     return {
         "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {transfer.step}",

@@ -199,7 +199,7 @@ class Sweep:
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
-    """The cells of a table below the first line; the rates there are left, as they follow from the time.
+    """Yield the cells of a table below the first line; the rates there are left, as they follow from the time.
 
     Raises ValueError, which names file, line and column.
     """
@@ -229,7 +229,7 @@ def _read_line(row: dict[Any, Any]) -> SweepCell:
 
 
 def _value(column: str, text: str) -> Any:
-    """The value as JSON would have it: a number where a column holds numbers, None where there is none."""
+    """Return the value as JSON would have it: a number where a column holds numbers, None where there is none."""
     if not column.startswith(("num_", "size_", "time_")):
         return text
     if (count := whole_number(text)) is not None:

@@ -326,7 +326,7 @@ def _build_sizes(
     max_transfers: float,
     expected_hash: str,
 ) -> tuple[dict[int, _Built], str]:
-    """The schedule for each size, and why there is none for any."""
+    """Return the schedule for each size, and why there is none for any."""
     if file_hash(collective, algorithm) != expected_hash:
         raise WorkerError(f"algorithm {algorithm!r}: its file is another, or has changed since the sweep began")
     variants: dict[int, _Built] = {}

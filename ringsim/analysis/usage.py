@@ -69,7 +69,7 @@ class LinkUsage:
 
 
 def rank_usage(timeline: Timeline) -> RankUsage:
-    """What each rank did with its time."""
+    """Return what each rank did with its time."""
     num_ranks, until_s = timeline.num_ranks, timeline.until_s
     sends = _union(timeline.src, timeline.start_s, timeline.left_s)
     applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
@@ -141,7 +141,10 @@ Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_interval
 
 
 def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
-    """What these cover together, as intervals none of which overlaps another of its rank; in the order of ranks."""
+    """Return what these cover together, as intervals none of which overlaps another of its rank.
+
+    In the order of ranks.
+    """
     counts: Bools = (begin < end) & np.isfinite(end)
     rank, begin, end = rank[counts], begin[counts], end[counts]
     order = stable_order(rank)
@@ -151,7 +154,7 @@ def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
 
 
 def _swept(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
-    """The same where some overlap: count how many are open, from one begin or end to the next."""
+    """Return the same where some overlap: count how many are open, from one begin or end to the next."""
     times = np.concatenate([begin, end])
     order = np.argsort(times)
     # NumPy has no stable sort by two keys as fast as one by the time and one by the rank after it.

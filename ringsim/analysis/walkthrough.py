@@ -80,7 +80,10 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Wa
 
 
 def _first_steps(schedule: Schedule) -> tuple[tuple[ToldPhase, ...], str]:
-    """The first steps alone, and why; where all steps follow the rule of a ring, its phases are known all the same."""
+    """Return the first steps alone, and why.
+
+    Where all steps follow the rule of a ring, its phases are known all the same.
+    """
     shares = f"the shares of {schedule.num_ranks:,} ranks in {schedule.num_chunks:,} chunks are too many to follow"
     if schedule.num_ranks * max(schedule.num_ranks, schedule.num_chunks) > MAX_COUNTS // 4:
         return (), f"no step is told, as {shares}: take fewer ranks"
@@ -93,7 +96,7 @@ def _first_steps(schedule: Schedule) -> tuple[tuple[ToldPhase, ...], str]:
 
 
 def _halves_of_ring(schedule: Schedule) -> tuple[ToldPhase, ...]:
-    """The phases of a ring, without steps; nothing for any other schedule."""
+    """Return the phases of a ring, without steps; nothing for any other schedule."""
     reduces = [bool(step.reduce.all()) for step in schedule.steps]
     num_adding = sum(reduces)
     spans = [("reduce-scatter", 0, num_adding - 1), ("all-gather", num_adding, len(reduces) - 1)]
@@ -122,7 +125,7 @@ def _ring_offset(schedule: Schedule, index: int) -> tuple[int, int] | None:
 
 
 def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
-    """The one formula by which every rank goes round a ring in all of these steps, and why it is that."""
+    """Return the one formula by which every rank goes round a ring in all of these steps, and why it is that."""
     first, num_ranks = _ring_offset(schedule, first_step), schedule.num_ranks
     if first is None or first[0] not in (1, num_ranks - 1) or last_step == first_step:
         return ""

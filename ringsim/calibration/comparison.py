@@ -83,7 +83,7 @@ class Comparison:
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Returns, by size class, held out and used apart, the number of cases, the median and p95 of |error|."""
+        """Return, by size class, held out and used apart, the number of cases, the median and p95 of |error|."""
         rows = []
         for used in (False, True):
             for name, low, high in SIZE_CLASSES:

@@ -32,7 +32,7 @@ GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and
 
 
 def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
-    """Runs a program once, as if it were the first of `num_ranks` ranks, and returns what it prints.
+    """Run a program once, as if it were the first of `num_ranks` ranks, and returns what it prints.
 
     arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
     with them is then said once and in one line; torchrun would add a traceback of its own.
@@ -52,7 +52,7 @@ def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
 def run_local_ranks(
     num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] | None = None
 ) -> None:
-    """Runs torchrun with `num_ranks` ranks on this host, to its end.
+    """Run torchrun with `num_ranks` ranks on this host, to its end.
 
     arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
     quiet: what the ranks print is left out, and what they say on stderr is kept for the error.
@@ -84,7 +84,7 @@ def run_local_ranks(
 
 
 def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object] | None) -> str:
-    """What it has said on stderr when it has ended."""
+    """Return what it has said on stderr when it has ended."""
     while True:
         try:
             return job.communicate(timeout=None if meanwhile is None else MEANWHILE_S)[1]

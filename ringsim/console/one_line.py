@@ -70,12 +70,15 @@ class OneLineCommand(click.Command):
 
 
 def needs_torch(command: str) -> str:
-    """What is said to a user who installed only what simulates."""
+    """Return what is said to a user who installed only what simulates."""
     return f"{command} needs torch, which is not installed: pip install 'ringsim[torch]'"
 
 
 def message_of(error: Exception) -> str:
-    """What an error says to a user: which file and what is wrong with it, without the system's number for that."""
+    """Return what an error says to a user.
+
+    Which file and what is wrong with it, without the system's number for that.
+    """
     if isinstance(error, click.ClickException):
         return in_one_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:

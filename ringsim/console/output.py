@@ -43,7 +43,7 @@ def say_wrote(path: Path | str) -> None:
 
 
 def print_result(text: str, data: Mapping[str, Any], as_json: bool, *files: Path | None) -> None:
-    """Prints the result of a command, as text or as one JSON object.
+    """Print the result of a command, as text or as one JSON object.
 
     files: those that were written; where stdout is one of them, nothing else is printed there.
 

@@ -97,7 +97,7 @@ def _parse_factor(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """A share, 1 being the whole. Raises ValueError for anything else, or a negative one."""
+    """Return a share, 1 being the whole. Raises ValueError for anything else, or a negative one."""
     digits = text.strip().removesuffix("%")
     try:
         value = decimal_number(digits) / (100 if text.strip().endswith("%") else 1)

@@ -74,7 +74,7 @@ class Progress:
             self._draw()
 
     def line(self, width: int | None = None) -> str:
-        """What is drawn; where it does not fit into `width`, without the bar, and then cut."""
+        """Return what is drawn; where it does not fit into `width`, without the bar, and then cut."""
         if self.length is None:
             parts = [f"{self.phase} ...", str(self.done) if self.done else "", self.text]
         else:

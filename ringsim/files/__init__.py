@@ -15,29 +15,3 @@ from ringsim.files.text_file import (
     shortened,
 )
 from ringsim.files.values import Parser
-
-__all__ = [
-    "FileFormat",
-    "Key",
-    "Parser",
-    "Table",
-    "atomic_file",
-    "check",
-    "decode",
-    "encode",
-    "file_to_replace",
-    "finite_or_none",
-    "json_text",
-    "naming_place",
-    "parse_json",
-    "parse_toml",
-    "parsed",
-    "quoted",
-    "read_bytes",
-    "read_json",
-    "read_text",
-    "refusal",
-    "save_json",
-    "shortened",
-    "values",
-]

@@ -160,7 +160,7 @@ class FileFormat:
 
 @cache
 def _table_of(kind: Any, is_open: bool) -> Table:
-    """The table of a dataclass."""
+    """Return the table of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
     return Table(
         {
@@ -197,7 +197,7 @@ def _reader(hint: Any, name: str, is_open: bool) -> Reader:
 
 
 def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
-    """A record within another; one that is a file elsewhere has a format, and a reader of its own."""
+    """Return a record within another; one that is a file elsewhere has a format, and a reader of its own."""
     if not hasattr(kind, "from_dict"):
         return decode(kind, value, place, is_open=is_open)
     with naming_place(place):
@@ -205,7 +205,10 @@ def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
 
 
 def _plain(kind: type, name: str) -> Parser:
-    """The parser for a type without bounds of its own; names say what is seconds, and what is a number of ranks."""
+    """Return the parser for a type without bounds of its own.
+
+    Names say what is seconds, and what is a number of ranks.
+    """
     if issubclass(kind, Enum):
         return lambda value: value if isinstance(value, kind) else kind(values.one_of(*(m.value for m in kind))(value))
     if kind is int:
@@ -245,7 +248,10 @@ def _mapped(inner: Reader) -> Reader:
 
 
 def _within(data: dict[str, Any], path: str, place: str) -> Any:
-    """The value of a key such as run.name, that is of an object within the object; MISSING if it is not there."""
+    """Return the value of a key such as run.name, that is of an object within the object.
+
+    MISSING if it is not there.
+    """
     value: Any = data
     for name in path.split("."):
         if value is None:

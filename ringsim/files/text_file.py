@@ -114,7 +114,7 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _in_words(error: Exception) -> ValueError:
-    """The error of a parser that is not of the syntax."""
+    """Return the error of a parser that is not of the syntax."""
     if isinstance(error, RecursionError):
         return ValueError(_TOO_DEEP)
     has_digits = str(error).startswith("Exceeds the limit")  # Python reads no number of thousands of digits
@@ -132,10 +132,20 @@ def _require_plain(data: Any, finite: bool = True) -> None:
             elif isinstance(value, list):
                 inner += value
             elif fault := _fault(value, finite):
-                raise ValueError(fault)
+                raise ValueError(": ".join(filter(None, [_place_of(value, data), fault])))
         level = inner
     if level:
         raise ValueError(_TOO_DEEP)
+
+
+def _place_of(value: Any, data: Any, place: str = "") -> str:
+    """Return where `value`, this very object, stands in `data`, such as probes[0].times_s[1]; "" if it is a key."""
+    if isinstance(data, dict):
+        inner = [(f"{place}.{key}".removeprefix("."), held) for key, held in data.items()]
+    else:
+        inner = [(f"{place}[{index}]", held) for index, held in enumerate(data if isinstance(data, list) else ())]
+    places = (name if held is value else _place_of(value, held, name) for name, held in inner)
+    return next(filter(None, places), "")
 
 
 def _fault(value: Any, finite: bool) -> str:

@@ -3,5 +3,3 @@
 from ringsim.formats.goal import goal_lines
 from ringsim.formats.msccl.reader import SUFFIX, build_from_msccl, read_msccl
 from ringsim.formats.msccl.writer import msccl_lines
-
-__all__ = ["SUFFIX", "build_from_msccl", "goal_lines", "msccl_lines", "read_msccl"]

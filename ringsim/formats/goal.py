@@ -102,7 +102,10 @@ class _Messages:
         return cls(waits, np.maximum(num_bytes, 1), calc_ns.astype(np.int64), tag, nic.ravel())
 
     def rows_by_rank(self, num_ranks: int) -> Iterator[Ints]:
-        """What a rank sends or receives, in step order; in a step the sends first, for which its writes may wait."""
+        """Yield what a rank sends or receives, in step order.
+
+        In a step the sends first, for which its writes may wait.
+        """
         rank, num_rows = np.concatenate([self.waits.src, self.waits.dst]), max(len(self.waits), 1)
         order = stable_order(rank)
         for numbers in np.split(order, np.searchsorted(rank[order], np.arange(1, num_ranks))):

@@ -2,5 +2,3 @@
 
 from ringsim.machine.examination import Level, MachineFinding, examine
 from ringsim.machine.reading import gloo_address, is_loopback, read_machine
-
-__all__ = ["Level", "MachineFinding", "examine", "gloo_address", "is_loopback", "read_machine"]

@@ -164,7 +164,7 @@ def _quota(text: str | None) -> float | None:
 
 
 def _steal() -> float | None:
-    """The share of the sample that the hypervisor gave to others while a core had something to do here."""
+    """Return the share of the sample that the hypervisor gave to others while a core had something to do here."""
     before = _ticks()
     time.sleep(SAMPLE_S)
     after = _ticks()

@@ -23,28 +23,3 @@ from ringsim.measurements.measurements import (
 )
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
-
-__all__ = [
-    "OPENMPI",
-    "PLAIN_RING",
-    "PT2PT_BANDWIDTH",
-    "PT2PT_LATENCY",
-    "RAW_SOCKETS",
-    "ROUNDS_PER_RUN",
-    "SENDRECV",
-    "SLOT_BYTES",
-    "TORCH",
-    "TOUCHED_BYTES",
-    "TRANSFER",
-    "CollectiveTimes",
-    "LogRow",
-    "LogTable",
-    "Measurements",
-    "Probe",
-    "RankHosts",
-    "RecordedRun",
-    "p10_p90",
-    "p95",
-    "provenance",
-    "read_logs",
-]

@@ -112,7 +112,7 @@ class Measurements:
 
 
 def _as_of_now(times: Any) -> Any:
-    """The times of a collective in an older version, as this one would have written them."""
+    """Return the times of a collective in an older version, as this one would have written them."""
     if not isinstance(times, dict) or not isinstance(times.get("times_s"), list):
         return times
     return {**times, "calls": 1, "late_s": [0.0] * len(times["times_s"])}

@@ -32,7 +32,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """The program and its arguments; for what is typed in or in a notebook that it was made from Python."""
+    """Return the program and its arguments; for what is typed in or in a notebook that it was made from Python."""
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):
         return FROM_PYTHON
@@ -40,7 +40,10 @@ def _command() -> str:
 
 
 def _program() -> str:
-    """The script's name, or `-m package` for a package that is run as a program: its file is always __main__.py."""
+    """Return the script's name, or `-m package` for a package that is run as a program.
+
+    Its file is always __main__.py.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or Path(sys.argv[0]).name != "__main__.py":
         return Path(sys.argv[0]).name

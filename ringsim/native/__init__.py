@@ -10,17 +10,3 @@ from ringsim.native.backends import (
     native_schedule,
 )
 from ringsim.native.local_work import NEW_BEYOND_BYTES, LocalWork, local_s, local_work
-
-__all__ = [
-    "BACKENDS",
-    "GLOO",
-    "NEW_BEYOND_BYTES",
-    "OURS",
-    "Backend",
-    "LocalWork",
-    "Runtime",
-    "all_reduce_by_size",
-    "local_s",
-    "local_work",
-    "native_schedule",
-]

@@ -93,7 +93,7 @@ BACKENDS = {
 
 
 def native_schedule(collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
-    """What torch.distributed on Gloo does for a tensor of `size_bytes`.
+    """Return what torch.distributed on Gloo does for a tensor of `size_bytes`.
 
     all_reduce is Gloo's ring, with its own number of segments; reduce_scatter_tensor copies its input and does a whole
     all_reduce; all_gather is a ring in the other direction.
@@ -108,7 +108,7 @@ def native_schedule(collective: Collective, num_ranks: int, size_bytes: int) -> 
 
 
 def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedule]:
-    """The schedule of an all_reduce for a number of bytes; each is built once.
+    """Return the schedule of an all_reduce for a number of bytes; each is built once.
 
     Raises ValueError for an algorithm that there is not.
     """

@@ -22,7 +22,7 @@ class Catalogue:
         self._capacity: list[Floats] = []
 
     def add(self, names: Sequence[str], capacity: Floats) -> Ints:
-        """The numbers of these resources, NONE for those that are not kept; shaped as `capacity`."""
+        """Return the numbers of these resources, NONE for those that are not kept; shaped as `capacity`."""
         keep = np.isfinite(capacity)
         if self._special:
             self._offered.update(dict.fromkeys(names))
@@ -35,7 +35,7 @@ class Catalogue:
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
-        """The numbers of what goes out of each link and of what comes in; one and the same where half duplex."""
+        """Return the numbers of what goes out of each link and of what comes in; one and the same where half duplex."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
         named = list(zip(names, half, strict=True))

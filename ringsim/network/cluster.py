@@ -42,7 +42,7 @@ class Cluster:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 
     def topology(self, num_ranks: int) -> Topology:
-        """What the engines see of it.
+        """Return what the engines see of it.
 
         Raises ValueError if there is no room for so many ranks, or what is said to be slow or to fail is not there.
         """
@@ -52,7 +52,7 @@ class Cluster:
             raise ValueError(f"{self.file or self.name}: {error}") from None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields for JSON, without the calibration's; an infinite rate becomes None."""
+        """Return the fields for JSON, without the calibration's; an infinite rate becomes None."""
         fields: dict[str, Any] = finite_or_none(asdict(replace(self, calibration=None)))
         del fields["calibration"]
         return fields

@@ -65,7 +65,7 @@ class ClusterTopology(Topology):
         return self._paths(src, dst, *self._port_uses(connection_keys(src, dst, channel, self.num_ranks)))
 
     def _port_uses(self, key: Ints) -> tuple[Floats, Floats]:
-        """What a byte takes of the ports of its two ranks, out and in, if a switch adds up or copies its message.
+        """Return what a byte takes of its two ranks' ports, out and in, if a switch adds up or copies its message.
 
         The switch reads the shares of all ranks, that of the owner too, and sends it their sum; or it gets the sum once
         and sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one
@@ -98,7 +98,7 @@ class ClusterTopology(Topology):
     def _ends(
         self, src: Ints, dst: Ints, within: np.ndarray, out: Floats | float, into: Floats | float
     ) -> Iterator[Use]:
-        """What a message uses of its two hosts. Within one host their shares add up in one column."""
+        """Yield what a message uses of its two hosts. Within one host their shares add up in one column."""
         nic_of_rank = self._layout.nic_of_rank
         yield np.where(within, self._rank_out[src], self._nic_out[nic_of_rank[src]]), out
         yield np.where(within, self._rank_in[dst], self._nic_in[nic_of_rank[dst]]), into
@@ -119,7 +119,7 @@ class ClusterTopology(Topology):
 
 
 def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
-    """The columns side by side, without those that nobody uses."""
+    """Return the columns side by side, without those that nobody uses."""
     used = [(resource, use) for resource, use in uses if (resource != NONE).any()]
     resource = np.empty((num_pairs, len(used)), dtype=np.int64)
     use_per_byte = np.empty((num_pairs, len(used)))

@@ -23,11 +23,11 @@ class Fabric(Protocol):
     """What hosts hang on."""
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
-        """The ways between these pairs of hosts; where a pair is one host twice, anything."""
+        """Return the ways between these pairs of hosts; where a pair is one host twice, anything."""
 
 
 def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
-    """The one that the spec asks for; its links get their numbers."""
+    """Return the one that the spec asks for; its links get their numbers."""
     if spec.cables:
         return _Cables(spec.cables, layout.names, catalogue)
     return _Leaves(spec.switch, layout, catalogue)
@@ -84,7 +84,7 @@ class _Cables:
         return HostPath(latency[which], list(table[:, which]))
 
     def _route(self, src: int, dst: int) -> list[tuple[int, bool]]:
-        """The cables on the way, and whether each is gone through as it was named."""
+        """Return the cables on the way, and whether each is gone through as it was named."""
         if src not in self._reached:
             self._reached[src] = reach(self._hosts[src], self._ways)
         route, at = [], self._hosts[dst]
@@ -121,7 +121,7 @@ def reach(start: str, ways: Ways) -> dict[str, tuple[str, int, bool]]:
 
 
 def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
-    """The resources of each cable there and back; a half-duplex cable has but one."""
+    """Return the resources of each cable there and back; a half-duplex cable has but one."""
     there, back = [], []
     for cable in cables:
         (first, second), capacity = cable.between, np.array([cable.bandwidth_bytes_per_s])

@@ -16,7 +16,7 @@ def _half_duplex(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
-    """A name that resources can be named after, hence without dots, arrows and blanks."""
+    """Return a name that resources can be named after, hence without dots, arrows and blanks."""
     if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
         raise ValueError("a name must be text of letters, digits, _ and - only")
     return value
@@ -65,7 +65,7 @@ def _key(field: str) -> str:
 
 
 def _parser(field: str) -> Parser | None:
-    """The parser for a field, by the unit in its name; None for one that is a table."""
+    """Return the parser for a field, by the unit in its name; None for one that is a table."""
     units = {"_per_s": values.rate, "_s": values.time, "_bytes": values.size}
     return _PARSERS.get(field) or next((parse for unit, parse in units.items() if field.endswith(unit)), None)
 

@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 
 def read_network(text: str, file: str) -> Cluster:
-    """The cluster that the TOML text describes; `file` is what error messages call it.
+    """Return the cluster that the TOML text describes; `file` is what error messages call it.
 
     Raises ValueError with file, place, value and rule for anything that is wrong with it.
     """

@@ -16,7 +16,7 @@ def preset_names() -> list[str]:
 
 
 def load_network(name_or_path: str | Path) -> Cluster:
-    """A preset by its name, or the network that a file describes, if the text ends in .toml.
+    """Return a preset by its name, or the network that a file describes, if the text ends in .toml.
 
     Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
     be read.

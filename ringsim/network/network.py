@@ -59,7 +59,7 @@ class Network:
         return _topology(self, num_ranks)
 
     def as_dict(self) -> dict[str, float | None]:
-        """The fields for JSON; an infinite rate becomes None."""
+        """Return the fields for JSON; an infinite rate becomes None."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
     @classmethod

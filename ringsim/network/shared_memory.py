@@ -50,7 +50,7 @@ class SharedMemoryNetwork:
         return costs
 
     def topology(self, num_ranks: int) -> Topology:
-        """What the engines see of it if all ranks publish as much as they can."""
+        """Return what the engines see of it if all ranks publish as much as they can."""
         return self.topology_at(num_ranks, self.rate(self.costs.slot_bytes))
 
     def rate(self, published_bytes: int) -> MemoryRate:
@@ -59,12 +59,12 @@ class SharedMemoryNetwork:
         return rate_at(self.costs, published_bytes, touched_bytes)
 
     def topology_at(self, num_ranks: int, rate: MemoryRate) -> Topology:
-        """The same with these rates. Raises ValueError as `Cluster.topology` does."""
+        """Return the same with these rates. Raises ValueError as `Cluster.topology` does."""
         self.cluster.topology(num_ranks)  # whether there is room for so many
         return _SharedMemoryTopology(self.cluster, num_ranks, rate)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields of the cluster for JSON."""
+        """Return the fields of the cluster for JSON."""
         return {**self.cluster.as_dict(), "transport": "shm"}
 
 
@@ -129,7 +129,7 @@ class _SharedMemoryTopology(Topology):
         self._latency_s = costs.latency_s
 
     def paths(self, src: Ints, dst: Ints) -> Paths:  # noqa: ARG002  whose copies are the receiver's own work
-        """Sending is the sender's copying, on its core."""
+        """Return the paths of sends, which are the sender's copying on its core."""
         copies: Floats = self.processors.copy_bytes_per_s[src]
         return Paths(
             latency_s=np.full(len(src), self._latency_s),

@@ -126,7 +126,7 @@ class InSwitch:
     copied: Ints
 
     def of(self, key: Ints) -> tuple[Ints, Ints]:
-        """`added` and `copied` of these connections, each (num_keys,); 1 for those that are not among the rows."""
+        """Return `added` and `copied` of these connections, each (num_keys,); 1 for those not among the rows."""
         if not len(self.key):
             return np.ones_like(key), np.ones_like(key)
         row = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
@@ -141,7 +141,7 @@ def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> I
 
 
 def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
-    """The src, dst and channel that these `connection_keys` stand for."""
+    """Return the src, dst and channel that these `connection_keys` stand for."""
     sender, dst = np.divmod(keys, num_ranks)
     channel, src = np.divmod(sender, num_ranks)
     return src, dst, channel
@@ -162,14 +162,14 @@ class Topology(ABC):
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
-        """The paths of these pairs, in their order. `src` and `dst` differ in every row."""
+        """Return the paths of these pairs, in their order. `src` and `dst` differ in every row."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
-        """The same for messages on these channels, which the switch of a host may add up or copy."""
+        """Return the same for messages on these channels, which the switch of a host may add up or copy."""
         return self.paths(src, dst)
 
     def with_in_switch(self, in_switch: InSwitch) -> "Topology":  # noqa: ARG002  of no switch that adds
-        """The same network, whose switches add up and copy the messages on these connections."""
+        """Return the same network, whose switches add up and copy the messages on these connections."""
         return self
 
 
@@ -213,7 +213,7 @@ class AnyNetwork(Protocol):
     """What a schedule can be timed on: `Network`, where all pairs are alike, or `Cluster`, a network of hosts."""
 
     def topology(self, num_ranks: int) -> Topology:
-        """What the engines see of it. Raises ValueError if it has no room for so many ranks."""
+        """Return what the engines see of it. Raises ValueError if it has no room for so many ranks."""
 
     def as_dict(self) -> Mapping[str, Any]:
-        """What identifies it, for JSON."""
+        """Return what identifies it, for JSON."""

@@ -16,22 +16,3 @@ from ringsim.registry.algorithms import (
     size_variant,
     summary_of,
 )
-
-__all__ = [
-    "ALGORITHMS",
-    "NCCL_ALGORITHMS",
-    "Algorithm",
-    "AlgorithmName",
-    "algorithm",
-    "base_name",
-    "build",
-    "build_proved",
-    "build_recorded",
-    "file_hash",
-    "is_built_in",
-    "names_file",
-    "needs_trust",
-    "require_trusted",
-    "size_variant",
-    "summary_of",
-]

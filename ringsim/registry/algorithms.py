@@ -65,7 +65,7 @@ MAX_COUNTS_PROVED = 2**22  # a ring of 161 ranks; larger ones are proved by `rin
 def algorithm(
     name: str, num_ranks: int, collective: Collective | str = Collective.ALL_REDUCE, size_bytes: int | None = None
 ) -> Schedule:
-    """The schedule of the algorithm `name` for `num_ranks` ranks.
+    """Return the schedule of the algorithm `name` for `num_ranks` ranks.
 
     name: a built-in one, see ALGORITHMS, perhaps with a number of segments, `ring/4`, or of ranks per host,
     `hierarchical@4`; or FILE.py:FUNCTION; or MSCCL's FILE.xml.
@@ -88,7 +88,7 @@ def algorithm(
 
 
 def build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """The schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
+    """Return the schedule of a built-in algorithm, of a user's own, `FILE.py:FUNCTION`, or of MSCCL's: `FILE.xml`.
 
     A built-in name may be followed by a number of segments into which every chunk is split: `ring/4` (see `split`). One
     for several hosts (TWO_LEVEL) may say how many ranks a host has, `hierarchical@4`: else as many as `hosts_of` says.
@@ -108,7 +108,10 @@ def build(collective: Collective | None, algorithm: str, num_ranks: int, size_by
 
 
 def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int | None = None) -> Schedule:
-    """The same, with a user's own proved however large it is: on real ranks a wrong one would give wrong sums."""
+    """Return the same, with a user's own proved however large it is.
+
+    On real ranks a wrong one would give wrong sums.
+    """
     schedule = _build(collective, algorithm, num_ranks, size_bytes)
     if not is_built_in(collective, algorithm):
         verify(schedule)
@@ -169,7 +172,7 @@ def _hosts_keyword(name: AlgorithmName) -> dict[str, int]:
 def build_recorded(
     collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, trusted: Collection[str] = ()
 ) -> Schedule:
-    """The same for a name that was read from a file: a Python file that it names is run only if it is trusted.
+    """Return the same for a name that was read from a file: a Python file that it names is run only if it is trusted.
 
     Whoever made the file of measurements chose the name, and a function of any Python file would run with the rights of
     whoever compares them.

@@ -14,7 +14,7 @@ from ringsim.schedule import Schedule, ScheduleError
 
 
 def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
-    """What the function makes for `num_ranks`; the file is run anew at each call.
+    """Return what the function makes for `num_ranks`; the file is run anew at each call.
 
     Raises ValueError, in one line, if there is no such file or function, if either raises, and if what is
     returned is not a Schedule.
@@ -29,7 +29,7 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
 
 
 def _functions(algorithm: str, path: Path) -> str:
-    """What to write for each function of a file, which is not run for that."""
+    """Return what to write for each function of a file, which is not run for that."""
     _require_file(algorithm, path)
     tree: ast.Module = _call(algorithm, ast.parse, path.read_bytes())
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
@@ -74,7 +74,7 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _place(algorithm: str, error: BaseException) -> str:
-    """The last line of the user's file that was being executed, for the message; "" where there is none."""
+    """Return the last line of the user's file that was being executed, for the message; "" where there is none."""
     file = algorithm.rpartition(":")[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(file))]
     return f"line {lines[-1]}: " if lines else ""

@@ -18,32 +18,3 @@ from ringsim.report.table import records_csv
 from ringsim.report.trace import trace_lines, write_run_trace, write_trace
 from ringsim.report.training_step_table import format_prediction
 from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
-
-__all__ = [
-    "advice_dict",
-    "animation_page",
-    "describe",
-    "fit_dict",
-    "format_comparison",
-    "format_fit",
-    "format_network_details",
-    "format_networks",
-    "format_placement",
-    "format_prediction",
-    "format_probe_fit",
-    "format_sweep",
-    "format_walkthrough",
-    "network_details",
-    "network_summary",
-    "placement_dict",
-    "probe_fit_dict",
-    "ranks_as_dicts",
-    "ranks_table",
-    "records_csv",
-    "register",
-    "report_page",
-    "summarise",
-    "trace_lines",
-    "write_run_trace",
-    "write_trace",
-]

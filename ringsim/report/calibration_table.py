@@ -32,7 +32,7 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
 
 
 def _untold(fit: LogFit) -> list[str]:
-    """What no log tells, and the network therefore takes to cost nothing."""
+    """Return what no log tells, and the network therefore takes to cost nothing."""
     shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         return ["no log of one host alone: within a host a byte takes no time on this network; add such a log"]

@@ -53,7 +53,7 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
 
 
 def _kinds_of_paths(topology: Topology) -> list[dict[str, Any]]:
-    """The first path from rank 0 of every latency, bandwidth and number of resources."""
+    """Return the first path from rank 0 of every latency, bandwidth and number of resources."""
     dst = np.arange(1, topology.num_ranks)
     paths = topology.paths(np.zeros_like(dst), dst)
     alone = paths.alone_bytes_per_s(topology.resources)
@@ -88,7 +88,7 @@ def format_network_details(details: dict[str, Any], wide: bool = False) -> str:
 
 
 def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A row for all that differ in nothing but the numbers in their names, called by the first and the last."""
+    """Return a row for all that differ in nothing but the numbers in their names, called by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
         kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), _failing(resource))

@@ -95,7 +95,7 @@ def _times(report: Mapping[str, Any]) -> str:
 
 
 def _what_may_help(report: Mapping[str, Any]) -> str:
-    """What to try where no order does."""
+    """Return what to try where no order does."""
     if report["time_s"] is None:
         return "ringsim simulate says what fails, and who waits for whom"
     every = "a ring sends through every NIC whatever the order; " if "ring" in report["algorithm"] else ""

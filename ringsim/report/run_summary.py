@@ -161,7 +161,7 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _path(path: CriticalPath) -> str:
-    """The largest shares first; none that would be shown as 0."""
+    """Return the largest shares first; none that would be shown as 0."""
     shares = sorted(path.shares().items(), key=lambda item: -item[1])
     return ", ".join(f"{kind.value} {_percent(share)}" for kind, share in shares if share >= 0.0005)
 
@@ -174,7 +174,7 @@ def _busiest(ranks: RankUsage) -> str:
 
 
 def _which(rank: int, values: Floats) -> str:
-    """The rank whose value is the largest, and how many others have as much."""
+    """Return the rank whose value is the largest, and how many others have as much."""
     num_as_large = int(among_most(values).sum())
     if num_as_large == len(values) > 1:
         return "all ranks alike"

@@ -57,7 +57,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
 
 
 def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """The cells of one number of ranks below its heading, aligned among themselves."""
+    """Return the cells of one number of ranks below its heading, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]
@@ -71,7 +71,7 @@ def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
 
 
 def _pages(columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """The columns, as many at a time as fit, but at least one."""
+    """Yield the columns, as many at a time as fit, but at least one."""
     page: list[list[str]] = []
     used = 0
     for column in columns:

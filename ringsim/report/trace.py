@@ -30,7 +30,7 @@ _STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how
 def write_trace(
     path: str | os.PathLike[str], runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None] = ()
 ) -> None:
-    """Writes runs with their names, one below the other; transfers that never happen are left out.
+    """Write runs with their names, one below the other; transfers that never happen are left out.
 
     stalls: for each run what hangs in it, as `explain` finds it, None if it finishes; nothing: all finish.
 
@@ -71,7 +71,7 @@ def event_lines(num_transfers: int, lines: Iterator[str], name: str) -> Iterator
 
 
 def _all_lines(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None]) -> Iterator[str]:
-    """An event a line. Processes and arrows are numbered through all runs."""
+    """Yield an event a line. Processes and arrows are numbered through all runs."""
     first_pid, first_arrow = 1, 0
     for (name, timeline), stall in zip(runs, stalls, strict=True):
         row = pack_sends(timeline)
@@ -99,7 +99,7 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
 
 
 def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[str]:
-    """A slice for each rank that hangs, from its last activity to beyond the last that ends in the run."""
+    """Yield a slice for each rank that hangs, from its last activity to beyond the last that ends in the run."""
     end_us = _microseconds(stall.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in stall.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1

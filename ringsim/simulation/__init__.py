@@ -5,22 +5,3 @@ from ringsim.simulation.routes import has_contention, serving
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, bytes_s, costs_of, ignore_progress
 from ringsim.simulation.work_queue import QueuedCall, Span, has_steady_times, time_queue
-
-__all__ = [
-    "OnProgress",
-    "QueuedCall",
-    "Seconds",
-    "Span",
-    "Timeline",
-    "bytes_s",
-    "closed_form_of",
-    "closed_form_s",
-    "costs_of",
-    "has_contention",
-    "has_steady_times",
-    "ignore_progress",
-    "predict_time",
-    "serving",
-    "simulate",
-    "time_queue",
-]

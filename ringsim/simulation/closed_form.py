@@ -130,7 +130,7 @@ def _copying(time_s: _OneKind) -> _TwoKinds:
 
 
 def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
-    """The second half starts when all ranks have finished the first, or a rank that all wait for has."""
+    """Return the second half starts when all ranks have finished the first, or a rank that all wait for has."""
     return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
 
 
@@ -156,7 +156,7 @@ def _rounds(num_ranks: int, hop: _Hop) -> float:
 
 
 def _wave(num_ranks: int, hop: _Hop) -> float:
-    """The first chunk's n - 1 hops, and the gap for each of the k - 1 behind it; k = 4n, c = S/k.
+    """Return the first chunk's n - 1 hops, and the gap for each of the k - 1 behind it; k = 4n, c = S/k.
 
     The linear pipeline, which Sanders, Speck and Traeff 2009 compare their trees with: (n - 2 + k)(alpha + c beta) if
     the whole of alpha is an overhead of sending. Here only the slower end of a hop keeps the next chunk. Any n.
@@ -175,7 +175,7 @@ def _train(rounds: int, segments: int, hop: _Hop) -> float:
 
 
 def _two_pieces(num_ranks: int, hop: _Hop) -> float:
-    """A train of two segments; c = S/(2n). Any n."""
+    """Return a train of two segments; c = S/(2n). Any n."""
     return _train(num_ranks - 1, 2, hop)
 
 
@@ -248,7 +248,7 @@ def _at_once(num_ranks: int, hop: _Hop) -> float:
 
 
 def _from_one(num_ranks: int, hop: _Hop) -> float:
-    """A rank to all the others at once: alpha + (n-1) c beta, c = S. Any n.
+    """Return a rank to all the others at once: alpha + (n-1) c beta, c = S. Any n.
 
     Also all to all, each chunk on its own, c = S/n.
     """

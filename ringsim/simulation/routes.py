@@ -60,7 +60,7 @@ class Ends(NamedTuple):
         return cls(src, dst, keys // num_ranks, channel)
 
     def of_workers(self, num_workers: int) -> "Ends":
-        """The connections of so many workers, one after the other: each has its own, between the same ranks."""
+        """Return the connections of so many workers, one after the other: each has its own, between the same ranks."""
         src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
         sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])
@@ -75,7 +75,7 @@ def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
 
 
 def connections_of(ends: Ends, topology: Topology) -> Connections:
-    """The connections between these pairs of ranks, in their order."""
+    """Return the connections between these pairs of ranks, in their order."""
     paths, resources = _with_links_of_pairs(ends, topology)
     paths.check()
     named = paths.resource != NONE
@@ -96,7 +96,7 @@ def connections_of(ends: Ends, topology: Topology) -> Connections:
 
 
 def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resources]:
-    """The paths, on which what limits a message whatever else happens is a resource if a pair has several channels."""
+    """Return the paths and resources, with a resource for each pair whose several channels share a rate limit."""
     paths, resources = topology.connection_paths(ends.src, ends.dst, ends.channel), topology.resources
     pair, number, count = np.unique(ends.src * topology.num_ranks + ends.dst, return_inverse=True, return_counts=True)
     several = (count[number] > 1) & np.isfinite(paths.bytes_per_s)
@@ -166,7 +166,7 @@ def used_connections(schedule: Schedule) -> Ends:
 
 
 def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
-    """The topology, with those connections of the schedules whose messages its switches add up or copy.
+    """Return the topology, with those connections of the schedules whose messages its switches add up or copy.
 
     The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends
     one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of

@@ -92,7 +92,7 @@ def predict_time(
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
-    """What the engines see of the network. Raises ValueError for costs with which time could not go on."""
+    """Return what the engines see of the network. Raises ValueError for costs with which time could not go on."""
     topology = network.topology(num_ranks)
     require_sound(topology)
     return topology

@@ -18,7 +18,7 @@ OnProgress = Callable[[int], object]
 
 
 def ignore_progress(_: int) -> None:
-    """Does nothing; what is told how far a simulation is where nobody wants to know."""
+    """Do nothing; what is told how far a simulation is where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,13 +68,13 @@ class Timeline:
         return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
-        """What `rank` applied, as (step, src, chunk), in the order of time."""
+        """Return what `rank` applied, as (step, src, chunk), in the order of time."""
         rows = np.flatnonzero(self.dst == rank)
         rows = rows[np.lexsort((rows, self.applied_s[rows], self.apply_s[rows]))]
         return [(int(self.step[i]), int(self.src[i]), int(self.chunk[i])) for i in rows]
 
     def sent_order(self, src: int, dst: int) -> list[tuple[int, int]]:
-        """What `src` sent to `dst`, as (step, chunk), in the order of time."""
+        """Return what `src` sent to `dst`, as (step, chunk), in the order of time."""
         rows = np.flatnonzero((self.src == src) & (self.dst == dst))
         rows = rows[np.lexsort((rows, self.left_s[rows], self.start_s[rows]))]
         return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
@@ -95,7 +95,7 @@ class Costs:
 
 
 def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Costs:
-    """What sender and receiver do for these rows. chunk_bytes: (num_chunks,)."""
+    """Return what sender and receiver do for these rows. chunk_bytes: (num_chunks,)."""
     processors, factor = topology.processors, _compute_factors(timeline, topology, row)
     src, dst = timeline.src[row], timeline.dst[row]
     reduce_s = chunk_bytes[timeline.chunk[row]] / processors.reduce_bytes_per_s[dst]
@@ -115,7 +115,7 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
 
 
 def _compute_factors(timeline: Timeline, topology: Topology, row: Ints) -> Floats:
-    """What `Jitter` multiplies overheads and reductions with; it draws for a whole step at once."""
+    """Return what `Jitter` multiplies overheads and reductions with; it draws for a whole step at once."""
     factors = np.ones(len(row))
     if topology.jitter is None or not len(row):
         return factors

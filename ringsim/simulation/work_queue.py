@@ -148,7 +148,7 @@ def run_queue(
 
 
 def _in_a_row(schedules: Sequence[Schedule], in_order: bool) -> tuple[Dependencies, Ints]:
-    """The rows of all schedules, one after the other, and where those of each begin, and the last end."""
+    """Return the rows of all schedules, one after the other, and where those of each begin, and the last end."""
     by_id = {id(schedule): schedule for schedule in schedules}
     rows_of = {name: dependencies(schedule, in_order=in_order) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
@@ -200,7 +200,7 @@ class _QueueRun(EventRun):
         return starts_s
 
     def _take_next(self, worker: int, free_s: float) -> None:
-        """A worker that is free takes the next collective, and waits for it if it is not ready."""
+        """Let a worker that is free take the next collective, and wait for it if it is not ready."""
         if self._next == len(self._queue):
             return
         taken, self._next = self._next, self._next + 1

@@ -5,22 +5,3 @@ from ringsim.training_step.layers import load_layers
 from ringsim.training_step.prediction import Prediction, reason, recommend
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
 from ringsim.training_step.step import BucketTimes, DdpConfig, PredictedStep, predict_step, scale, sweep_caps
-
-__all__ = [
-    "ELEMENT_BYTES",
-    "BucketCaps",
-    "BucketTimes",
-    "DdpConfig",
-    "Parameter",
-    "Phase",
-    "PredictedStep",
-    "Prediction",
-    "StepProfile",
-    "fill_buckets",
-    "load_layers",
-    "predict_step",
-    "reason",
-    "recommend",
-    "scale",
-    "sweep_caps",
-]

@@ -13,21 +13,3 @@ from ringsim.verdict.records import (
 )
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
 from ringsim.verdict.verdict import Verdict, judge
-
-__all__ = [
-    "KINDS",
-    "MEASURE",
-    "Attribution",
-    "Bound",
-    "Finding",
-    "JobReport",
-    "PredictedDdpStep",
-    "RunDirectory",
-    "SimulatedCollective",
-    "StrategyResult",
-    "TrainingComparison",
-    "TrainingSession",
-    "Verdict",
-    "judge",
-    "read_directory",
-]

@@ -137,7 +137,7 @@ def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
 
 
 def _slow_parts(cluster: Cluster) -> str:
-    """The links and ranks that are slower, and how many times."""
+    """Return the links and ranks that are slower, and how many times."""
     spec = cluster.spec
     usual = min(spec.host.link.bandwidth_bytes_per_s, spec.host.nics.bandwidth_bytes_per_s)
     factors: dict[str, float] = {}

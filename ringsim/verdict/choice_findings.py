@@ -29,7 +29,7 @@ def algorithm_finding(subject: Subject, forecast: Forecast, ranking: StrategyRan
 
 
 def _turning_points(choices: tuple[AlgorithmChoice, ...]) -> list[AlgorithmChoice]:
-    """The first size at which each algorithm other than the ring is chosen."""
+    """Return the first size at which each algorithm other than the ring is chosen."""
     first: dict[str, AlgorithmChoice] = {}
     for choice in choices:
         if choice.chosen != BASELINE:

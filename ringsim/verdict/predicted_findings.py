@@ -78,7 +78,7 @@ def _algorithm(contents: RunDirectory) -> Finding:
 
 
 def _winners(file: str, sweep: Sweep) -> list[str]:
-    """A sentence for each network."""
+    """Return a sentence for each network."""
     winners, most, reasons = sweep.winners(), max(sweep.ranks), []
     for network in sweep.networks:
         words = [
@@ -121,13 +121,13 @@ def _ranks(contents: RunDirectory) -> Finding:
 
 
 def _twice(prediction: DdpPrediction) -> float | None:
-    """The predicted step on twice the ranks."""
+    """Return the predicted step on twice the ranks."""
     num_ranks = 2 * prediction.step.num_ranks
     return next((step.step_s for step in prediction.scaling if step.num_ranks == num_ranks), None)
 
 
 def _ddp(contents: RunDirectory, option: str = "") -> str:
-    """The prediction of a step on the network that is here; "" if there is none."""
+    """Return the prediction of a step on the network that is here; "" if there is none."""
     ranks = max((prediction.step.num_ranks for prediction in contents.predicted.values()), default=8)
     command = f"ringsim ddp --layers LAYERS.toml --network {_network(contents)} --ranks {ranks} {option}".rstrip()
     return f"{command} --json" if _network(contents) else ""
@@ -139,7 +139,7 @@ def _sweep(contents: RunDirectory) -> str:
 
 
 def _network(contents: RunDirectory) -> str:
-    """The file, or else the name, of a network that the directory is about."""
+    """Return the file, or else the name, of a network that the directory is about."""
     of_steps = (prediction.network for prediction in contents.predicted.values())
     of_collectives = (run.network for run in contents.simulated.values())
     names = (name for name in (*of_steps, *of_collectives) if name != UNIFORM)

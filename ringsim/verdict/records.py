@@ -148,7 +148,7 @@ def is_job_log(path: Path) -> bool:
 
 
 def _figures(value: Any) -> dict[str, float]:
-    """The figures that are finite; for others a file has null."""
+    """Return the figures that are finite; for others a file has null."""
     if not isinstance(value, dict):
         raise ValueError("must be an object")
     return {name: parsed(values.number(), figure, name) for name, figure in value.items() if figure is not None}
@@ -230,7 +230,7 @@ def _network_name(value: Any) -> str:
 
 
 def _path(value: Any) -> dict[str, float]:
-    """The time of a critical path by what it is spent on, such as "latency"."""
+    """Return the time of a critical path by what it is spent on, such as "latency"."""
     if not isinstance(value, dict | None):
         raise ValueError("must be an object")
     times = {name: time_s for name, time_s in (value or {}).items() if name.endswith("_s")}

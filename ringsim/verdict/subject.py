@@ -143,7 +143,7 @@ def _subject(file: str, measurements: Measurements, job: JobReport | None, conte
 
 
 def _size_of_interest(measurements: Measurements, job: JobReport | None) -> int:
-    """The gradients; else the largest tensor that was timed, or that the longest message is a ring's chunk of."""
+    """Return the bytes of the gradients, else the largest tensor timed, or that the longest message is cut from."""
     if job:
         return job.gradient_bytes
     messages = [probe.size_bytes for probe in measurements.probes_of("shift")]

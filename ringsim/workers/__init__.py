@@ -2,5 +2,3 @@
 
 from ringsim.workers.pools import WorkerError
 from ringsim.workers.workers import Workers
-
-__all__ = ["WorkerError", "Workers"]

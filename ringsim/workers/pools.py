@@ -48,7 +48,7 @@ class LocalPool:
         self._is_open = False
 
     def count(self) -> int:
-        """The number of processes."""
+        """Return the number of processes."""
         return self._jobs
 
     def run(self, call: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
@@ -143,7 +143,7 @@ class DaskCluster:
         self._log_levels = {name: logging.getLogger(name).level for name in LOGS}
 
     def count(self) -> int:
-        """The number of tasks that its workers compute at a time."""
+        """Return the number of tasks that its workers compute at a time."""
         return max(self._num_threads(), 1)
 
     def run(self, call: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
@@ -165,7 +165,7 @@ class DaskCluster:
             client.cancel(futures, force=True)
 
     def _next(self, ended: "queue.SimpleQueue[Any]") -> Any:
-        """The next future to end, as long as there are workers from which it could come."""
+        """Return the next future to end, as long as there are workers from which it could come."""
         seen_s = time.monotonic()
         while True:
             try:

@@ -43,7 +43,7 @@ def _draw_losses(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
 
 
 def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
-    """A bar for each, the time of communication at its end."""
+    """Draw a bar for each, the time of communication at its end."""
     places = [len(rows) - index for index in range(len(rows))]
     whole = [row.run.batch_s * 1e3 for row in rows]
     communicating = [row.run.batch_s * row.run.sync_share * 1e3 for row in rows]

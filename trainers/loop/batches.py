@@ -62,7 +62,7 @@ class Batches:
         self._order: Indices = np.empty(0, dtype=np.int64)
 
     def share(self, step: int) -> Share:
-        """The share of this rank in the batch of `step`, which counts from 0 through all epochs.
+        """Return the share of this rank in the batch of `step`, which counts from 0 through all epochs.
 
         The mean over all ranks of weight * (mean loss over own samples) is the mean loss of the batch. A rank for which
         the last batch of an epoch has no sample left gets one with weight 0: so all ranks call the same collectives,
@@ -76,7 +76,7 @@ class Batches:
         return Share(own, len(own) * self._num_ranks / len(batch))
 
     def num_samples(self, step: int) -> int:
-        """Samples in the batch of `step`, of all ranks together."""
+        """Sample in the batch of `step`, of all ranks together."""
         before = step % self.batches_per_epoch * self.global_batch_size
         return min(self.global_batch_size, self._num_samples - before)
 
@@ -94,7 +94,7 @@ class Batches:
 
 
 def describe_batch(global_batch_size: int, num_ranks: int) -> str:
-    """The size of a batch as it is printed: "batch 8 per rank, 32 in all".
+    """Return the size of a batch as it is printed: "batch 8 per rank, 32 in all".
 
     >>> describe_batch(32, 3)
     'batch 10 or 11 per rank, 32 in all'

@@ -157,7 +157,7 @@ def train_in_turn(
 
 
 def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
-    """The runs, beginning with another one each step, so that none always follows the same one."""
+    """Return the runs, beginning with another one each step, so that none always follows the same one."""
     first = step % len(runs)
     return [*runs[first:], *runs[:first]]
 
@@ -249,7 +249,7 @@ def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict
 
 
 def _checkpoint(run: StrategyRun, report: Report) -> Checkpoint:
-    """Collective, where each rank has a share of the optimizer's state only."""
+    """Return the checkpoint; a collective call where each rank has only a share of the optimizer's state."""
     config = {"strategy": run.name, "model": report["model"], "train": report["train"], "data": report["data"]}
     train_step = run.train_step
     steps = report["train"]["steps"]

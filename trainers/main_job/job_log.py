@@ -81,7 +81,7 @@ class JobLog:
         }
 
     def _board(self, strategy: str) -> TensorBoardLog:
-        """A run of TensorBoard's for each strategy, which draws their curves on top of one another."""
+        """Return a run of TensorBoard's for each strategy, which draws their curves on top of one another."""
         if strategy not in self._boards:
             folder = self._config.output / FOLDER / strategy.replace("/", "-")
             self._boards[strategy] = TensorBoardLog(folder, 0)

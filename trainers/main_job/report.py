@@ -126,12 +126,12 @@ def over_periods(times_s: Sequence[float], period: int) -> list[float]:
 
 
 def judge_report(report: Report) -> Verdict:
-    """What the report says in plain words, as `ringsim report` finds it in report.json; takes some seconds."""
+    """Return what the report says in plain words, as `ringsim report` finds it in report.json; takes some seconds."""
     return judge(RunDirectory("", jobs={RESULTS[-1]: JobReport.from_dict(report)}))
 
 
 def busy_lines(verdict: Verdict) -> list[str]:
-    """A line if the probes lie too far apart for the predictions, none otherwise."""
+    """Return a line if the probes lie too far apart for the predictions, none otherwise."""
     return [line for subject in verdict.subjects if (line := busy_line(subject.measurements, subject.fit))]
 
 

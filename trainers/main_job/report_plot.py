@@ -40,7 +40,7 @@ def draw_report(report: dict[str, Any]) -> Figure:
 
 
 def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
-    """A line per strategy that sends; on a logarithmic axis, as one message per parameter takes many times the rest."""
+    """Draw a line per strategy that sends, on a logarithmic axis: one message per parameter takes far longer."""
     times = [
         SyncTimes(result["strategy"], *(result[f"{name}_s"] for name in _SYNC_TIMES))
         for result in results

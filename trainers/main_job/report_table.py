@@ -20,7 +20,7 @@ BESIDE = ("spread", "tokens/s")  # only in the wide table
 
 
 def format_report(report: dict[str, Any], wide: bool = False) -> str:
-    """The table of strategies, and under it what holds for all of them; wide: with spread and tokens/s."""
+    """Return the table of strategies, and under it what holds for all of them; wide: with spread and tokens/s."""
     rows = [_row(result) for result in report["strategies"]]
     memory = _memory_table(report["strategies"])
     if wide:
@@ -48,7 +48,7 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _memory_table(results: list[dict[str, Any]]) -> list[str]:
-    """What a rank holds, and of what kind; nothing for a report that does not say. An empty line follows."""
+    """Return what a rank holds, and of what kind; nothing for a report that does not say. An empty line follows."""
     if any("memory_bytes" not in result for result in results):
         return []
     rows = [_memory_row(result) for result in results]

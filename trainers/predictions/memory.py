@@ -41,7 +41,7 @@ def predict_memory(
     activations: int,
     parts: ModelParts = NO_PARTS,
 ) -> Memory:
-    """What a rank holds with that strategy.
+    """Return what a rank holds with that strategy.
 
     name: as `make_strategy` takes it. states: numbers that the optimizer keeps for each element, 2 for AdamW.
     activations: bytes that a forward pass saves; no strategy here changes them. parts: of the model, which
@@ -71,7 +71,7 @@ def predict_memory(
 
 
 def _gradients(plain: str, profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None) -> tuple[int, int]:
-    """What gradients lie in, and the other vectors, where all ranks hold all parameters."""
+    """Return what gradients lie in, and the other vectors, where all ranks hold all parameters."""
     size = profile.gradient_bytes
     flat = sum(vector.size_bytes for vector in vectors_of(profile))
     if plain in ("none", "allreduce"):
@@ -90,7 +90,10 @@ def _gradients(plain: str, profile: StepProfile, num_ranks: int, bucket_cap_mb: 
 
 
 def _factors(profile: StepProfile, rank: int, shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """The same of powersgd: what is sent as it is lies where the left factors are; there is an error beside factors."""
+    """Return the same of powersgd: what is sent as it is lies where the left factors are.
+
+    There is an error beside factors.
+    """
     parts = powersgd_parts(profile, rank, shapes)
     lefts, rights = (sum(vector.size_bytes for vector in vectors) for vectors in zip(*parts.vectors, strict=True))
     return parts.compressed_bytes + lefts, rights + parts.compressed_bytes

@@ -35,7 +35,7 @@ class StepPrediction(NamedTuple):
 def predict_strategy(
     name: str, profile: StepProfile, network: Cluster, num_ranks: int, parts: ModelParts = NO_PARTS
 ) -> StepPrediction:
-    """What a step with that strategy takes on `num_ranks` ranks that each do what the profile says.
+    """Return what a step with that strategy takes on `num_ranks` ranks that each do what the profile says.
 
     name: as `make_strategy` takes it, such as "ring" or "ddp/4". parts: of the model, which WITH_PARTS need.
     """
@@ -49,7 +49,7 @@ def predict_strategy(
 
 
 def traffic_of(name: str, profile: StepProfile, num_ranks: int, parts: ModelParts = NO_PARTS) -> Traffic:
-    """What a strategy other than DDP sends; the arguments are those of `predict_strategy`."""
+    """Return what a strategy other than DDP sends; the arguments are those of `predict_strategy`."""
     plain, number = parse_strategy(name)
     keywords = {**number, "parts": parts} if plain in WITH_PARTS else number
     return TRAFFIC[plain](profile, num_ranks, **keywords)

@@ -99,7 +99,7 @@ def flat(profile: StepProfile, num_ranks: int) -> Traffic:
 
 
 def rs_ag(profile: StepProfile, num_ranks: int) -> Traffic:
-    """The same in two halves."""
+    """Return the same in two halves."""
     vectors, calls = vectors_of(profile, multiple_of=num_ranks), []
     for vector in vectors:
         # Gloo has no reduce_scatter of its own: torch makes a copy and all-reduces it, twice the bytes needed.
@@ -120,7 +120,10 @@ def ring(profile: StepProfile, num_ranks: int) -> Traffic:
 def bucketed(
     profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None = None, wire: str | None = None
 ) -> Traffic:
-    """A vector for each bucket, filled in the reverse of the order of registration. wire: the dtype that travels."""
+    """Return a vector for each bucket, filled in the reverse of the order of registration.
+
+    Wire: the dtype that travels.
+    """
     schedule, parameters, calls, vectors = ring_all_reduce(num_ranks), profile.parameters, [], []
     order = range(len(parameters) - 1, -1, -1)
     for bucket in fill_buckets(order, parameters, BucketCaps.from_mb(bucket_cap_mb)):
@@ -134,7 +137,7 @@ def bucketed(
 
 
 def zero1(profile: StepProfile, num_ranks: int) -> Traffic:
-    """The gradients reduce-scattered, and the parameters all-gathered; no marks."""
+    """Return the gradients reduce-scattered, and the parameters all-gathered; no marks."""
     vectors, calls = vectors_of(profile, multiple_of=num_ranks, marked=False), []
     for vector in vectors:
         for schedule in (ring_reduce_scatter(num_ranks), ring_all_gather(num_ranks)):
@@ -145,7 +148,7 @@ def zero1(profile: StepProfile, num_ranks: int) -> Traffic:
 
 
 def zero2(profile: StepProfile, num_ranks: int, bucket_cap_mb: float | None = None) -> Traffic:
-    """A reduce-scatter for each bucket of gradients, then an all-gather for each of parameters; no marks."""
+    """Return a reduce-scatter for each bucket of gradients, then an all-gather for each of parameters; no marks."""
     parameters, scatters, gathers, size_bytes = profile.parameters, [], [], 0
     order = range(len(parameters) - 1, -1, -1)
     for bucket in fill_buckets(order, parameters, BucketCaps.from_mb(bucket_cap_mb)):
@@ -194,7 +197,7 @@ def calls_of_layers(
 
 
 def fsdp(profile: StepProfile, num_ranks: int, parts: ModelParts, runtime: Runtime = GLOO) -> Traffic:
-    """The same of torch's `fully_shard`: all of it within the passes, with parameters that are padded one by one.
+    """Return the same of torch's `fully_shard`: all of it within the passes, with parameters padded one by one.
 
     runtime: Gloo, which has no reduce_scatter (see `rs_ag`), or ours, of the backend "ring".
     """
@@ -246,7 +249,7 @@ def layer_vectors(profile: StepProfile, num_ranks: int, parts: ModelParts) -> li
 def local_sgd(
     profile: StepProfile, num_ranks: int, every: int = EVERY.example, has_outer_momentum: bool = False
 ) -> Traffic:
-    """The parameters themselves, one vector for each dtype, once in `every` steps; no marks."""
+    """Return the parameters themselves, one vector for each dtype, once in `every` steps; no marks."""
     schedule, vectors = ring_all_reduce(num_ranks), vectors_of(profile, marked=False)
     calls = [PredictedCall(schedule, *_sizes(vector)) for vector in vectors]
     walks = 3 + 8 * has_outer_momentum  # pack, divide, unpack; remember the start (pack, copy), and a step of momentum
@@ -275,7 +278,7 @@ class PowerSgdParts(NamedTuple):
 
 
 def powersgd_parts(profile: StepProfile, rank: int, shapes: Sequence[tuple[int, ...]]) -> PowerSgdParts:
-    """What powersgd makes of parameters of these shapes. Raises ValueError for another number of shapes."""
+    """Return what powersgd makes of parameters of these shapes. Raises ValueError for another number of shapes."""
     if len(shapes) != len(profile.parameters):
         raise ValueError(f"powersgd: {len(shapes)} shapes of parameters: must be {len(profile.parameters)}")
     elements: dict[str, list[int]] = {}
@@ -317,7 +320,7 @@ TRAFFIC: dict[str, MakeTraffic] = {
 
 
 def _gloo_all_reduce(num_ranks: int, vector: Vector) -> PredictedCall:
-    """What `dist.all_reduce` of it is on Gloo."""
+    """Return what `dist.all_reduce` of it is on Gloo."""
     schedule = native_schedule(Collective.ALL_REDUCE, num_ranks, vector.size_bytes)
     return PredictedCall(schedule, *_sizes(vector), runtime=GLOO)
 
@@ -339,5 +342,5 @@ def vectors_of(profile: StepProfile, multiple_of: int = 1, marked: bool = True) 
 
 
 def padded(count: int, multiple_of: int) -> int:
-    """The next multiple."""
+    """Return the next multiple."""
     return math.ceil(count / multiple_of) * multiple_of

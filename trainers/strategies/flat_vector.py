@@ -10,7 +10,7 @@ from ringsim.training_step import Parameter
 
 
 def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters of each dtype, in the order in which they appear."""
+    """Return the parameters of each dtype, in the order in which they appear."""
     groups: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.dtype, []).append(parameter)
@@ -41,7 +41,7 @@ class LayerParts(NamedTuple):
 
 
 def layers_of(model: nn.Module) -> list[LayerParts]:
-    """The members of every ModuleList, ModuleDict and Sequential, then the model itself with the rest, if there is any.
+    """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the rest, if there is any.
 
     Members of members are not layers of their own. A parameter that several layers share is one of the rest, since the
     forward pass of the model is what needs it.

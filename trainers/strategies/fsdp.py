@@ -51,7 +51,7 @@ class ShardedParameter:
             )
 
     def gathered(self) -> None:
-        """The whole tensor is there, for everybody to look at and to write to."""
+        """Gather the whole tensor, for everybody to look at and to write to."""
         self._versions = self._counted()
 
     def _counted(self) -> tuple[int, int]:

@@ -61,7 +61,7 @@ class Average:
         return self._flat.vector
 
     def _step(self, outer: OuterMomentum) -> None:
-        """The difference that the ranks have made is taken for a gradient; in place, as models are large."""
+        """Take the difference that the ranks have made for a gradient; in place, as models are large."""
         assert self.start is not None
         assert self.velocity is not None
         change = torch.sub(self.start, self._flat.vector, out=self._flat.vector)

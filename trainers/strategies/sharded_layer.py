@@ -107,7 +107,7 @@ class LayerWeights(ShardedWeights):
         self.home.vector.untyped_storage().resize_(0)
 
     def after_step(self) -> None:
-        """The parameters are gathered when a forward pass needs them."""
+        """Gather the parameters when a forward pass needs them."""
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -168,7 +168,7 @@ class ShardedLayer:
             parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of the model, made while all is there, is a plain one: nothing is gathered for it."""
+        """Return a copy of the model, made while all is there, is a plain one: nothing is gathered for it."""
         return ShardedLayer, (nn.Module(), (), False, int, int)
 
     def keep(self) -> None:
@@ -185,7 +185,7 @@ class ShardedLayer:
         self._end()
 
     def step(self) -> None:
-        """The optimizer takes a step, after which no graph may be used that was made before."""
+        """Note a step of the optimizer, after which no graph may be used that was made before."""
         self._num_steps += 1
         if self._is_hidden:
             for weights in self.weights:
@@ -193,7 +193,7 @@ class ShardedLayer:
         self._is_hidden = False
 
     def release(self) -> None:
-        """The layer is over, and another one begins."""
+        """End the layer: another one begins."""
         if not self._stays:
             self._end()
 

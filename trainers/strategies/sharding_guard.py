@@ -42,7 +42,7 @@ class ForeignOptimizers:
         weakref.finalize(self, hook.remove)
 
     def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called before any optimizer takes a step."""
+        """Refuse a step of an optimizer that is not the strategy's own; called before any optimizer takes one."""
         if self._is_own(optimizer):
             return
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
@@ -86,7 +86,7 @@ class Guard(ForeignOptimizers):
             self._compare()
 
     def synchronised(self) -> None:
-        """The gradients of the shares are there."""
+        """Note that the gradients of the shares are there."""
         self._unstepped += 1
         self._versions = [gradients.vector._version for gradients in self._gradients]
 

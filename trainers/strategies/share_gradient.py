@@ -59,7 +59,7 @@ class ShareGradient(torch.Tensor):
 
 
 def _order(given: Any = None, *, ord: Any = None, p: Any = None, **_: Any) -> float:  # noqa: A002
-    """The order of a norm that was asked for in one of torch's ways."""
+    """Return the order of a norm that was asked for in one of torch's ways."""
     order = next((value for value in (given, ord, p) if value not in (None, "fro")), 2)
     if not float(order) > 0:
         raise ValueError(f"norm of order {order}: of gradients that are shared among ranks it must be greater than 0")
@@ -67,7 +67,7 @@ def _order(given: Any = None, *, ord: Any = None, p: Any = None, **_: Any) -> fl
 
 
 def _combined(norm: torch.Tensor, order: float, group: dist.ProcessGroup) -> torch.Tensor:
-    """The norm of what all ranks have together. norm: of this rank's part, (); collective."""
+    """Return the norm of what all ranks have together. norm: of this rank's part, (); collective."""
     if math.isinf(order):
         collectives.all_reduce(norm, dist.ReduceOp.MAX, group)
         return norm

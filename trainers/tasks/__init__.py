@@ -15,11 +15,9 @@ TASKS: dict[str, type[LanguageModel | Mlp | Wine | Docstrings]] = {
 }  # fmt: skip
 TASK_NAMES = tuple(TASKS)
 
-__all__ = ["TASKS", "TASK_NAMES", "Docstrings", "LanguageModel", "Mlp", "Task", "Wine", "load_task", "require_option"]
-
 
 def load_task(name: str, seed: int, **options: Any) -> Task:
-    """The task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
+    """Return the task called `name`, one of TASK_NAMES or a user's own, `MODULE:FUNCTION`.
 
     The user's function is called with seed=seed and the options. seed: of whatever is drawn to make the data.
 

@@ -48,16 +48,19 @@ class Task(Protocol):
         """How many times each sample is seen, unless the user says otherwise."""
 
     def model(self) -> "nn.Module":
-        """A new model on the CPU, its weights drawn from torch's global generator."""
+        """Return a new model on the CPU, its weights drawn from torch's global generator."""
 
     def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
         """Make the optimizer of these parameters, which may be a part of the model's."""
 
     def batch(self, indices: npt.NDArray[np.int64]) -> Any:
-        """These training samples as the model and the loss want them: CPU tensors, or a tuple, list or dict of them."""
+        """Return these training samples as the model and the loss want them.
+
+        CPU tensors, or a tuple, list or dict of them.
+        """
 
     def loss(self, model: Callable[..., Any], batch: Any) -> "Tensor":
-        """The mean over the samples of the batch, which is where the model is."""
+        """Return the mean over the samples of the batch, which is where the model is."""
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
         """Figures on held-out data, by name; called in eval mode and without gradients, wherever the model is."""
@@ -70,7 +73,7 @@ class Task(Protocol):
 
 
 def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
-    """The task's figures on held-out data; None for one that is not finite, which JSON does not have."""
+    """Return the task's figures on held-out data; None for one that is not finite, which JSON does not have."""
     with evaluating(model):
         figures = task.evaluate(model)
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}

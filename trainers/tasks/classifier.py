@@ -60,7 +60,7 @@ class Classifier:
         raise NotImplementedError
 
     def batch(self, indices: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
-        """Inputs and labels."""
+        """Return inputs and labels."""
         return _tensors(self.train, indices)
 
     def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, Tensor]") -> "Tensor":
@@ -116,14 +116,14 @@ class Mlp(Classifier):
 
 
 def draw_centres(rng: np.random.Generator, num_features: int, num_classes: int) -> npt.NDArray[np.float32]:
-    """The centre of one cluster of each class, that of the other being opposite; (num_classes, num_features)."""
+    """Return the centre of one cluster of each class, that of the other being opposite; (num_classes, num_features)."""
     directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
     lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
     return DISTANCE / lengths * directions
 
 
 def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
-    """Data to train on and to test with."""
+    """Return data to train on and to test with."""
     rng = np.random.default_rng(seed)
     centres = draw_centres(rng, num_features, num_classes)
     labels = rng.integers(num_classes, size=NUM_TRAIN + NUM_TEST)
@@ -164,7 +164,7 @@ def _load() -> Examples:
 
 
 def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Data to train on and to test with, NUM_TEST_WINES of them, chosen by `seed`.
+    """Return data to train on and to test with, NUM_TEST_WINES of them, chosen by `seed`.
 
     Features have mean 0 and deviation 1 over what is trained on: of the rest nothing is known before the test.
     """

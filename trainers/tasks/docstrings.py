@@ -118,7 +118,7 @@ def docstrings(package: str) -> Iterator[str]:
 
 
 def _of_definitions(node: Definition) -> Iterator[str]:
-    """The docstrings of a module, a class or a function and of all that is defined directly in it."""
+    """Yield the docstrings of a module, a class or a function and of all that is defined directly in it."""
     yield ast.get_docstring(node) or ""
     for inner in node.body:
         if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -126,13 +126,13 @@ def _of_definitions(node: Definition) -> Iterator[str]:
 
 
 def word_numbers(text: str) -> Words:
-    """The first words of a text as numbers from 1, the same in every process: (at most MAX_WORDS,)."""
+    """Return the first words of a text as numbers from 1, the same in every process: (at most MAX_WORDS,)."""
     words = WORD.findall(text.lower())[:MAX_WORDS]
     return np.array([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words], dtype=np.int64)
 
 
 def pad(rows: Sequence[Words]) -> Words:
-    """The rows below one another, with zeros after the end of each: (len(rows), longest)."""
+    """Return the rows below one another, with zeros after the end of each: (len(rows), longest)."""
     padded = np.zeros((len(rows), max(len(row) for row in rows)), dtype=np.int64)
     for place, row in zip(padded, rows, strict=True):
         place[: len(row)] = row

@@ -126,7 +126,10 @@ class LanguageModel:
         return next_token_loss(model, batch)
 
     def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """The mean loss of held-out tokens in nats; for a text also in bits, of which an untrained model needs 8."""
+        """Return the mean loss of held-out tokens in nats.
+
+        For a text also in bits, of which an untrained model needs 8.
+        """
         total = 0.0
         with evaluating(model) as device:
             at_once = max(1, TOKENS_AT_ONCE // self.model_config.sequence_length)
@@ -137,7 +140,7 @@ class LanguageModel:
         return {"loss": loss, "bits_per_byte": loss / math.log(2)} if self.is_text else {"loss": loss}
 
     def show(self, model: "nn.Module") -> str:
-        """The end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
+        """Return the end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
         from trainers.tasks.model import sample_continuation
 
         if not self.is_text:

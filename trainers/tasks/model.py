@@ -113,7 +113,7 @@ def next_token_loss(model: Callable[[Tensor], Tensor], windows: Tensor) -> Tenso
 
 
 def _linear(num_inputs: int, num_outputs: int, std: float = 0.02) -> nn.Linear:
-    """A linear layer with weights so small that an untrained model gives every token nearly the same chance."""
+    """Return a linear layer with weights so small that an untrained model gives every token nearly the same chance."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.normal_(layer.weight, std=std)
     nn.init.zeros_(layer.bias)
@@ -159,7 +159,7 @@ def sample_continuation(
     seed: int,
     temperature: float = TEMPERATURE,
 ) -> list[int]:
-    """The tokens that `model` draws after `prompt`, each below `num_choices`.
+    """Return the tokens that `model` draws after `prompt`, each below `num_choices`.
 
     sequence_length: the most tokens it can look back at. seed: of the draws, which leave torch's global generator as
     it is.
@@ -179,7 +179,7 @@ def sample_continuation(
 def continue_text(
     model: nn.Module, config: ModelConfig, prompt: bytes, num_bytes: int, seed: int, temperature: float
 ) -> bytes:
-    """The bytes that a model of this shape draws after `prompt`."""
+    """Return the bytes that a model of this shape draws after `prompt`."""
     tokens = np.frombuffer(prompt, dtype=np.uint8)
     length = config.sequence_length
     return bytes(sample_continuation(model, tokens, length, num_bytes, NUM_BYTE_VALUES, seed, temperature))

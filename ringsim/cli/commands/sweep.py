@@ -138,7 +138,7 @@ def sweep(
 
 
 def _refuse_given_beside(allowed: set[str]) -> None:
-    """An option that would be without effect is the user's mistake."""
+    """Refuse an option that would be without effect."""
     context = click.get_current_context()
     for option in context.command.params:
         name = option.name or ""

@@ -39,7 +39,7 @@ class Sent:
     version: int
 
     def at(self, receiver: Instruction) -> "Held":
-        """What the step that receives it has."""
+        """Return what the step that receives it has."""
         return Held(self.chunk, self.value, Message(self.src, self.block, self.version, receiver))
 
 
@@ -98,7 +98,7 @@ class _Access:
 
 
 def moves_of(program: Program, order: StepOrder) -> Moves:
-    """The moves of the program.
+    """Return the moves of the program.
 
     Raises ScheduleError for steps on one location in no certain order, for what is read before it is written, for what
     a Schedule cannot say, and if the output is not at the end what the rank holds.
@@ -131,7 +131,7 @@ class _Run:
         return self._result
 
     def _check_output(self) -> None:
-        """What the output buffers hold must be what the ranks' states are, or a proof of these would say nothing."""
+        """Require that output buffers hold what the ranks' states are, or a proof of these would say nothing."""
         program = self._program
         _, wanted = required(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in zip(*(index.tolist() for index in wanted.nonzero()), strict=True):
@@ -147,7 +147,7 @@ class _Run:
                 self._fail(held.message.receiver, f"receives chunk {held.chunk}, of which nothing is made")
 
     def _fill(self) -> None:
-        """The input buffers, as the collective has them."""
+        """Fill the input buffers as the collective has them."""
         program = self._program
         held = initial_counts(program.collective, program.num_ranks, program.num_chunks).sum(axis=2)
         for rank in range(program.num_ranks):
@@ -233,7 +233,7 @@ class _Run:
         return Sent(held.chunk, held.value, step.gpu, step.block, version)
 
     def _add(self, step: Instruction, own: Held, other: Held) -> Held:
-        """The sum of two, of which one is what the rank holds of the chunk and the other has arrived."""
+        """Return the sum of two, of which one is what the rank holds of the chunk and the other has arrived."""
         if own.chunk != other.chunk:
             self._fail(step, f"adds chunk {other.chunk} to chunk {own.chunk}")
         if own.is_pending and not other.is_pending:
@@ -252,7 +252,7 @@ class _Run:
         return Held(own.chunk, total)
 
     def _take(self, step: Instruction, rank: int, held: Held) -> None:
-        """What has arrived becomes the rank's state of the chunk."""
+        """Let what has arrived become the rank's state of the chunk."""
         self._move(step, rank, held, reduce=False, value=held.value)
 
     def _move(self, step: Instruction, rank: int, held: Held, *, reduce: bool, value: int) -> None:

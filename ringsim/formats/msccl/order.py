@@ -42,7 +42,7 @@ class StepOrder:
 
 
 def order_of(program: Program) -> StepOrder:
-    """An order of the program's steps.
+    """Return an order of the program's steps.
 
     Raises ScheduleError for a send without its receive, for different counts of the two, for steps that wait for one
     another or for what is never signalled, and ValueError for a program too large to be looked at.
@@ -82,7 +82,7 @@ class _Ordering:
         return StepOrder([self._steps[number] for number in order], sender, clock, [column[number] for number in order])
 
     def _matches(self) -> Iterator[tuple[int, int]]:
-        """The number of each step that receives, with that of the step that sends to it."""
+        """Yield the number of each step that receives, with that of the step that sends to it."""
         sends = self._on_connections(lambda step: step.kind.does.sends, lambda b: (b.gpu, b.send_to, b.channel))
         receives = self._on_connections(
             lambda step: step.kind.does.receives, lambda b: (b.receive_from, b.gpu, b.channel)
@@ -117,7 +117,10 @@ class _Ordering:
             )
 
     def _signal(self, step: Instruction, block: int, wanted: int) -> int:
-        """The step at which that thread block says that it has done `wanted`: the first from there on with hasdep."""
+        """Return the step at which that thread block says that it has done `wanted`.
+
+        The first from there on with hasdep.
+        """
         own = self._number[step.gpu, step.block, step.step]
         number = self._number.get((step.gpu, block, wanted))
         if number is None:

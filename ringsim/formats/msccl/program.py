@@ -127,7 +127,7 @@ class Program:
 
 
 def read_program(path: Path) -> Program:
-    """The program in the file `path`.
+    """Return the program in the file `path`.
 
     Raises ValueError, in one line that begins with the file and the place in it, for whatever is not as the format
     has it, and OSError if the file cannot be read.

@@ -13,7 +13,7 @@ Arrows = list[list[tuple[int, int]]]  # for each move those it must not be after
 
 
 def steps_of(program: Program, moves: Moves) -> list[list[Transfer]]:
-    """The transfers of each step.
+    """Return the transfers of each step.
 
     Raises ScheduleError if a chunk is added, or put in place, only after what its sender did next has come back.
     """
@@ -58,7 +58,7 @@ def _refusal(program: Program, move: Move, other: Move) -> str:
 
 
 def _groups(later: Arrows) -> Iterator[list[int]]:
-    """The strongly connected parts, each after those that its arrows lead to (Tarjan 1972), without recursion."""
+    """Yield the strongly connected parts, each after those that its arrows lead to (Tarjan 1972), without recursion."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     path: list[int] = []
@@ -93,7 +93,7 @@ SUFFIX = ".xml"
 
 
 def read_msccl(path: str | os.PathLike[str]) -> Schedule:
-    """The schedule that does what the MSCCL program in the file does: the same sums in the same order.
+    """Return the schedule that does what the MSCCL program in the file does: the same sums in the same order.
 
     Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
 
@@ -115,7 +115,10 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
 
 
 def build_from_msccl(algorithm: str) -> Schedule:
-    """What `read_msccl` gives for the file named `algorithm`; ValueError if there is none, and what that raises."""
+    """Return what `read_msccl` gives for the file named `algorithm`.
+
+    ValueError if there is none, and what that raises.
+    """
     path = Path(algorithm)
     if not path.is_file():
         raise ValueError(f"algorithm {algorithm!r}: there is no such file")

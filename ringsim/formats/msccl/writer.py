@@ -57,12 +57,12 @@ class _Gpu:
     waited_for: dict[tuple[Block, Block], int] = field(default_factory=dict)
 
     def read(self, to: int, channel: int, chunk: int) -> None:
-        """A send, of what the last write has left."""
+        """Add a send of what the last write has left."""
         access = self.accesses.setdefault(chunk, _ChunkAccess())
         access.reads.append(self._append(("s", to, channel), "s", chunk, [access.write] if access.write else []))
 
     def write(self, source: int, channel: int, chunk: int, *, reduce: bool) -> None:
-        """A receive, after the last write and the sends since."""
+        """Add a receive, after the last write and the sends since."""
         access = self.accesses.setdefault(chunk, _ChunkAccess())
         before = [access.write] if access.write else []
         point = self._append(("r", source, channel), "rrc" if reduce else "r", chunk, before + access.reads)

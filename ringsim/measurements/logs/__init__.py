@@ -2,5 +2,3 @@
 
 from ringsim.measurements.logs.lines import LogRow, LogTable
 from ringsim.measurements.logs.reader import read_log, read_logs
-
-__all__ = ["LogRow", "LogTable", "read_log", "read_logs"]

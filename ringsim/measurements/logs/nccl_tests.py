@@ -105,7 +105,7 @@ class NcclTests:
                 )
 
     def _guess(self, num_ranks: int | None) -> str:
-        """The test whose law the bandwidths keep, of those that have such columns."""
+        """Return the test whose law the bandwidths keep, of those that have such columns."""
         first = self._rows[-1]
         candidates = _BY_COLUMNS[first.reduces, first.has_root]
         if len(candidates) == 1:

@@ -113,7 +113,7 @@ def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Times as whole numbers from the first to the last; None: never."""
+    """Time as whole numbers from the first to the last; None: never."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
@@ -143,7 +143,7 @@ def _graph(run: RunView) -> dict[str, Any]:
 
 
 def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
-    """What is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
+    """Return what is slow or fails, and, if the run never finishes, who hangs and waits for whom."""
 
     def tick(time_s: float | None) -> int | None:
         return None if time_s is None else _ticks(np.array([time_s]), first_s, last_s)[0]

@@ -28,7 +28,7 @@ def report_page(verdict: Verdict, title: str) -> str:
 
 
 def _subtitle(verdict: Verdict) -> str:
-    """What the answers go by, in one line."""
+    """Return what the answers go by, in one line."""
     subject = verdict.subject
     if subject is None:
         return (
@@ -50,5 +50,5 @@ def _finding(finding: Finding) -> str:
 
 
 def _words(sentence: str) -> str:
-    """A sentence as HTML, what stands between backticks as code."""
+    """Return a sentence as HTML, what stands between backticks as code."""
     return _CODE.sub(r"<code>\1</code>", escape(sentence))

@@ -18,7 +18,7 @@ Label = tuple[float, float, str, str, bool]  # x, y (the centre of a digit's hei
 
 
 def draw_labels(axes: Axes, labels: Sequence[Label], size: float) -> None:
-    """Writes each text centred at its (x, y) in data coordinates, `size` points high."""
+    """Write each text centred at its (x, y) in data coordinates, `size` points high."""
     if labels:
         axes.add_artist(Labels(labels, size))
 
@@ -71,7 +71,7 @@ def boxes(
 
 
 def draw_boxes(axes: Axes, shapes: Floats, label: str, **style: Any) -> None:
-    """Adds rectangles to `axes` as one collection, which is much faster than as many patches."""
+    """Add rectangles to `axes` as one collection, which is much faster than as many patches."""
     axes.add_collection(PolyCollection(list(shapes), label=label, **style), autolim=False)
 
 

@@ -153,7 +153,7 @@ def _groups(comparison: Comparison) -> list[_Group]:
 
 
 def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
-    """Filled where held out, hollow where used in the calibration."""
+    """Draw cells filled where held out, hollow where used in the calibration."""
     used = np.array([compared.used_in_calibration for compared in group.cases], dtype=bool)
     for mask, face in ((~used, group.style.colour), (used, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
@@ -169,7 +169,7 @@ def _page(title: str) -> tuple[Figure, Axes]:
 
 
 def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> None:
-    """What occurs, and how many lines are not drawn, as nobody could tell them apart."""
+    """Explain what occurs, and say how many lines are not drawn, as nobody could tell them apart."""
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
     used = {compared.used_in_calibration for group in groups for compared in group.cases}

@@ -229,7 +229,7 @@ class _TimeFrame:
 
 
 def _lines() -> tuple[tuple[float, dict[str, Any]], ...]:
-    """The height of each line above the views, and how it is written: title, phase and sentence."""
+    """Return the height of each line above the views, and how it is written: title, phase and sentence."""
     return (
         (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
         (0.9, {"fontsize": 10, "fontweight": "bold", "color": palette().blue, "va": "center"}),

@@ -132,7 +132,7 @@ def _draw_ends(axes: Axes, compared: ComparedRun, scale: float) -> list[Line2D]:
 
 
 def _draw_steps(axes: Axes, compared: ComparedRun) -> None:
-    """What each transfer took from being issued to being applied, by step."""
+    """Draw what each transfer took from being issued to being applied, by step."""
     took = [side.applied_s - side.start_s for side in (compared.predicted, compared.measured)]
     scale, unit = time_unit(max(float(times_s.max(initial=0)) for times_s in took))
     step, reduce = compared.measured.step, compared.measured.reduce

@@ -66,7 +66,7 @@ def panel_ranks(ranks: Sequence[int]) -> list[int]:
 
 
 def _without_panel(ranks: Sequence[int]) -> list[str]:
-    """A line that says which numbers of ranks are in the map alone; none if there are none."""
+    """Return a line that says which numbers of ranks are in the map alone; none if there are none."""
     rest = [num_ranks for num_ranks in ranks if num_ranks not in panel_ranks(ranks)]
     if not rest:
         return []
@@ -236,7 +236,7 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
 
 
 def _draw_borders(axes: Axes, names: Names, edges: Floats) -> None:
-    """A line wherever neighbours have different winners; thin white ones between the rest."""
+    """Draw a line wherever neighbours have different winners; thin white ones between the rest."""
     num_rows, num_columns = names.shape
     x = edges.tolist()
     lines: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}  # whether winners differ

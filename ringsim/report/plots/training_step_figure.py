@@ -66,7 +66,7 @@ def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
 
 
 def _facts(prediction: Prediction) -> list[str]:
-    """The lines below the title, the results first: what a network says of itself may be long."""
+    """Return the lines below the title, the results first: what a network says of itself may be long."""
     step = prediction.step
     facts = [
         f"step {format_time(step.step_s)} (exposed {format_time(step.exposed_s)})",
@@ -78,7 +78,7 @@ def _facts(prediction: Prediction) -> list[str]:
 
 
 def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
-    """Computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
+    """Draw computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
     step = prediction.step
     start_s = step.broadcast_s + step.forward_s
     axes.set_xlim(0, step.step_s or 1.0)
@@ -100,7 +100,7 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
 
 
 def _draw_computing(axes: Axes, step: PredictedStep) -> None:
-    """What the computing thread does; the wait for communication is marked through all lanes."""
+    """Draw what the computing thread does; the wait for communication is marked through all lanes."""
     into_s = step.copy_s if step.config.bucket_view else step.copy_s / 2
     parts = [
         ("broadcast", step.broadcast_s, palette().vermillion),
@@ -128,7 +128,7 @@ def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, 
 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
-    """The longest of the two that fits; none if neither does."""
+    """Write the longest of the two that fits; none if neither does."""
     room = (_WIDTH - _LEFT - _RIGHT) * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
@@ -147,7 +147,7 @@ def _lane_names(step: PredictedStep) -> list[str]:
 
 
 def _lanes(step: PredictedStep) -> list[int]:
-    """The lane of each bucket, from 1: that of the worker that was free first, as the queue has it."""
+    """Return the lane of each bucket, from 1: that of the worker that was free first, as the queue has it."""
     free_s = [-np.inf] * _num_lanes(step)
     lanes = []
     for bucket in step.buckets:

@@ -6,5 +6,3 @@ from ringsim.schedule.combinators.pipeline import pipeline
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
 from ringsim.schedule.combinators.split import split
 from ringsim.schedule.combinators.then import ThenSteps, then
-
-__all__ = ["ThenSteps", "merge", "on_channel", "on_groups", "permute_ranks", "pipeline", "split", "then"]

@@ -152,7 +152,7 @@ class EventRun:
             self._settle()
 
     def _first_of_tail(self) -> int:
-        """The row from which on nothing is shared, nor can anything have to do with what is.
+        """Return the row from which on nothing is shared, nor can anything have to do with what is.
 
         What comes of these rows is left until the clock has stopped: then it is found out for all at once.
         """
@@ -163,7 +163,7 @@ class EventRun:
         return int(np.searchsorted(self._rows.step, last_step, side="right"))
 
     def timeline(self) -> Timeline:
-        """What is known of every transfer."""
+        """Return what is known of every transfer."""
         rows = self._rows
         # Make room: these have served their time.
         del self._starters, self._next_on_channel, self._next_on_connection, self._next_in_chunk
@@ -271,7 +271,7 @@ class EventRun:
         self._later(self._be_applied, row)
 
     def _work_s(self, row: Ints) -> Floats:
-        """What applying these takes on a core of its own."""
+        """Return what applying these takes on a core of its own."""
         if self._applying_is_free:
             return np.zeros(len(row))
         dst = self._rows.dst[row]
@@ -291,7 +291,7 @@ class EventRun:
         self._count_down(self._start_waits, self._starters.of(row), self._start)
 
     def _end(self, slot: Ints, ends_s: Floats) -> None:
-        """The clock has come to the end of the work in these slots."""
+        """End the work in these slots, to whose end the clock has come."""
         if not self._cores_are_scarce:  # then all work is sending
             row = self._slots.rows_of(slot)
             self._left_s[row] = ends_s
@@ -380,12 +380,12 @@ class Slots:
         self.activities.begin(slot, from_s, lead_s, amount)
 
     def rows_of(self, slot: Ints) -> Ints:
-        """The rows whose work is in these slots, or was there last."""
+        """Return the rows whose work is in these slots, or was there last."""
         rows: Ints = self._row[slot]
         return rows
 
     def ended(self, slot: Ints) -> tuple[Ints, Bools, Bools, Bools]:
-        """The rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
+        """Return the rows whose work was in these slots, and which of them were sent, were overheads, were applied."""
         kind = slot // max(self._num_connections, 1)
         return self._row[slot], kind == 0, kind == 1, kind >= 2
 
@@ -446,7 +446,7 @@ class Leaving:
 
 
 def unknown(num_rows: int) -> Floats:
-    """A time for each row, infinite until it is known, and 0 for the row before all others."""
+    """Return a time for each row, infinite until it is known, and 0 for the row before all others."""
     times = np.full(num_rows + 1, np.inf)
     times[-1] = 0.0
     return times

@@ -55,7 +55,7 @@ class Classes:
 def find_classes(
     rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
 ) -> Classes | None:
-    """The classes of all rows; None if connections are alike by less than MIN_ALIKE on average.
+    """Return the classes of all rows; None if connections are alike by less than MIN_ALIKE on average.
 
     connection: (num_rows,). chunk_bytes: (num_chunks,).
     """
@@ -143,7 +143,10 @@ class _Colouring:
 
 
 def _static(connections: Connections, topology: Topology) -> Colours:
-    """What tells connections apart before anything is sent on them: their latency and rate, and their ends' costs."""
+    """Return what tells connections apart before anything is sent on them.
+
+    Their latency and rate, and their ends' costs.
+    """
     processors, src, dst = topology.processors, connections.src, connections.dst
     columns: list[Floats] = [
         connections.latency_s,
@@ -164,7 +167,7 @@ def _bits(numbers: Floats) -> Colours:
 
 
 def _mixed(colours: Colours) -> Colours:
-    """A hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return a hash of each number: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     colours = (colours ^ (colours >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     colours = (colours ^ (colours >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return colours ^ (colours >> np.uint64(31))
@@ -213,7 +216,7 @@ def _time_s(run: EventRun) -> float:
 
 
 def _rows_of_classes(rows: Dependencies, classes: Partition) -> Dependencies:
-    """The first row of each class, which waits for the first rows of other classes."""
+    """Return the first row of each class, which waits for the first rows of other classes."""
     columns = {name: getattr(rows, name)[classes.first] for name in Dependencies.__dataclass_fields__}
     for name in ROWS_BEFORE:
         before = columns[name]
@@ -228,7 +231,7 @@ def _are_followed_once(rows: Dependencies) -> bool:
 
 
 def _connections_of_classes(connections: Connections, classes: Classes) -> Connections:
-    """The first connection of each class, with what all of its class use of the first resource of each class."""
+    """Return the first connection of each class, with what all of its class use of the first resource of each class."""
     first, num_classes = classes.connections.first, len(classes.connections.first)
     column, user = np.nonzero(connections.use > 0)
     resource, use = connections.resource[column, user], connections.use[column, user]
