@@ -198,7 +198,7 @@ def test_compare_refuses_a_bad_record(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text(json.dumps(data))
     result = CliRunner().invoke(main, ["compare", str(tmp_path / "m.json"), "--network", "loopback"])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "m.json: runs[0]: src[0] 9: must be a whole number, from 0 to 2" in result.stderr
+    assert "m.json: runs[0]: src[0] 9: there are only 3 ranks" in result.stderr
 
 
 def test_rows_of_both_sides_are_the_same_transfers() -> None:

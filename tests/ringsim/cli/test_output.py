@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main
 from ringsim.console import Progress
+from ringsim.files import encode
 from ringsim.measurements import Measurements
 from ringsim.network.file_reader import read_network
 from tests.ringsim.calibration.test_compared_run import TIMES
@@ -170,7 +171,7 @@ def test_python_files_of_recorded_runs_are_not_run(tmp_path: Path) -> None:
         f"from pathlib import Path\nfrom ringsim import ring_all_reduce\nPath({str(ran)!r}).touch()\n"
         "def own(n):\n    return ring_all_reduce(n)\n"
     )
-    own = made_run().as_dict() | {"algorithm": f"{file}:own"}
+    own = encode(made_run()) | {"algorithm": f"{file}:own"}
     data = Measurements(3, {}, (), (TIMES,)).as_dict()
     data["collectives"][0]["algorithm"] = f"{file}:own"
     (tmp_path / "m.json").write_text(json.dumps(data | {"runs": [own]}))
