@@ -88,8 +88,4 @@ def test_what_a_subpackage_exports_is_used() -> None:
         for name in node.names
     ]
     assert len(exported) > 100
-    assert [
-        pair
-        for pair in exported
-        if pair not in used and pair[0] not in UNUSED_ELSEWHERE
-    ] == []
+    assert [pair for pair in exported if pair not in used and pair[0] not in UNUSED_ELSEWHERE] == []

@@ -144,7 +144,15 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--plain-ring", is_flag=True, help="Beside sums, a ring of isend and irecv is timed, as one writes it by hand."
 )
-@click.option("--openmpi", "--raw-sockets", is_flag=True, hidden=True, expose_value=False, callback=_gone)
+@click.option(
+    "--openmpi",
+    "--raw-sockets",
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    callback=_gone,
+    help="These rivals are timed no more.",
+)
 @click.option("--probes", is_flag=True, help="Messages and additions are probed first, for ringsim calibrate.")
 @click.option(
     "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."

@@ -19,7 +19,7 @@ def _closing() -> Iterator[None]:
 
 def test_a_drawn_case() -> None:
     """A rank is killed, and then files are damaged."""
-    damages = (Damage("save otherwise", 5), Damage("scribble into the log", 2))
+    damages = (Damage("edit", 5), Damage("scribble into the log", 2))
     Case("zero1", 7, 2, (Round("kill a rank", 1, 30, 0.01, damages),)).run()
 
 
