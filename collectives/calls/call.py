@@ -101,7 +101,7 @@ class CollectiveCall:
             require_network(self.group)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> Work | None:
-        """Do the collective with these operands, of which its tensors have been checked.
+        """Do the collective with these operands, whose tensors have been checked and whose lists are nobody else's.
 
         Returns None, or a `Work` if `async_op`.
         """

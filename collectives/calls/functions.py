@@ -133,7 +133,7 @@ def reduce_scatter(
     check_list("input_list", input_list, "output", output, call.num_ranks)
     for tensor in input_list:
         check_tensor("input", tensor)
-    return call.start("reduce_scatter", Operands(input_list, [output], dtypes, reduction, scatters=True), async_op)
+    return call.start("reduce_scatter", Operands([*input_list], [output], dtypes, reduction, scatters=True), async_op)
 
 
 def all_gather_into_tensor(
@@ -193,7 +193,7 @@ def all_gather(
     check_tensor("tensor", tensor)
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
     dtypes = reduction_dtypes(tensor.dtype)
-    return call.start("all_gather", Operands([tensor], tensor_list, dtypes, gathers=True), async_op)
+    return call.start("all_gather", Operands([tensor], [*tensor_list], dtypes, gathers=True), async_op)
 
 
 def all_reduce_coalesced(
@@ -214,7 +214,7 @@ def all_reduce_coalesced(
     dtypes = reduction_dtypes(tensors[0].dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce_coalesced", Operands(tensors, tensors, dtypes, reduction), async_op)
+    return call.start("all_reduce_coalesced", Operands([*tensors], [*tensors], dtypes, reduction), async_op)
 
 
 def _check_alike(tensors: list[torch.Tensor]) -> None:

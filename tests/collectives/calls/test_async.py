@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives.calls.functions import all_reduce_coalesced
 from collectives.runtime import CollectiveQueue, state_of
 from tests.collectives.runtime.test_executor import data
 from tests.fuzz.ranks import Leaving, Ranks
@@ -102,6 +103,31 @@ def test_calls_end_in_the_order_in_which_they_were_made(trio: RankPool) -> None:
 def assert_set(gate: threading.Event) -> None:
     """Return once it is."""
     assert gate.wait(10)
+
+
+def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
+    """What calls give whose lists the program changes while they are in the queue."""
+    gate = threading.Event()
+    state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    output, gathered, summed = torch.zeros(1), [torch.zeros(1), torch.zeros(1)], [torch.ones(1), torch.ones(1)]
+    shares, kept = [torch.ones(1), torch.ones(1)], [*gathered, *summed]
+    works = [
+        collectives.reduce_scatter(output, shares, group=group, async_op=True),
+        collectives.all_gather(gathered, torch.full((1,), 3.0), group=group, async_op=True),
+        all_reduce_coalesced(summed, group=group, async_op=True),
+    ]
+    shares[:] = [torch.full((1,), 100.0)] * 2
+    gathered.clear()
+    summed.clear()
+    gate.set()
+    for work in works:
+        work.wait()
+    return [tensor.tolist() for tensor in (output, *kept)]
+
+
+def test_a_call_keeps_the_tensors_of_its_lists(trio: RankPool) -> None:
+    """Those that were there when it was made."""
+    assert trio.run(lists_cleared, num_ranks=2, timeout_s=40) == [[[2.0], [3.0], [3.0], [2.0], [2.0]]] * 2
 
 
 def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
