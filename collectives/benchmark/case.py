@@ -216,7 +216,7 @@ class Buffers:
 
     @classmethod
     def of(cls, pattern: Pattern, rank: int) -> Self:
-        """Those of `rank` for the pattern's case."""
+        """Return the tensors of `rank` for the pattern's case."""
         case, data = pattern.case, pattern.given(rank)
         own = slice(rank * case.share, (rank + 1) * case.share)
         if case.collective is Collective.ALL_GATHER:

@@ -35,34 +35,23 @@ ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
 class Operands(NamedTuple):
-    """What a collective reads and writes on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
+    """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: lie in the whole one after the other, and are all of it; or, if `gathers`, only this rank's share.
-    outputs: likewise; or, if `scatters`, only this rank's share. All tensors are on one device.
+    inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share.
+    outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
     reduction: None if nothing is reduced.
     is_wanted: whether this rank gets the result; else its outputs stay as they are.
     """
 
-    inputs: Sequence[torch.Tensor]
-    outputs: list[torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
+    outputs: tuple[torch.Tensor, ...]
     dtypes: ReductionDtypes
     reduction: Reduction | None = None
-    gathers: bool = False
-    scatters: bool = False
     is_wanted: bool = True
-
-    def details(self) -> tuple[object, ...]:
-        """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
-        amount: tuple[object, ...] = ()
-        if self.gathers or self.scatters:
-            amount = (" a rank",)
-        elif len(self.inputs) > 1:
-            amount = ", ", tuple(tensor.numel() for tensor in self.inputs), " in all"
-        return amount if self.reduction is None else (*amount, ", ", self.reduction.name, self.dtypes)
 
 
 class GroupRuntime:
-    """What all calls of one group need, made with the first of them.
+    """The parts of a group's state that all its calls need, made with the first of them.
 
     executors: one for each algorithm, root and variant for a size: programs and buffers are made once.
     compared_names: of algorithms, as fingerprints have them.
@@ -94,6 +83,7 @@ class CollectiveCall:
         self._runtime = state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
+        self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
         # Now, so that what cannot be is the caller's error.
         if algorithm != AUTO:
             self._executor(algorithm, 0)
@@ -101,17 +91,29 @@ class CollectiveCall:
             require_network(self.group)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> Work | None:
-        """Do the collective with these operands, whose tensors have been checked and whose lists are nobody else's.
+        """Do the collective with these operands, whose tensors have been checked.
 
         Returns None, or a `Work` if `async_op`.
         """
-        tensor = operands.outputs[0] if operands.scatters else operands.inputs[0]
-        fingerprint = self.fingerprint(name, tensor, *operands.details())
-        return self.perform(lambda: self._run(operands), fingerprint, operands.outputs, operands.inputs, async_op)
+        tensor = operands.outputs[0] if self._scatters else operands.inputs[0]
+        fingerprint = self.fingerprint(name, tensor, *self._details(operands))
+        result = list(operands.outputs)
+        return self.perform(lambda: self._run(operands), fingerprint, result, operands.inputs, async_op)
+
+    def _details(self, operands: Operands) -> tuple[object, ...]:
+        """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
+        amount: tuple[object, ...] = ()
+        if self._gathers or self._scatters:
+            amount = (" a rank",)
+        elif len(operands.inputs) > 1:
+            amount = ", ", tuple(tensor.numel() for tensor in operands.inputs), " in all"
+        reduction = operands.reduction
+        return amount if reduction is None else (*amount, ", ", reduction.name, operands.dtypes)
 
     def _run(self, operands: Operands) -> None:
         """Run the schedule on the output, or on a copy where it cannot be, and leave the result in the outputs."""
-        inputs, outputs, dtypes, reduction, gathers, scatters, is_wanted = operands
+        inputs, outputs, dtypes, reduction, is_wanted = operands
+        gathers, scatters = self._gathers, self._scatters
         in_place = is_wanted and not scatters and len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
         if in_place:
             whole = outputs[0].detach()
@@ -144,7 +146,7 @@ class CollectiveCall:
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
         """Whether the input need not be copied to the whole."""
-        single = len(operands.inputs) == 1 and not operands.gathers and self.num_ranks > 1
+        single = len(operands.inputs) == 1 and not self._gathers and self.num_ranks > 1
         same = operands.dtypes.state == operands.dtypes.wire
         return single and same and self._takes(operands.inputs[0], operands.dtypes.state)
 

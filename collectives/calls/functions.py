@@ -64,7 +64,7 @@ def all_reduce(
     dtypes = reduction_dtypes(tensor.dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce", Operands([tensor], [tensor], dtypes, reduction), async_op)
+    return call.start("all_reduce", Operands((tensor,), (tensor,), dtypes, reduction), async_op)
 
 
 def reduce_scatter_tensor(
@@ -98,7 +98,7 @@ def reduce_scatter_tensor(
     call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
     check_share("output", output, "input", input, call.num_ranks)
     check_tensor("input", input)
-    return call.start("reduce_scatter", Operands([input], [output], dtypes, reduction, scatters=True), async_op)
+    return call.start("reduce_scatter", Operands((input,), (output,), dtypes, reduction), async_op)
 
 
 def reduce_scatter(
@@ -133,7 +133,7 @@ def reduce_scatter(
     check_list("input_list", input_list, "output", output, call.num_ranks)
     for tensor in input_list:
         check_tensor("input", tensor)
-    return call.start("reduce_scatter", Operands([*input_list], [output], dtypes, reduction, scatters=True), async_op)
+    return call.start("reduce_scatter", Operands(tuple(input_list), (output,), dtypes, reduction), async_op)
 
 
 def all_gather_into_tensor(
@@ -163,7 +163,7 @@ def all_gather_into_tensor(
     check_tensor("input_tensor", input_tensor)
     check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
     dtypes = reduction_dtypes(input_tensor.dtype)
-    return call.start("all_gather", Operands([input_tensor], [output_tensor], dtypes, gathers=True), async_op)
+    return call.start("all_gather", Operands((input_tensor,), (output_tensor,), dtypes), async_op)
 
 
 def all_gather(
@@ -193,7 +193,7 @@ def all_gather(
     check_tensor("tensor", tensor)
     check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
     dtypes = reduction_dtypes(tensor.dtype)
-    return call.start("all_gather", Operands([tensor], [*tensor_list], dtypes, gathers=True), async_op)
+    return call.start("all_gather", Operands((tensor,), tuple(tensor_list), dtypes), async_op)
 
 
 def all_reduce_coalesced(
@@ -214,7 +214,7 @@ def all_reduce_coalesced(
     dtypes = reduction_dtypes(tensors[0].dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce_coalesced", Operands([*tensors], [*tensors], dtypes, reduction), async_op)
+    return call.start("all_reduce_coalesced", Operands(tuple(tensors), tuple(tensors), dtypes, reduction), async_op)
 
 
 def _check_alike(tensors: list[torch.Tensor]) -> None:

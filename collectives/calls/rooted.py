@@ -36,7 +36,7 @@ def broadcast(
     """
     check_writable("tensor", tensor)
     call = CollectiveCall(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
-    operands = Operands([tensor], [tensor], reduction_dtypes(tensor.dtype))
+    operands = Operands((tensor,), (tensor,), reduction_dtypes(tensor.dtype))
     return call.start("broadcast", operands, async_op)
 
 
@@ -72,7 +72,7 @@ def reduce(
     reduction = reduction_of(op, dtypes.state)
     root = _root(resolve(group), "dst", dst, group_dst)
     call = CollectiveCall(Collective.REDUCE, algorithm, group, root)
-    operands = Operands([tensor], [tensor], dtypes, reduction, is_wanted=call.rank == root)
+    operands = Operands((tensor,), (tensor,), dtypes, reduction, is_wanted=call.rank == root)
     return call.start("reduce", operands, async_op)
 
 

@@ -117,6 +117,6 @@ def _times(
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
-    """Those of `sizes` up to half the tensor, and that; at least two."""
+    """Return the sizes up to half the tensor, and that half; at least two."""
     half = tensor_bytes // 2 // sizes[0] * sizes[0]
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])

@@ -17,7 +17,7 @@ Rounds = Callable[[], None]
 
 
 class ProbeWorkload(NamedTuple):
-    """What the ranks do in one probe.
+    """The work of the ranks in one probe.
 
     ranks: those that have a part in it.
     rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.

@@ -1,4 +1,4 @@
-"""What the ranks do in each probe: messages that wait for one another as those of collectives do, additions and copies.
+"""The work of the ranks in each probe: messages that wait for one another as in collectives, additions and copies.
 
 Over torch.distributed, and, where all ranks of the group share memory, once more through that.
 """

@@ -126,7 +126,7 @@ class ChunkLayout(NamedTuple):
 
 
 class LayoutKey(NamedTuple):
-    """What a layout depends on, beside the schedule.
+    """The quantities that a layout depends on, beside the schedule.
 
     bytes_each: of an element as it travels.
     eager: whether receives may stay posted between calls, as only Gloo lets them.
@@ -143,7 +143,7 @@ class LayoutKey(NamedTuple):
 
 
 class ChunkLayouts:
-    """Those of one schedule; kept, as a program calls with the same few sizes again and again.
+    """The layouts of one schedule, kept because a program calls with the same few sizes again and again.
 
     tag: of the messages that have no number.
     """
@@ -186,7 +186,7 @@ class ChunkLayouts:
 
 
 def _portion_cuts(lengths: list[int], key: LayoutKey) -> list[list[slice]]:
-    """As many portions as are needed for the longest chunk, and of each chunk an equal share in each."""
+    """Return the cuts of each portion: enough portions for the longest chunk, with equal shares of every chunk."""
     longest_bytes = max(lengths, default=0) * key.bytes_each
     number = 1 if key.portion_bytes is None else max(1, -(-longest_bytes // key.portion_bytes))
     return [

@@ -70,7 +70,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 class RunOptions(NamedTuple):
-    """What `Executor.run` is given with the tensor, as described there."""
+    """The options of `Executor.run`, as described there."""
 
     reduce: Reduce
     source: torch.Tensor | None

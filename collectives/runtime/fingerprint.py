@@ -52,7 +52,7 @@ class CallCheck(Enum):
 
 
 class Fingerprint(NamedTuple):
-    """What all ranks must call alike.
+    """The description of a call that all ranks must have alike.
 
     name: of the collective.
     num_elements: of the tensor that is reduced, passed on or gathered; of one rank's share where `details` say so.
@@ -74,7 +74,7 @@ class Fingerprint(NamedTuple):
 
 
 class FingerprintCheck:
-    """That of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
+    """The check of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
 

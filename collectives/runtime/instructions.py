@@ -20,7 +20,7 @@ POSTED_AHEAD = 2  # receives posted beyond the one being waited for
 
 
 class Opcode(IntEnum):
-    """What an instruction does with a receive or with a send."""
+    """The things that an instruction can do with a receive or with a send."""
 
     POST_RECV = 0  # say where it may land
     WAIT_RECV = 1  # wait until it has arrived

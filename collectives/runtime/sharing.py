@@ -61,7 +61,7 @@ NOT_SHARED = SharedBy()
 
 
 class Sharing:
-    """That of one rank of a group, which the ranks begin together.
+    """The shared memory of one rank of a group, which the ranks begin together.
 
     transport: how chunks are to travel, as `use_transport` has it.
     """

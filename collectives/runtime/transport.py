@@ -28,7 +28,7 @@ POSTED, BATCHED, STAGED = Transport
 
 
 class Transports:
-    """Those of one group, found when first asked for.
+    """The transports of one group, found when first asked for.
 
     on_cpu: that of the CPU's tensors, by far the most often asked for; None until it is.
     """

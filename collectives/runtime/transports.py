@@ -21,7 +21,7 @@ from ringsim.schedule import Receive, Send
 
 
 class ChunkTransport:
-    """What a run asks of its transport.
+    """The interface that a run asks of its transport.
 
     instructions: what it has to be asked to do, in order; `actions`: what does that, by opcode.
     """

@@ -106,7 +106,7 @@ class Congestion:
         return dict(zip(zip(src.tolist(), dst.tolist(), strict=True), takes_s.tolist(), strict=True))
 
     def hops(self, src: Ints, dst: Ints) -> Hops:
-        """Those of these pairs, in which `src` and `dst` differ."""
+        """Return the hops of these pairs, in which `src` and `dst` differ."""
         if self._all_pairs is None:
             return Hops.of(self._topology, src, dst)
         return self._all_pairs.at(src * (self._topology.num_ranks - 1) + dst - (dst > src))

@@ -66,7 +66,7 @@ class _Operation(NamedTuple):
     requires: list[str]
 
     def lines(self) -> Iterator[str]:
-        """Those of the text."""
+        """Yield the lines of the text."""
         kind, to = ("send", "to") if self.is_send else ("recv", "from")
         nic = f" nic {self.nic}" if self.nic else ""
         begins = last = f"{kind[0]}{self.row}"
@@ -113,7 +113,7 @@ class _Messages:
             yield row[np.lexsort((row, is_received, self.waits.step[row]))]
 
     def operations(self, rank: int, rows: Ints) -> Iterator[_Operation]:
-        """Those of one rank; what is true of all its rows is looked up at once."""
+        """Yield the operations of one rank; what is true of all its rows is looked up at once."""
         waits = self.waits
         is_send = waits.src[rows] == rank
         peer = np.where(is_send, waits.dst[rows], waits.src[rows])
@@ -139,7 +139,7 @@ class _Messages:
             yield _Operation._make([*fact, labels])
 
     def _sends_between(self, after: int, last: int) -> list[int]:
-        """Those of the chunk that row `last` sends, by the same rank, behind row `after` and up to it."""
+        """Return the same rank's sends of the chunk that row `last` sends, behind row `after` and up to it."""
         sends = []
         while last > after:
             sends.append(last)

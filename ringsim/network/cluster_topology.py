@@ -140,7 +140,7 @@ def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
 
 
 def processors_of(spec: Spec, num_ranks: int, cores: Ints, **instead: float) -> Processors:
-    """Those of all ranks, the slow ones slower. cores: see `Processors`. instead: of the costs that the spec names."""
+    """Return all ranks' costs, the slow ones slower. cores: see `Processors`. instead: of costs that the spec names."""
     slowdown = _slowdowns(spec, num_ranks)
 
     def cost(name: str) -> float:

@@ -20,7 +20,7 @@ class HostPath(NamedTuple):
 
 
 class Fabric(Protocol):
-    """What hosts hang on."""
+    """The network to which hosts are attached."""
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
         """Return the ways between these pairs of hosts; where a pair is one host twice, anything."""

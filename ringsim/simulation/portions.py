@@ -39,7 +39,7 @@ class Portions(NamedTuple):
 
 
 def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints) -> Portions:
-    """Those of a tensor whose chunks have so many bytes, (num_chunks,)."""
+    """Return the portions of a tensor. chunk_bytes: (num_chunks,)."""
     passes = _passes(schedule)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
     number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
@@ -59,5 +59,5 @@ def _copy_counts(passes: MemoryPasses, rate: MemoryRate) -> CopyCounts:
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)
 def _passes(schedule: Schedule) -> MemoryPasses:
-    """Those of one schedule, which are asked for again for each size and network."""
+    """Return the passes of one schedule, which are asked for again for each size and network."""
     return memory_passes(schedule)

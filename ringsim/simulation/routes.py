@@ -55,7 +55,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints, num_ranks: int) -> Self:
-        """Those of the connections that have these keys."""
+        """Return the ends of the connections that have these keys."""
         src, dst, channel = connection_ends(keys, num_ranks)
         return cls(src, dst, keys // num_ranks, channel)
 

@@ -48,7 +48,7 @@ def _draw_times(axes: Axes, results: list[dict[str, Any]]) -> None:
     ]
     draw_sync_times(axes, times)
     axes.set_title("predicted from point-to-point probes, and measured", fontsize=points(10))
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.97), ncols=3, fontsize=points(8))
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, fontsize=points(8))
 
 
 def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> None:
@@ -64,6 +64,8 @@ def _draw_losses(axes: Axes, results: list[dict[str, Any]], vocabulary: int) -> 
         fontsize=points(9),
         color=palette().dark_grey,
     )
-    axes.set_ylabel("loss, mean over ranks (nats per token)")
+    axes.set_ylabel("loss, mean over ranks (nats per token)", fontsize=points(9))
+    axes.xaxis.label.set_fontsize(points(9))
+    axes.tick_params(labelsize=points(8))
     axes.set_title("loss with each strategy, from the same start", fontsize=points(10))
     axes.legend(frameon=False, ncols=1 + len(results) // 7, fontsize=points(8), handlelength=3)

@@ -189,7 +189,7 @@ def calls_of_layers(
     gather: Callable[[Vector], PredictedCall],
     scatter: Callable[[Vector], PredictedCall],
 ) -> list[PredictedCall]:
-    """Those of a forward pass and a backward pass, in their order: the parameters of the rest are gathered once."""
+    """Return the calls of a forward and a backward pass, in order: the parameters of the rest are gathered once."""
     calls = [gather(vector) for vectors in [rest, *layers] for vector in vectors]
     for vectors in reversed(layers):
         calls += [gather(vector) for vector in vectors] + [scatter(vector) for vector in vectors]

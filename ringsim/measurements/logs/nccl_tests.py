@@ -19,7 +19,6 @@ _ELEMENT = {"int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e
             "uint64": 8, "double": 8, "float64": 8}  # fmt: skip
 _HEADER = re.compile(r"^#\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
-_TIMED = ("time", "algbw", "busbw")
 _SHARE = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
           "reduce_scatter": lambda n: (n - 1) / n, "alltoall": lambda n: (n - 1) / n,
           "gather": lambda n: (n - 1) / n, "scatter": lambda n: (n - 1) / n}  # fmt: skip
