@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from ringsim.analysis.candidates import PLAIN
-from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.cost import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.schedule import Collective
 from ringsim.units import decimal_number, format_size, plural, whole_number

@@ -80,9 +80,6 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
         rows += lines(explanation)
     if note := uniform_note(result["network"]):
         rows.append(("network", note))
-    if explanation and explanation.stall:
-        first, *others = format_stall(explanation.stall)
-        rows += [("stalled", first), *(("", line) for line in others)]
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
     title += ", in order" if result["in_order"] else ""
     indent = "  "
@@ -158,6 +155,10 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         also = f", as {'is one' if others == 1 else f'are {others}'} more" if others else ""
         used = _percent(links.utilisation[links.bottleneck])
         yield "bottleneck", f"{links.name(links.bottleneck)}, {used} used{also}"
+    if explanation.stall:
+        stalled, *more = format_stall(explanation.stall)
+        yield "stalled", stalled
+        yield from (("", line) for line in more)
 
 
 def _path(path: CriticalPath) -> str:

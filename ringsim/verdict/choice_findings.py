@@ -4,7 +4,7 @@ from ringsim.analysis import BASELINE
 from ringsim.calibration import PredictedTime
 from ringsim.measurements import TORCH, CollectiveTimes
 from ringsim.schedule import Collective
-from ringsim.units import format_size
+from ringsim.units import format_size, plural
 from ringsim.verdict.choices import AlgorithmChoice, BucketChoice, ScaledTime
 from ringsim.verdict.finding import Finding, Topic, by_size, listed, percent, roughly, times, with_ends
 from ringsim.verdict.strategies import StrategyRanking
@@ -88,7 +88,7 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
             command,
         )
     best, default = buckets.best, buckets.default
-    count = f"{len(best.buckets)} bucket{'s' * (len(best.buckets) != 1)}"
+    count = plural(len(best.buckets), "bucket")
     if not buckets.matters:
         longest = max(buckets.steps, key=lambda step: step.step_s)
         return Finding(
@@ -132,7 +132,7 @@ def _where(subject: Subject, scaled: ScaledTime) -> str:
     if spec.ranks_per_host is not None:
         return f" on {-(-scaled.num_ranks // spec.ranks_per_host)} such hosts"
     cores = spec.host.cores
-    return f" sharing this host's {cores} core{'s' * (cores != 1)}" if cores else ""
+    return f" sharing this host's {plural(cores, 'core')}" if cores else ""
 
 
 def _step(now: ScaledTime, twice: ScaledTime, alone_s: float) -> str:

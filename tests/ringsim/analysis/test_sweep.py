@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.analysis.rates import busbw_bytes_per_s
+from ringsim.analysis.cost import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import SweepPlan, SweepRun, run_sweep
 from ringsim.network.loading import load_network
