@@ -193,7 +193,7 @@ def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Pat
     first, *lines = path.read_text().splitlines()
     header = json.loads(first.removeprefix("# "))
     networks = {preset: load_network(preset)}
-    header["planned"] = encode(SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).saved())
+    header["planned"] = encode(SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).cells)
     for known in (True, False):
         path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
         done = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "done.csv")])
