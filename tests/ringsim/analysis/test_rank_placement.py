@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.cli import main
-from ringsim.cli.rank_placement import parse_placement
 from ringsim.registry import build
-from ringsim.report.placement_report import format_placement, placement_dict
+from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.schedule import verify
 from ringsim.workers import Workers
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim import Network
-from ringsim.calibration.uniform import calibrate_uniform
+from ringsim.calibration.hosts import calibrate_uniform
 from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, Probe
 
