@@ -2,13 +2,12 @@
 
 from ringsim.analysis import Sweep
 from ringsim.units import format_size, plural
-from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
+from ringsim.verdict.finding import HALF, Finding, Topic, by_size, percent, roughly
 from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
 TRAIN = "torchrun --nproc-per-node 2 -m trainers ring --output report"
-HALF = 0.5  # of a step: what takes more than the rest together bounds it
 _UNKNOWN = "Not known: no file here says it."
 _MIB = 2**20
 
