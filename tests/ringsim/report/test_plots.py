@@ -155,13 +155,3 @@ def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="xyz"):
         save_run_page(view, tmp_path / "page.xyz")
     assert [path.name for path in tmp_path.iterdir()] == ["page.svg"]
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A path that cannot be written raises OSError, before or after the temporary file is there."""
-    view = view_of(1)
-    (tmp_path / "taken").mkdir()
-    for path in (tmp_path / "taken", tmp_path / "missing" / "page.png"):
-        with pytest.raises(OSError, match=path.name):
-            save_run_page(view, path)
-    assert [path.name for path in tmp_path.rglob("*")] == ["taken"]
