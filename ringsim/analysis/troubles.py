@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ringsim.analysis.graph_layout import pairs_of
+from ringsim.files import finite_or_none
 from ringsim.network import NONE, AnyNetwork, Floats, Spec, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.units import format_rate, format_time
@@ -175,7 +176,7 @@ def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
     slowdown = _message_s(topology, src, dst, chunk_bytes) / _message_s(sound, src, dst, chunk_bytes)
     fails_at_s = _fails_at_s(topology, src, dst)
     return tuple(
-        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), _finite(fails_at_s[row]))
+        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), finite_or_none(float(fails_at_s[row])))
         for row in np.flatnonzero((slowdown > 1 + _ROUNDING) | np.isfinite(fails_at_s)).tolist()
     )
 
@@ -192,10 +193,6 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     earliest: Floats = fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf)
     return earliest
-
-
-def _finite(time_s: float) -> float | None:
-    return float(time_s) if np.isfinite(time_s) else None
 
 
 def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:

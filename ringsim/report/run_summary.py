@@ -104,8 +104,9 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 def as_dict(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
+    spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     return {
-        "critical_path": None if path is None else _path_as_dict(path),
+        "critical_path": {"num_transfers": path.num_transfers, **spent} if path else None,
         "busiest_rank": _rank_as_dict(ranks, ranks.busiest),
         "slowest_rank": _rank_as_dict(ranks, ranks.slowest),
         "bottleneck": _bottleneck_as_dict(explanation.links),
@@ -115,11 +116,6 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
     """Return each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
-
-
-def _path_as_dict(path: CriticalPath) -> dict[str, Any]:
-    spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()}
-    return {"num_transfers": path.num_transfers, **spent}
 
 
 def _rank_as_dict(ranks: RankUsage, rank: int) -> dict[str, Any]:
