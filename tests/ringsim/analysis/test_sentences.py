@@ -106,16 +106,6 @@ def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> Non
     )
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
-@pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
-def test_up_to_eight_ranks_every_chunk_is_named(collective: Collective, algorithm: str, num_ranks: int) -> None:
-    """In the sentence of its step or below it, unless the step has one clause for each of many pairs."""
-    schedule = build(collective, algorithm, num_ranks)
-    for held in walk_holdings(schedule):
-        _, sentence, example = tell_step(schedule, held)
-        assert re.search(r"chunks? [\d(r]|all of the data|nothing is sent", f"{sentence} {example}")
-
-
 def test_a_ring_of_two_has_no_arithmetic() -> None:
     """There is only one other rank."""
     first = sentences(build(Collective.ALL_REDUCE, "ring", 2))[0]
@@ -127,11 +117,15 @@ def test_a_ring_of_two_has_no_arithmetic() -> None:
 def test_every_step_of_every_algorithm_has_a_short_sentence(
     collective: Collective, algorithm: str, num_ranks: int
 ) -> None:
-    """In one line, without a full stop."""
-    for sentence in sentences(build(collective, algorithm, num_ranks)):
+    """In one line, without a full stop; of up to eight ranks all chunks are named in it or below it."""
+    schedule = build(collective, algorithm, num_ranks)
+    for held in walk_holdings(schedule):
+        _, sentence, example = tell_step(schedule, held)
         assert 10 < len(sentence) < 330
         assert "\n" not in sentence
         assert not sentence.endswith(".")
+        named = re.search(r"chunks? [\d(r]|all of the data|nothing is sent", f"{sentence} {example}")
+        assert named or num_ranks > 8
 
 
 def test_ranks_in_other_places_follow_no_formula() -> None:

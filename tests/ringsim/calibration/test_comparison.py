@@ -9,7 +9,6 @@ from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
 from ringsim.calibration.probe_times import shift_s
-from ringsim.console.parameters import parse_share
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import native_schedule
@@ -175,14 +174,6 @@ def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: P
     assert "must end in .toml" in refused("calibrate", logs[0], "-o", tmp_path / "net.json")
     assert "for several NICs as 4x200Gbit/s" in refused("calibrate", logs[0], "--nic", "four")
     assert "16 by --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
-
-
-def test_shares() -> None:
-    """With and without a percent sign."""
-    assert (parse_share("10%"), parse_share("0.1"), parse_share("0")) == (0.1, 0.1, 0.0)
-    for text in ("ten", "-1%", "nan", "inf"):
-        with pytest.raises(ValueError, match="share"):
-            parse_share(text)
 
 
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:

@@ -59,34 +59,6 @@ def test_missing_probes_are_named(kind: str) -> None:
         calibrate_uniform(measured(probes))
 
 
-def test_measurements_survive_their_file(tmp_path: Path) -> None:
-    """Written and read again they are equal."""
-    path = tmp_path / "measurements.json"
-    measurements = measured(probes_of(TRUE))
-    measurements.save(path)
-    assert Measurements.load(path) == measurements
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1]", "not a ringsim-measurements file"),
-        (
-            '{"format": "ringsim-measurements", "version": 9}',
-            "version 9 of ringsim-measurements: .* reads versions up to 3",
-        ),
-        ('{"format": "ringsim-measurements", "version": 2}', "num_ranks is missing"),
-        ('{"format": ', "line 1, column 12: is not whole JSON: Expecting value"),
-    ],
-)
-def test_files_of_another_kind_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    """The message names the file and what is wrong with it."""
-    path = tmp_path / "measurements.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"measurements\.json: {message}"):
-        Measurements.load(path)
-
-
 def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
     """JSON has no NaN: nothing is written, nothing is left over."""
     path = tmp_path / "measurements.json"

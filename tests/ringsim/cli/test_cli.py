@@ -98,6 +98,8 @@ def test_candidates_are_what_the_network_has() -> None:
         explained = as_json("explain", *options, "--ranks", "8", "--size", "1KiB")["alternatives"]
         assert swept - {"nccl", "ring"} == {entry["name"] for entry in explained if entry["name"] in swept}
         assert not missing & {entry["name"] for entry in explained}
+    named = as_json("sweep", "--network", "gbe", "--ranks", 4, "--sizes", "4KiB", "--algorithm", "nvls")["cells"]
+    assert [cell["algorithm"] for cell in named] == ["nvls"]
 
 
 def test_what_nccl_takes_may_be_unknown() -> None:
@@ -168,14 +170,6 @@ def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
     for option in (["--per-rank"], ["--trace", "no.json"]):
         told = refused("simulate", "--ranks", "1025", *option)
         assert told.startswith(f"ringsim: {option[0]}: 2,099,200 transfers are more than")
-
-
-def test_simulate_writes_a_trace(tmp_path: Path) -> None:
-    """Two slices for each of the transfers."""
-    path = tmp_path / "trace.json"
-    run("simulate", "--ranks", "3", "--trace", path)
-    events = json.loads(path.read_text())["traceEvents"]
-    assert sum(event["ph"] == "X" for event in events) == 2 * 12
 
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:
@@ -296,18 +290,6 @@ def test_every_algorithm_is_told_in_words() -> None:
     assert words["all_reduce", "direct"] == 'Every rank sends all it has to every other ("one-shot")'
     assert words["reduce", "ring"] == "Reduce along a chain that ends in rank 0"
     assert [key for key, said in words.items() if not said or "steps" in said or said.endswith((".", ":"))] == []
-
-
-def test_a_users_own_algorithm_works_as_a_built_in_one(tmp_path: Path) -> None:
-    """Proved, simulated and drawn from its file."""
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from ringsim import ring_all_reduce\n\n\ndef mine(n):\n    return ring_all_reduce(n, direction=-1)\n"
-    )
-    options = ["--algorithm", f"{path}:mine", "--ranks", "5"]
-    assert "correct (8 steps, 40 transfers)" in printed("verify", *options)
-    assert as_json("simulate", *options)["num_transfers"] == 40
-    run("plot", *options, "-o", tmp_path / "mine.png")
 
 
 def test_sweep_as_table_csv_picture_and_json(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from ringsim.analysis import Sweep
 from ringsim.analysis.sweep_run import SweepPlan
 from ringsim.files import encode
 from ringsim.network import network_text
-from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
-from tests.ringsim.commands import as_json, invoke, refused, run
+from tests.ringsim.commands import invoke, refused, run
 
 LIMIT_S = 240  # a hang is a failure
 OWN = """
@@ -248,13 +247,3 @@ def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obje
 def test_options_that_cannot_be_are_refused(arguments: list[str], message: str) -> None:
     """In one line, before anything is simulated."""
     assert refused("sweep", *arguments) == f"ringsim sweep: {message}\n"
-
-
-@pytest.mark.parametrize(("network", "are_swept"), [("ib-400g", False), ("dgx-h100", True)])
-def test_nccl_s_algorithms_are_swept_where_the_network_describes_nccl(network: str, are_swept: bool) -> None:
-    """They take long to simulate, and elsewhere are rings and trees like others; who names one gets it."""
-    command = ["sweep", "--ranks", "4", "--sizes", "4KiB", "--network", network]
-    swept = {cell["algorithm"] for cell in as_json(*command)["cells"]}
-    assert {"ring", "two_shot"} < swept
-    assert (set(NCCL_ALGORITHMS) <= swept) == ("nvls" in swept) == are_swept
-    assert [cell["algorithm"] for cell in as_json(*command, "--algorithm", "nvls")["cells"]] == ["nvls"]

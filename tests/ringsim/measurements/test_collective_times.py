@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringsim.measurements.collective_times import CollectiveTimes, p10_p90, p95
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.schedule.collective import Collective
 
 TIMES = CollectiveTimes(
@@ -38,7 +38,8 @@ def saved(path: Path, **changes: Any) -> Path:
 
 def test_times_survive_their_file(tmp_path: Path) -> None:
     """Written and read again they are equal, also where there was no result to look at."""
-    measurements = Measurements(2, {"machine": "made up"}, collectives=(TIMES, replace(TIMES, wrong=None)))
+    probes = (Probe("shift", 64, 4, (1e-3, 2e-3)),)
+    measurements = Measurements(2, {"machine": "made up"}, probes, (TIMES, replace(TIMES, wrong=None)))
     measurements.save(tmp_path / "measurements.json")
     assert Measurements.load(tmp_path / "measurements.json") == measurements
     assert TIMES.together_s == (3e-3, 1e-3, 1e-3)
