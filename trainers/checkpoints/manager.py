@@ -177,3 +177,16 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
         raise ValueError(told[1])
     decided: _Decided = told[0]
     return decided
+
+
+def first_fault(fault: str, group: dist.ProcessGroup) -> str:
+    """Return, on every rank, what went wrong on the first one that says so; "" if nothing did; collective.
+
+    fault: what went wrong on this rank, or "". The rank is named unless all ranks say the same.
+    """
+    faults: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: hearing what went wrong on other ranks failed"):
+        dist.all_gather_object(faults, fault, group=group)
+    if len(set(faults)) == 1:
+        return fault
+    return next(f"rank {rank}: {said}" for rank, said in enumerate(faults) if said)

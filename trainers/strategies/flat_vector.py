@@ -138,3 +138,11 @@ class FlatGradients(FlatVector):
 def flat_gradients(parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> list[FlatGradients]:
     """One for each dtype, in the order in which they appear."""
     return [FlatGradients(some, multiple_of) for some in by_dtype(parameters)]
+
+
+def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
+    """Copy saved tensors into these. Raises ValueError for more or fewer, or another shape, which may be broadcast."""
+    for tensor, value in zip(tensors, saved, strict=True):
+        if tensor.shape != value.shape:
+            raise ValueError(f"a saved tensor of shape {tuple(value.shape)}: must be of shape {tuple(tensor.shape)}")
+        tensor.copy_(value)
