@@ -11,10 +11,10 @@ import collectives
 from collectives import Work
 from ringsim.training_step import BucketCaps, fill_buckets
 from trainers.strategies.flat_vector import FlatVector, by_dtype, described
-from trainers.strategies.sharded import Sharded, ShardedGradients, ShardedWeights, take_gradients
+from trainers.strategies.sharded import ShardedGradients, ShardedVectors, ShardedWeights, take_gradients
 
 
-class Zero1(Sharded):
+class Zero1(ShardedVectors):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
     The model's parameters come to lie in one vector for each dtype. After a synchronisation a parameter's own `grad` is
