@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.points import Ran, config, run
-from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.checkpoints.output import OutputLock
 from trainers.loop.config import TrainConfig
 
@@ -112,9 +112,9 @@ def test_what_does_not_fit_is_said_and_the_one_before_used(
 
 def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, expected: str) -> None:
     """As that of the main job; the one before is used."""
-    ranks.run(run, config(tmp_path, save_every=2), None, 5, num_ranks=2)
-    change(tmp_path / "checkpoint-4.pt", ("config", "training"), lambda _: GONE)
-    resumed = ranks.run(run, config(tmp_path, save_every=2, resume=True, steps=9), num_ranks=2)
+    ranks.run(run, config(tmp_path, save_every=2), None, 3, num_ranks=2)
+    save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
+    resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
     assert [each.error for each in resumed] == ["", ""]
     assert resumed[0].said == [
         f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is of no training session",
