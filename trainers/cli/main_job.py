@@ -131,7 +131,7 @@ def main(
     done = _run(config, gloo_thread_policy, timeout_s, logged, style)
     if done is not None:  # on rank 0
         report, busy = done
-        from trainers.main_job.report_table import format_report  # noqa: PLC0415  with NumPy
+        from trainers.main_job.report import format_report  # noqa: PLC0415  with NumPy
 
         print_result(format_report(report, wide), report, as_json, profile)
         for line in busy:

@@ -26,7 +26,7 @@ from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main as trainers
 from trainers.cli.main_job import DEFAULT_STRATEGIES, main
 from trainers.main_job.job_log import describe_job_line
-from trainers.main_job.report_table import format_report
+from trainers.main_job.report import format_report
 from trainers.strategy_names import STRATEGY_NAMES
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
