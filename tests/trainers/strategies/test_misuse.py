@@ -1,4 +1,7 @@
-"""What would train the ranks of a sharded strategy apart, or otherwise than asked, is an error on every rank."""
+"""What would train the ranks apart, or otherwise than asked, is an error on every rank.
+
+Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only.
+"""
 
 import copy
 from collections.abc import Callable
@@ -253,6 +256,16 @@ def saved(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
     parallel.module.state_dict()
 
 
+def without_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A backward pass, and nobody has asked for an optimizer."""
+    DataParallel(small_model(), "local_sgd", parallel.group)(inputs(0)).sum().backward()
+
+
+def second_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Of a half of the model."""
+    parallel.optimizer(lambda parameters: SGD(list(parameters)[3:]))
+
+
 def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
     """What is raised in four steps with that strategy."""
     parallel = DataParallel(small_model(), name, group)
@@ -319,6 +332,9 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("fsdp", retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call z"),
         ("fsdp", seen_as_an_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memor"),
         ("fsdp", written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a "),
+        ("local_sgd", without_optimizer, "LocalStepError: no optimizer has been made by model.optimizer(...): local_"),
+        ("local_sgd", second_optimizer, "ValueError: local_sgd: model.optimizer(...) has made an optimizer already, "),
+        ("diloco", own_optimizer, "LocalStepError: SGD was made of the model's own parameters: with diloco the param"),
     ],
 )
 def test_misuse_is_an_error_on_every_rank(ranks: RankPool, name: str, use: Use, message: str) -> None:
