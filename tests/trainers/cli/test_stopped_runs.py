@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ import pytest
 
 from tests.fuzz.launcher import Launcher
 from tests.processes import below, kill_all
-from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.train import _run
@@ -28,14 +27,6 @@ MORE_STEPS = 30
 def ranks_below(pid: int) -> list[int]:
     """The processes of the ranks, in their order; Python's own helper is none."""
     return [child for child in below(pid) if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def wait_for_steps(log: Path, count: int, is_running: bool = True) -> None:
-    """Until so many are in the log."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while is_running and len(read_log(log)) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int, whom: int | None) -> tuple[int, str]:

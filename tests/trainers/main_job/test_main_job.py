@@ -5,9 +5,7 @@ import math
 import os
 import pty
 import re
-import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +19,7 @@ from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
 from tests.ranks import run_forked_ranks
+from tests.trainers.commands import TIMEOUT_S, environment, ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main as trainers
@@ -33,7 +32,6 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
-TIMEOUT_S = 240
 SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
 # The script, but for the length of the probes and of the bootstrap.
 PROBING_SHORTLY = f"""
@@ -56,14 +54,13 @@ def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[s
 
 def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python in that folder to its end, in an environment that is no rank's."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         cwd=folder,
-        env={**ours, "PYTHONPATH": str(SCRIPT.parents[1])},
+        env=environment(),
         check=False,
     )
 
@@ -257,45 +254,16 @@ def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def rank_by_hand(rank: int, port: int, stderr: int) -> subprocess.Popen[bytes]:
-    """One of two ranks, started as torchrun would, but without torchrun's own patience with those that stall."""
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in world.items()}}
-    options = [*SMALL.split(), "--steps", "1000000", "--timeout", "3"]
-    return subprocess.Popen(
-        command(*options, ranks=None), stdout=subprocess.DEVNULL, stderr=stderr, env=environment, bufsize=0
-    )
-
-
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    """What comes from a terminal up to and with `wanted`, or up to its end."""
-    seen = b""
-    while wanted not in seen and select.select([terminal], [], [], TIMEOUT_S)[0]:
-        try:
-            seen += os.read(terminal, 65536)
-        except OSError:  # the other end is closed
-            break
-    return seen
-
-
 @pytest.mark.slow
 def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
     """On a terminal a bar shows the progress; when the other rank stops, rank 0 says what it was at, and ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     terminal, stderr = pty.openpty()
-    ranks = [rank_by_hand(0, port, stderr), rank_by_hand(1, port, subprocess.DEVNULL)]
-    os.close(stderr)
-    try:
-        seen = read_until(terminal, b"training") + read_until(terminal, b" left")
-        assert seen.index(b"starting 2 ranks") < seen.index(b"probing") < seen.index(b"training") < len(seen)
+    with ranks_by_hand(command(*SMALL.split(), *["--steps", "1000000", "--timeout", "3"], ranks=None), stderr) as ranks:
+        os.close(stderr)
+        seen = read_until(terminal, "training") + read_until(terminal, " left")
+        assert seen.index("starting 2 ranks") < seen.index("probing") < seen.index("training") < len(seen)
         ranks[1].send_signal(signal.SIGSTOP)
-        rest = read_until(terminal, b"\0").decode()
+        rest = read_until(terminal)
         assert ranks[0].wait(TIMEOUT_S) == 1
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-        os.close(terminal)
+    os.close(terminal)
     assert re.search(r"rank 0: training step \d+, strategy [a-z0-9_]+: ", rest)
