@@ -21,17 +21,18 @@ from trainers.strategies.share_gradient import ReducedGradient, ShareGradient, m
 class ShardedWeights:
     """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
 
-    share: this rank's, a part of the vector's own memory. share_gradient: its mean gradient, once there is one.
+    home: where the parameters lie. share: this rank's, a part of its memory. share_gradient: the mean gradient of that,
+    once there is one.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
         self.parameters = list(parameters)
         self.group = group
-        self._flat = FlatVector(parameters, multiple_of=group.size())
-        for parameter, view in zip(parameters, self._flat.views, strict=True):
+        self.home = FlatVector(parameters, multiple_of=group.size())
+        for parameter, view in zip(parameters, self.home.views, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
-        self.share = nn.Parameter(self.own_part(self._flat.vector))
+        self.share = nn.Parameter(self.own_part(self.home.vector))
         self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
         self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
@@ -53,30 +54,21 @@ class ShardedWeights:
 
     def gather(self) -> None:
         """Bring every rank's share into the parameters."""
-        collectives.all_gather_into_tensor(self._flat.vector, self.share.detach(), self.group)
-
-    def after_step(self) -> None:
-        """Bring the shares, which have been stepped, into the parameters."""
-        self.gather()
+        collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
         """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
         _require_numbers_of_elements(part, part.shape == self.share.shape)
-        gathered = part.new_empty(self._flat.vector.shape)
+        gathered = part.new_empty(self.home.vector.shape)
         collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
-        return gathered[: self._flat.num_elements].clone()
+        return gathered[: self.home.num_elements].clone()
 
     def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this rank's share of what `whole` gave, on whatever number of ranks."""
-        _require_numbers_of_elements(whole, whole.shape == (self._flat.num_elements,))
-        padded = whole.new_zeros(self._flat.vector.shape)
-        padded[: self._flat.num_elements] = whole
+        _require_numbers_of_elements(whole, whole.shape == (self.home.num_elements,))
+        padded = whole.new_zeros(self.home.vector.shape)
+        padded[: self.home.num_elements] = whole
         return self.own_part(padded).clone()
-
-    @property
-    def home(self) -> FlatVector:
-        """Where the parameters lie."""
-        return self._flat
 
 
 def _require_numbers_of_elements(tensor: torch.Tensor, has_right_shape: bool) -> None:
@@ -214,12 +206,17 @@ class ShardedVectors(Sharded):
 
     def _zero_all(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made, and these."""
+        self.forget_shares()
         for parameter in self.parameters:
-            make_way(parameter)
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+
+    def forget_shares(self) -> None:
+        """Forget the gradients of the shares, and what stands for them at the parameters."""
+        for parameter in self.parameters:
+            make_way(parameter)
         for weights in self._weights:
             weights.share.grad = None
 
@@ -228,7 +225,7 @@ class ShardedVectors(Sharded):
 
     def after_stepping(self) -> None:
         for weights in self._weights:
-            weights.after_step()
+            weights.gather()
 
     def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
         return self._weights_of_share(share).whole(part)
@@ -277,10 +274,7 @@ class ShardedGradients(ShardedVectors):
         self.on_backward_end()
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            make_way(parameter)
-        for weights in self._weights:
-            weights.share.grad = None
+        self.forget_shares()
 
     def before_stepping(self) -> None:
         if any(own_gradient(parameter) is not None for parameter in self.parameters):
@@ -289,7 +283,7 @@ class ShardedGradients(ShardedVectors):
 
 
 @torch.no_grad()
-def take_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
+def moved_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
     """Move the gradients of the parameters into one new vector, with zeros where there is none."""
     flat = FlatVector(weights.home.views, multiple_of=num_ranks)
     for parameter, view in zip(weights.parameters, flat.views, strict=True):
