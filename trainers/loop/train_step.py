@@ -1,8 +1,8 @@
 """`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
 
-A step is the same wherever a model is trained: batch, forward pass, `LossSync`, backward pass and synchronisation of
-the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job takes those of several
-strategies in turn.
+A step is the same wherever a model is trained: batch, forward pass, `exchange_losses`, backward pass and
+synchronisation of the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job
+takes those of several strategies in turn.
 """
 
 import time
@@ -19,7 +19,7 @@ from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
 from trainers.loop.config import ScheduledRates, StepConfig
-from trainers.loop.loss_sync import DivergedError, LossSync
+from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
@@ -90,7 +90,6 @@ class TrainStep:
             self.model.compile()
         self._options = [set(group) for group in self.optimizer.param_groups]
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
-        self.loss_sync = LossSync(group)
         self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
         self._names_forward = isinstance(self.model.strategy, Ddp | Fsdp)
@@ -114,7 +113,7 @@ class TrainStep:
         own, last = self._forward(share)
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
-            losses = self.loss_sync.exchange(own, stop, asked)
+            losses = exchange_losses(self.group, own, stop, asked)
         synced_s = time.perf_counter()
         result = StepResult(
             losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked

@@ -19,7 +19,7 @@ from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.loss_sync import DivergedError, StoppedError
+from trainers.loop.loss_sync import DivergedError, StoppedError, exchange_losses
 from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
 from trainers.loop.train_step import TrainStep
 from trainers.tasks.base import Task, evaluate
@@ -280,7 +280,7 @@ class Trainer:
 
     def _hear_of_trouble(self) -> None:
         """Stop all ranks, too, for what goes wrong after the losses of the last step were told."""
-        self.train_step.loss_sync.exchange(0.0, stop=self.manager.trouble is not None)
+        exchange_losses(self.group, 0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:
