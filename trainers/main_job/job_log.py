@@ -115,13 +115,10 @@ def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 def _range(strategies: Mapping[str, Line], figure: str, shown: Callable[[Any], str], named: bool = True) -> str:
     """Return such as 12 ms (none) to 31 ms (ring); of figures that are shown alike, one. named: whether names are."""
-    ordered = sorted(strategies, key=lambda name: _as_number(strategies[name][figure]))
+    values = {name: math.inf if line[figure] is None else line[figure] for name, line in strategies.items()}
+    ordered = sorted(strategies, key=values.__getitem__)
     least, most = ordered[0], ordered[-1]
     texts = [shown(strategies[name][figure]) for name in (least, most)]
     if texts[0] == texts[1]:
         return texts[0]
     return " to ".join(f"{text} ({name})" if named else text for text, name in zip(texts, (least, most), strict=True))
-
-
-def _as_number(value: float | None) -> float:
-    return math.inf if value is None else value
