@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -108,32 +109,30 @@ class Sharded(Strategy):
 
     def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Let an optimizer of the shares check its gradients before a step, and save its state whole."""
-        optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(self._after_step)
+        # Not by hooks: a class whose step calls that of its base may have them called twice, on some ranks only.
+        plain_step = optimizer.step
+
+        def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None, **keywords: Any) -> Any:
+            def checked() -> Any:
+                assert closure is not None
+                loss = closure()
+                self.before_stepping()
+                return loss
+
+            if closure is None:
+                self.before_stepping()
+            else:
+                keywords["closure"] = checked  # it makes the gradients, as with Lightning
+            result = plain_step(**keywords)
+            begin_s = time.perf_counter()
+            self.after_stepping()
+            self.param_sync_s = time.perf_counter() - begin_s
+            return result
+
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
         optimizer.register_state_dict_post_hook(partial(_map_state, self.whole))
         optimizer.register_load_state_dict_pre_hook(partial(_map_state, self.own_part))
         return optimizer
-
-    def _before_step(
-        self, _: torch.optim.Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Check the gradients; where a closure makes them, as Lightning has it, after each call of that."""
-        optimizer, closure = arguments[0], keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if closure is None:
-            self.before_stepping()
-            return None
-
-        def checked() -> Any:
-            loss = closure()
-            self.before_stepping()
-            return loss
-
-        return (optimizer, checked, *arguments[2:]), {name: v for name, v in keywords.items() if name != "closure"}
-
-    def _after_step(self, *_: object) -> None:
-        begin_s = time.perf_counter()
-        self.after_stepping()
-        self.param_sync_s = time.perf_counter() - begin_s
 
     def gradient_norm(self) -> torch.Tensor:
         norms = [part.norm().float() for part in self.share_gradients()]
