@@ -154,23 +154,14 @@ def mentioning(word: str) -> list[str]:
 
 
 @needs_testbed
-def test_all_reduce_on_hosts_with_one_rank_each(tmp_path: Path) -> None:
+def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     """Gloo connects the hosts through their links; arguments arrive as they were given."""
     (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
-    command = ["--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "all_reduce.py"), "--steps", "a b"]
-    code, out, errors = finish(start(*command))
+    command = [str(tmp_path / "all_reduce.py"), "--steps", "a b"]
+    code, out, errors = finish(start("--hosts", "2", "--rate", "1gbit", "--ranks-per-host", "2", "--", *command))
     assert code == 0, errors
-    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 11" for rank in range(2)]
+    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 1111" for rank in range(4)]
     assert not mentioning(str(tmp_path))
-
-
-@needs_testbed
-def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same from a program, as a context manager."""
-    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
-    with Testbed(2, "1gbit") as bed:
-        assert bed.run([str(tmp_path / "all_reduce.py")], ranks_per_host=2).exit_code == 0
-    assert sorted(capfd.readouterr().out.splitlines()) == [f"[] rank {rank}: 1111" for rank in range(4)]
 
 
 @needs_testbed
@@ -228,7 +219,7 @@ def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
 
 
 @needs_testbed
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_in_the_middle_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Neither ranks, nor torchruns, nor namespaces, however often it comes."""
     (tmp_path / "wait.py").write_text(WAIT)
