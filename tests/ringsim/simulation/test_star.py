@@ -53,11 +53,6 @@ TIMES_SIZE = {  # where messages meet at a port
 }
 
 
-def times_size(key: Key, num_ranks: int) -> float | None:
-    """Seconds for bytes over the seconds that the whole tensor takes on one port."""
-    return TIMES_SIZE[key](num_ranks) if key in TIMES_SIZE else None
-
-
 def name_of(key: Key) -> str:
     """For the names of tests."""
     return f"{key[0].value}-{key[1]}"
@@ -67,7 +62,7 @@ def name_of(key: Key) -> str:
 def test_what_bytes_take_where_nothing_else_takes_time(key: Key) -> None:
     """Within 0.01 %, on a `Network` without latency, all chunks being equally large."""
     for num_ranks in NUMBERS:
-        schedule, times = build(*key, num_ranks), times_size(key, num_ranks)
+        schedule, times = build(*key, num_ranks), TIMES_SIZE[key](num_ranks)
         size = schedule.num_chunks * 10**6
         if times is not None:
             assert predict_time(schedule, Network(0.0, float(size)), size, in_order=True) == pytest.approx(
