@@ -76,15 +76,11 @@ def test_engines_agree_on_every_ring(collective: Collective, name: str, num_rank
 
 def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """All columns, within rounding, in order or not."""
+    sizes = chunk_bytes(schedule, size)
     for in_order in (False, True):
-        assert_mode_as_in_plain_python(schedule, topology, size, in_order)
-
-
-def assert_mode_as_in_plain_python(schedule: Schedule, topology: Topology, size: int, in_order: bool) -> None:
-    """The same for one of the two."""
-    plain = np.array(PlainRun(schedule, topology, chunk_bytes(schedule, size), in_order).times()).reshape(-1, 5).T
-    found = times(run_events(schedule, topology, chunk_bytes(schedule, size), in_order=in_order))
-    np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-12)
+        plain = np.array(PlainRun(schedule, topology, sizes, in_order).times()).reshape(-1, len(COLUMNS)).T
+        by_event = times(run_events(schedule, topology, sizes, in_order=in_order))
+        np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=250, deadline=None)

@@ -1,4 +1,4 @@
-"""Hosts with one NIC each on one switch, which is what a `Network` is: all algorithms against formulas."""
+"""What bytes take where messages meet at a port; and a star of hosts, which is what a `Network` is."""
 
 from collections.abc import Callable
 from pathlib import Path
