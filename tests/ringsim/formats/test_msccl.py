@@ -167,6 +167,10 @@ SENDS_TWICE = [step("s"), step("s")]
         (EXCHANGE.replace('ngpus="2"', 'ngpus="two"'), "algo: ngpus 'two': must be a number in 1..131072"),
         (EXCHANGE.replace('ngpus="2"', 'ngpus="3"'), "algo: ngpus 3: there is no gpu 2"),
         (EXCHANGE.replace('gpu id="1"', 'gpu id="0"'), "gpu 0: is there twice"),
+        (
+            program([(1, -1, [S]), (-1, 1, [])], [(0, -1, [])]).replace('tb id="1"', 'tb id="0"'),
+            "gpu 0 tb 0: id 0: tb 0 has",
+        ),
         (EXCHANGE.replace('send="1"', 'send="2"'), "gpu 0 tb 0: send '2': must be a number in -1..1"),
         (EXCHANGE.replace('send="1"', 'send="0"'), "gpu 0 tb 0: send 0: must be another gpu"),
         (EXCHANGE.replace('send="1"', 'send="-1"'), "gpu 0 tb 0 step 0: type 's': needs a gpu in the tb's send"),
@@ -242,9 +246,7 @@ SENDS_TWICE = [step("s"), step("s")]
         ),
         (
             program(
-                [(1, 2, [S, RRC, S])],
-                [(-1, 0, [step("r", dst="s 0"), RRC, step("re", src="s 0")])],
-                [(0, -1, [S])],
+                [(1, 2, [S, RRC, S])], [(-1, 0, [step("r", dst="s 0"), RRC, step("re", src="s 0")])], [(0, -1, [S])]
             ),
             "gpu 1 tb 0 step 1: takes what gpu 0 tb 0 step 1 makes of chunk 0, and must not be in a later step than it",
         ),
