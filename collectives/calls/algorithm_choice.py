@@ -104,7 +104,7 @@ def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
 
 def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
     """Return what can win where several ranks share a host's network interface: reducing within each host first."""
-    per_host = network.spec.ranks_per_host if isinstance(network, Cluster) else None
+    per_host = network.spec.ranks_per_host
     if collective is not Collective.ALL_REDUCE or per_host is None or not 1 < per_host < num_ranks:
         return []
     return [f"hierarchical@{per_host}"] if num_ranks % per_host == 0 else []

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ringsim.analysis.candidates import candidates
-from ringsim.network import AnyNetwork, Cluster, Network
+from ringsim.network import AnyNetwork, uniform_of
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
 from ringsim.simulation import has_contention, predict_time
@@ -112,7 +112,7 @@ def _by(
 ) -> Alternative:
     """Another algorithm; not built if it would have too many transfers."""
     estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-    if estimate > (MAX_TRANSFERS_UNSHARED if isinstance(network, Network) else MAX_TRANSFERS):
+    if estimate > (MAX_TRANSFERS_UNSHARED if uniform_of(network) else MAX_TRANSFERS):
         return Alternative(name, None, f"about {format_count(estimate)} transfers")
     return Alternative(name, *_timed(partial(make, name), network, size_bytes, time_on))
 
@@ -148,15 +148,11 @@ def _timed(
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
     """Yield what would be better with the network in which it is; nothing that would change no number."""
-    if isinstance(network, Cluster):
-        for name, field, value in _FAULTS:
-            if getattr(network.spec, field) != value:
-                yield name, replace(network, spec=replace(network.spec, **{field: value}))
+    for name, field, value in _FAULTS:
+        if getattr(network.spec, field) != value:
+            yield name, network.with_spec(**{field: value})
     for name, names, factor in _CHANGES:
-        if isinstance(network, Cluster):
-            other: AnyNetwork = replace(network, spec=_scaled(network.spec, names, factor))
-        else:
-            other = _scaled(network, names, factor)
+        other = _scaled(network, names, factor)
         if other != network:
             yield name, other
 

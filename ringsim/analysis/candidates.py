@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -41,16 +41,16 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
     False
     """
-    clusters = [network for network in networks if isinstance(network, Cluster)]
+    networks = list(networks)
     return [
         name
         for owner, name in ALGORITHMS
-        if owner is collective and (name not in NCCL_ALGORITHMS or any(has(cluster, name) for cluster in clusters))
+        if owner is collective and (name not in NCCL_ALGORITHMS or any(has(network, name) for network in networks))
     ]
 
 
 def has(network: AnyNetwork, algorithm: str) -> bool:
     """Return whether a network can have one of NCCL's algorithms; NVLS needs a switch that adds (Hopper or newer)."""
-    if not isinstance(network, Cluster) or not network.spec.protocols:
+    if not network.spec.protocols:
         return False
     return algorithm != "nvls" or network.spec.library.switch_share is not None

@@ -16,7 +16,7 @@ from ringsim.analysis.phases import SchedulePhase, find_phases
 from ringsim.analysis.sentences import actions, step_sentence
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
-from ringsim.network import AnyNetwork, Cluster, Network, Topology, lay_out
+from ringsim.network import AnyNetwork, Topology, lay_out
 from ringsim.schedule import Bools, Ints, Schedule, initial_counts, required, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -202,9 +202,8 @@ class RunView:
                 break
             times.append(time_s)
         sizes, times_s, floor_s = sizes[: len(times)], np.array(times), predict_time(schedule, network, 0)
-        formula = [closed_form_of(schedule, network, size) for size in sizes.tolist() if isinstance(network, Network)]
-        known = isinstance(network, Network) and None not in formula
-        closed_form_s = np.array(formula, dtype=np.float64) if known else None
+        formula = [closed_form_of(schedule, network, size) for size in sizes.tolist()]
+        closed_form_s = None if None in formula else np.array(formula, dtype=np.float64)
         return TimesBySize(sizes, times_s, closed_form_s, floor_s, self._crossover(floor_s, sizes, times_s))
 
     def _crossover(self, floor_s: float, sizes: Ints, times_s: Seconds) -> int | None:
@@ -241,8 +240,6 @@ def check_animated(schedule: Schedule) -> None:
 
 def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
     """Return the names of the hosts and the host of each rank; nothing where there are no hosts that share ranks."""
-    if not isinstance(network, Cluster):
-        return (), None
     layout = lay_out(network.spec, num_ranks)
     grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
     return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -5,13 +5,13 @@ most others of its kind.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ringsim.analysis.graph_layout import pairs_of
 from ringsim.analysis.uneven_rates import SLOW, SlowPart, even_out, find_slow_parts
-from ringsim.network import NONE, AnyNetwork, Cluster, Floats, Topology
+from ringsim.network import NONE, AnyNetwork, Floats, Topology
 from ringsim.schedule import Ints, Schedule
 from ringsim.units import format_time
 
@@ -56,15 +56,12 @@ class Troubles:
 
 def sound_network(network: AnyNetwork) -> AnyNetwork:
     """Return the same network without slow links, slow ranks and failures."""
-    if not isinstance(network, Cluster):
-        return network
-    return replace(network, spec=replace(network.spec, slow_links=(), slow_ranks=(), failures=()))
+    is_sound = not (network.spec.slow_links or network.spec.slow_ranks or network.spec.failures)
+    return network if is_sound else network.with_spec(slow_links=(), slow_ranks=(), failures=())
 
 
 def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
     """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
-    if not isinstance(network, Cluster):
-        return Troubles()
     parts = find_slow_parts(network)
     sound = sound_network(even_out(network, parts))
     if network == sound:
@@ -77,7 +74,7 @@ def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> T
     )
 
 
-def _is_met(schedule: Schedule, network: Cluster, part: SlowPart, size_bytes: int) -> bool:
+def _is_met(schedule: Schedule, network: AnyNetwork, part: SlowPart, size_bytes: int) -> bool:
     """Whether some transfer would be faster if this part alone were as fast as the others."""
     topology, better = (some.topology(schedule.num_ranks) for some in (network, even_out(network, [part])))
     return any(pair.slowdown > SLOW for pair in _troubled_pairs(schedule, topology, better, size_bytes))
@@ -114,9 +111,9 @@ def _finite(time_s: float) -> float | None:
     return float(time_s) if np.isfinite(time_s) else None
 
 
-def _troubled_ranks(cluster: Cluster, num_ranks: int) -> tuple[TroubledRank, ...]:
-    slowdowns = {slow.rank: slow.slowdown for slow in cluster.spec.slow_ranks}
-    fails = {failure.rank: failure.at_s for failure in cluster.spec.failures if failure.rank is not None}
+def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:
+    slowdowns = {slow.rank: slow.slowdown for slow in network.spec.slow_ranks}
+    fails = {failure.rank: failure.at_s for failure in network.spec.failures if failure.rank is not None}
     return tuple(
         TroubledRank(rank, slowdowns.get(rank, 1.0), fails.get(rank))
         for rank in sorted(slowdowns.keys() | fails.keys())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from ringsim.network import Cluster, Spec
+from ringsim.network import AnyNetwork, Spec
 from ringsim.units import format_rate
 
 SLOW = 1.05  # times as long: less is not worth a word
@@ -40,13 +40,13 @@ class SlowPart:
         return f"{self.name} gives {format_rate(self.bytes_per_s)}, {others}"
 
 
-def find_slow_parts(cluster: Cluster) -> tuple[SlowPart, ...]:
+def find_slow_parts(network: AnyNetwork) -> tuple[SlowPart, ...]:
     """Return the parts that are slower than the typical one of their kind, the slowest first.
 
     Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
     are described one by one, and links between them, can differ.
     """
-    spec, parts = cluster.spec, []
+    spec, parts = network.spec, []
     for kind in PartKind:
         rates = _rates(spec, kind)
         typical = sorted(rates)[len(rates) // 2] if rates else 0.0
@@ -58,12 +58,11 @@ def find_slow_parts(cluster: Cluster) -> tuple[SlowPart, ...]:
     return tuple(sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s))
 
 
-def even_out(cluster: Cluster, parts: Sequence[SlowPart]) -> Cluster:
+def even_out(network: AnyNetwork, parts: Sequence[SlowPart]) -> AnyNetwork:
     """Return the same cluster with these parts as fast as the typical ones of their kind."""
-    spec = cluster.spec
     for part in parts:
-        spec = _with_rate(spec, part)
-    return replace(cluster, spec=spec)
+        network = _with_rate(network, part)
+    return network
 
 
 def _rates(spec: Spec, kind: PartKind) -> list[float]:
@@ -84,13 +83,14 @@ def _name(spec: Spec, kind: PartKind, place: int) -> str:
     return f"{'the NIC' if placed.host.nics.count == 1 else 'each NIC'} of host {placed.name}"
 
 
-def _with_rate(spec: Spec, part: SlowPart) -> Spec:
+def _with_rate(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
+    spec = network.spec
     if part.kind is PartKind.CABLE:
         cables = list(spec.cables)
         cables[part.place] = replace(cables[part.place], bandwidth_bytes_per_s=part.typical_bytes_per_s)
-        return replace(spec, cables=tuple(cables))
+        return network.with_spec(cables=tuple(cables))
     hosts = list(spec.placed_hosts)
     host, field = hosts[part.place].host, part.kind.value
     link = replace(getattr(host, field), bandwidth_bytes_per_s=part.typical_bytes_per_s)
     hosts[part.place] = replace(hosts[part.place], host=replace(host, **{field: link}))
-    return replace(spec, placed_hosts=tuple(hosts))
+    return network.with_spec(placed_hosts=tuple(hosts))

@@ -9,7 +9,7 @@ import numpy as np
 from ringsim.calibration.comparison import executed_on
 from ringsim.measurements import RecordedRun
 from ringsim.native import OURS
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork
 from ringsim.registry import build_recorded
 from ringsim.schedule import Ints, Schedule, dependencies
 from ringsim.simulation import Seconds, Timeline, simulate
@@ -47,9 +47,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
-        if isinstance(network, Cluster):
-            cluster = executed_on(network, run.transport)
-            network = OURS.network(cluster, run.size_bytes)
+        network = OURS.network(executed_on(network, run.transport), run.size_bytes)
         simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error

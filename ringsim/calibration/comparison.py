@@ -11,7 +11,7 @@ from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
-from ringsim.network import Cluster, SharedMemoryNetwork, without_shared_memory
+from ringsim.network import AnyNetwork, Cluster, shares_memory, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
 
@@ -159,7 +159,7 @@ def compare_measurements(
     return _comparison(cases, cluster, predicted)
 
 
-def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> tuple[float | None, str]:
+def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -> tuple[float | None, str]:
     if case.algorithm == RAW_SOCKETS:
         return None, "bare sockets have no schedule"
     if case.algorithm == PLAIN_RING:
@@ -176,26 +176,26 @@ def _simulated(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> t
         return None, " ".join(str(error).split())
     runtime = GLOO if case.algorithm == TORCH else OURS
     try:
-        cluster = executed_on(cluster, case.transport)
+        network = executed_on(network, case.transport)
     except ValueError as error:
         return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    beside_s = runtime.call_s(cluster) + local_s(work, cluster, case.num_ranks)
+    beside_s = runtime.call_s(network) + local_s(work, network, case.num_ranks)
     # The same tensor, call after call.
-    messages_s = runtime.messages_s(schedule, cluster, case.size_bytes, touched_bytes=case.size_bytes)
+    messages_s = runtime.messages_s(schedule, network, case.size_bytes, touched_bytes=case.size_bytes)
     return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 
-def executed_on(cluster: Cluster, transport: str) -> Cluster:
+def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     """Return the network without shared memory, unless what was measured went through it ("shm").
 
     Raises ValueError where the network says nothing of shared memory, though it was used.
     """
     if transport != "shm":
-        return without_shared_memory(cluster)
-    if SharedMemoryNetwork.of(cluster) is None:
+        return without_shared_memory(network)
+    if not shares_memory(network):
         raise ValueError("it went through shared memory, of which the network file says nothing")
-    return cluster
+    return network
 
 
 def _comparison(

@@ -166,4 +166,4 @@ def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe)
         host = replace(host, link=replace(host.link, latency_s=missing_s))
     else:
         host = replace(host, nics=replace(host.nics, latency_s=missing_s / 2))  # at each end
-    return replace(cluster, spec=replace(cluster.spec, host=host))
+    return cluster.with_spec(host=host)

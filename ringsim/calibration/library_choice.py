@@ -18,7 +18,7 @@ from ringsim.algorithms import (
 )
 from ringsim.analysis import Taken, Timing
 from ringsim.calibration.protocol_time import Question, predict
-from ringsim.network import AnyNetwork, Cluster, Host, Protocol
+from ringsim.network import AnyNetwork, Host, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -41,37 +41,37 @@ class LibraryChoice:
     schedule: Schedule
     protocol: str
     start_s: float
-    cluster: Cluster
+    network: AnyNetwork
 
     def time_s(self, size_bytes: int, *, in_order: bool = False) -> float:
         """Return the seconds of the collective, its start included. in_order: as of `simulate`."""
-        return self.start_s + predict_time(self.schedule, self.cluster, size_bytes, in_order=in_order)
+        return self.start_s + predict_time(self.schedule, self.network, size_bytes, in_order=in_order)
 
 
 def choose(
-    cluster: Cluster, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
+    network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice | None:
     """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
     None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
     """
-    if why_unknown(cluster, num_ranks):
+    if why_unknown(network, num_ranks):
         return None
-    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
+    spec, per_host = network.spec, _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
-    [(_, taken)] = predict(cluster, [question])
+    [(_, taken)] = predict(network, [question])
     algorithm, _, name = taken.partition(" ")
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
-    return None if schedule.num_transfers > max_transfers else over_protocol(schedule, cluster, protocol)
+    return None if schedule.num_transfers > max_transfers else over_protocol(schedule, network, protocol)
 
 
-def why_unknown(cluster: Cluster, num_ranks: int) -> str:
+def why_unknown(network: AnyNetwork, num_ranks: int) -> str:
     """Return why nobody can tell what its library takes; "" if `choose` can."""
-    spec, per_host = cluster.spec, _ranks_per_host(cluster, num_ranks)
+    spec, per_host = network.spec, _ranks_per_host(network, num_ranks)
     link = spec.host.link if per_host == num_ranks else spec.host.nics
     if not spec.protocols:
-        return "it says nothing of a library"
+        return "it does not describe NCCL: give --network with a file that does"
     if num_ranks == 1:
         return "one rank sends nothing"
     if spec.max_ranks is not None and num_ranks > spec.max_ranks:
@@ -81,35 +81,35 @@ def why_unknown(cluster: Cluster, num_ranks: int) -> str:
     return f"{num_ranks} ranks do not fill its hosts of {per_host}" if num_ranks % per_host else ""
 
 
-def _ranks_per_host(cluster: Cluster, num_ranks: int) -> int:
-    return min(cluster.spec.ranks_per_host or num_ranks, num_ranks)
+def _ranks_per_host(network: AnyNetwork, num_ranks: int) -> int:
+    return min(network.spec.ranks_per_host or num_ranks, num_ranks)
 
 
 def fastest_protocol(
-    schedule: Schedule, cluster: Cluster, size_bytes: int, *, in_order: bool = False
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, in_order: bool = False
 ) -> LibraryChoice | None:
     """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
     In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
     often, but takes the last one too, which is that of large tensors. in_order: as of `simulate`.
     """
-    choices = _over_protocols(schedule, cluster)
+    choices = _over_protocols(schedule, network)
     return min(choices, key=lambda choice: choice.time_s(size_bytes, in_order=in_order), default=None)
 
 
 def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
     """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none."""
-    choices = _over_protocols(schedule, network) if isinstance(network, Cluster) else []
+    choices = _over_protocols(schedule, network)
     if not choices:
         return predict_time(schedule, network, size_bytes)
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
-def _over_protocols(schedule: Schedule, cluster: Cluster) -> list[LibraryChoice]:
+def _over_protocols(schedule: Schedule, network: AnyNetwork) -> list[LibraryChoice]:
     """Return the schedule over each protocol that it may take."""
     has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
-    protocols = cluster.spec.protocols[-1:] if has_one else cluster.spec.protocols
-    return [over_protocol(schedule, cluster, protocol) for protocol in protocols]
+    protocols = network.spec.protocols[-1:] if has_one else network.spec.protocols
+    return [over_protocol(schedule, network, protocol) for protocol in protocols]
 
 
 def library_takes(
@@ -124,8 +124,6 @@ def required_choice(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> LibraryChoice:
     """Return what `choose` does. Raises ValueError, which says why, where the choice is not known."""
-    if not isinstance(network, Cluster):
-        raise ValueError("what NCCL would take is not known: give --network with a file that describes NCCL")
     choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
     if choice is None:
         why = why_unknown(network, num_ranks) or f"it has more than {max_transfers:,.0f} transfers"
@@ -133,9 +131,9 @@ def required_choice(
     return choice
 
 
-def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> LibraryChoice:
+def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol) -> LibraryChoice:
     """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths."""
-    library = cluster.spec.library
+    library = network.spec.library
     is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share
     share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0)
     link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
@@ -145,8 +143,8 @@ def over_protocol(schedule: Schedule, cluster: Cluster, protocol: Protocol) -> L
         hop_s = library.switch_hop_latency_s
     if in_switch and library.switch_latency_s is not None:
         start_s = max(0.0, library.switch_latency_s - 2 * link_s)
-    host = _scaled(cluster.spec.host, link_s, hop_s, share)
-    return LibraryChoice(schedule, protocol.name, start_s, replace(cluster, spec=replace(cluster.spec, host=host)))
+    host = _scaled(network.spec.host, link_s, hop_s, share)
+    return LibraryChoice(schedule, protocol.name, start_s, network.with_spec(host=host))
 
 
 def _scaled(host: Host, link_latency_s: float, hop_latency_s: float, share: float) -> Host:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.measurements import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV
-from ringsim.network import Cluster, Floats, Library, Protocol, Spec
+from ringsim.network import AnyNetwork, Floats, Library, Protocol, Spec
 
 Bools = npt.NDArray[np.bool_]
 
@@ -77,7 +77,7 @@ def rates_of(spec: Spec) -> Rates:
     )
 
 
-def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float, str]]:
+def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[float, str]]:
     """Return for each question the seconds, and the algorithm and protocol that the library would take.
 
     Raises ValueError for a test without a formula, for more ranks than the network has, and where it does not say how
@@ -85,17 +85,17 @@ def predict(cluster: Cluster, questions: Sequence[Question]) -> list[tuple[float
     """
     if not questions:
         return []
-    rates = rates_of(cluster.spec)
+    rates = rates_of(network.spec)
     for question in questions:
-        _require_known(cluster, rates, question)
+        _require_known(network, rates, question)
     columns = QuestionColumns.from_questions(questions)
     candidates, times = _candidates(rates, columns), times_s(rates, columns)
     fastest = np.argmin([times for _, times in candidates], axis=0)
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
-def _require_known(cluster: Cluster, rates: Rates, question: Question) -> None:
-    where, most = cluster.file or cluster.name, cluster.spec.max_ranks
+def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:
+    where, most = network.place, network.spec.max_ranks
     if question.test not in TESTS:
         raise ValueError(f"{question.test}: there is no formula for it, only for {', '.join(TESTS)}")
     if most is not None and question.num_ranks > most:

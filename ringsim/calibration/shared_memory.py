@@ -75,4 +75,4 @@ def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> lis
 def _with_shared_memory(cluster: Cluster, costs: SharedMemory) -> SharedMemoryNetwork:
     """Return the host of `cluster`, whose ranks share memory at these costs."""
     host = replace(cluster.spec.host, shared_memory=costs)
-    return SharedMemoryNetwork(replace(cluster, spec=replace(cluster.spec, host=host)))
+    return SharedMemoryNetwork(cluster.with_spec(host=host))

@@ -166,7 +166,7 @@ def library_choice(
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if context.params["algorithm"] == LIBRARY:
         return _placed(required_choice(network, schedule.collective, num_ranks, size))
-    if not isinstance(network, Cluster) or num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
+    if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
     is_default = context.get_parameter_source("algorithm") is ParameterSource.DEFAULT
     if network.spec.protocols and by_default and is_default:
@@ -197,7 +197,7 @@ def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tupl
         return schedule, network
     start = format_time(choice.start_s)
     click.echo(f"over NCCL's protocol {choice.protocol}, without the {start} before its first message", err=True)
-    return choice.schedule, choice.cluster
+    return choice.schedule, choice.network
 
 
 def load_simulated(name: str) -> Cluster:
@@ -209,7 +209,7 @@ def load_simulated(name: str) -> Cluster:
 
 def say_left_out(name: str, network: AnyNetwork) -> None:
     """Says on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
-    if isinstance(network, Cluster) and (network.spec.protocols or network.spec.library != Library()):
+    if network.spec.protocols or network.spec.library != Library():
         click.echo(
             f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
             "ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare if it is given logs",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringsim.algorithms import gloo_ring_all_gather
-from ringsim.network import AnyNetwork, Cluster, SharedMemoryNetwork
+from ringsim.network import AnyNetwork, SharedMemoryNetwork, shares_memory
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
@@ -33,7 +33,7 @@ class Runtime:
 
         touched_bytes: see `SharedMemoryNetwork`.
         """
-        return None if self.is_torch else SharedMemoryNetwork.of(network, touched_bytes)
+        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
 
     def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
         """Return what messages go over: shared memory, or `network` itself."""
@@ -50,8 +50,6 @@ class Runtime:
 
         cold: whether the rank has computed since the call before, so that nothing of it is in the caches.
         """
-        if not isinstance(network, Cluster):
-            return 0.0
         shared, processor = self.shared_memory(network), network.spec.processor
         costs = processor if shared is None else shared.costs
         call_s, cold_s = costs.call_s, costs.cold_call_s

@@ -8,7 +8,7 @@ result belongs.
 from typing import NamedTuple
 
 from ringsim.measurements import TORCH
-from ringsim.network import Cluster
+from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective
 
 # What is larger glibc asks the system for, and gives back, each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): then every
@@ -33,14 +33,14 @@ def local_work(collective: Collective, algorithm: str, num_ranks: int, size_byte
     return LocalWork(size_bytes, size_bytes) if collective is Collective.ALL_GATHER else LocalWork(0.0)
 
 
-def local_s(work: LocalWork, cluster: Cluster, num_ranks: int) -> float:
+def local_s(work: LocalWork, network: AnyNetwork, num_ranks: int) -> float:
     """Seconds that it takes. Copying is taken to be as fast as adding: both are bound by memory."""
-    rank = cluster.spec.processor
+    rank = network.spec.processor
     clone_rate = rank.first_touch_bytes_per_s if work.cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
-    return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * _waiting(cluster, num_ranks)
+    return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * _waiting(network, num_ranks)
 
 
-def _waiting(cluster: Cluster, num_ranks: int) -> float:
+def _waiting(network: AnyNetwork, num_ranks: int) -> float:
     """How much longer it takes as all ranks do it at once, where a host has fewer cores than ranks."""
-    cores = cluster.spec.host.cores
-    return max(1.0, (cluster.spec.ranks_per_host or num_ranks) / cores) if cores else 1.0
+    cores = network.spec.host.cores
+    return max(1.0, (network.spec.ranks_per_host or num_ranks) / cores) if cores else 1.0

@@ -1,13 +1,13 @@
 """Networks: what messages and reductions cost, and which resources they share."""
 
 from ringsim.network.calibration_record import CalibratedCells, Calibration
-from ringsim.network.cluster import Cluster
+from ringsim.network.cluster import AnyNetwork, Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
 from ringsim.network.layout import lay_out
 from ringsim.network.loading import load_network, preset_names
-from ringsim.network.network import Network
-from ringsim.network.shared_memory import SharedMemoryNetwork, without_shared_memory
+from ringsim.network.network import Network, uniform_of
+from ringsim.network.shared_memory import SharedMemoryNetwork, memory_of, shares_memory, without_shared_memory
 from ringsim.network.spec import (
     Host,
     Library,
@@ -22,7 +22,6 @@ from ringsim.network.spec import (
 )
 from ringsim.network.topology import (
     NONE,
-    AnyNetwork,
     Floats,
     InSwitch,
     Ints,

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
+from ringsim.network.cluster import AnyNetwork, Cluster
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.network.topology import Topology
@@ -54,8 +55,29 @@ class Network:
             elif not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} {value}: must be finite and not negative")
 
+    @property
+    def name(self) -> str:
+        """Return the name that the commands give it."""
+        return "uniform"
+
+    @property
+    def place(self) -> str:
+        """Return the name; it is read from no file."""
+        return self.name
+
+    @property
+    def spec(self) -> Spec:
+        """Return its description: one host, whose ranks have a port each."""
+        link = Link(self.latency_s, self.bandwidth_bytes_per_s)
+        processor = Processor(self.gap_s, self.receive_overhead_s, self.reduce_bytes_per_s)
+        return Spec(host=Host(link=link), processor=processor)
+
+    def with_spec(self, **changes: Any) -> Cluster:
+        """Return a cluster with other values of these fields of the spec."""
+        return Cluster(self.name, self.spec).with_spec(**changes)
+
     def topology(self, num_ranks: int) -> Topology:
-        """Return the view of the engines: a host whose ranks have a port each."""
+        """Return what the engines see of it: one host with all ranks, whose ports are `rank3.out` and `rank3.in`."""
         return _topology(self, num_ranks)
 
     def as_dict(self) -> dict[str, float | None]:
@@ -73,7 +95,9 @@ class Network:
 
 @lru_cache(maxsize=4)  # short predictions would otherwise take several times as long, again and again
 def _topology(network: Network, num_ranks: int) -> Topology:
-    """Return one host with all ranks, each of which has a port: `rank3.out` and `rank3.in`."""
-    link = Link(network.latency_s, network.bandwidth_bytes_per_s)
-    processor = Processor(network.gap_s, network.receive_overhead_s, network.reduce_bytes_per_s)
-    return ClusterTopology(Spec(host=Host(link=link), processor=processor), num_ranks)
+    return ClusterTopology(network.spec, num_ranks)
+
+
+def uniform_of(network: AnyNetwork) -> Network | None:
+    """Return the network if all its pairs of ranks are alike, so that formulas can hold; None otherwise."""
+    return network if isinstance(network, Network) else None

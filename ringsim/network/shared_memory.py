@@ -6,14 +6,14 @@ publish go in portions, one after the other.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from ringsim.network.cluster import Cluster
+from ringsim.network.cluster import AnyNetwork
 from ringsim.network.cluster_topology import processors_of
-from ringsim.network.spec import MemoryRate, SharedMemory
-from ringsim.network.topology import AnyNetwork, Floats, Ints, Paths, Processors, Resources, Topology
+from ringsim.network.spec import MemoryRate, SharedMemory, Spec
+from ringsim.network.topology import Floats, Ints, Paths, Processors, Resources, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,36 @@ class SharedMemoryNetwork:
         >>> predict_time(ring_all_reduce(2), network, 64 * 2**20, in_order=True)  # doctest: +SKIP
     """
 
-    cluster: Cluster
+    cluster: AnyNetwork
     touched_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not shares_memory(self.cluster):
-            raise ValueError(f"{self.cluster.file or self.cluster.name}: not one host with a [host.shared_memory]")
+            raise ValueError(f"{self.place}: not one host with a [host.shared_memory]")
 
-    @classmethod
-    def of(cls, network: AnyNetwork, touched_bytes: int | None = None) -> Self | None:
-        """Return that of a network; None if its ranks do not all share memory."""
-        return cls(network, touched_bytes) if isinstance(network, Cluster) and shares_memory(network) else None
+    @property
+    def name(self) -> str:
+        """Return the name of the cluster."""
+        return self.cluster.name
+
+    @property
+    def place(self) -> str:
+        """Return the file of the cluster, or its name."""
+        return self.cluster.place
+
+    @property
+    def spec(self) -> Spec:
+        """Return the description of the cluster."""
+        return self.cluster.spec
+
+    def with_spec(self, **changes: Any) -> "SharedMemoryNetwork":
+        """Return the same network with other values of these fields of its spec."""
+        return replace(self, cluster=self.cluster.with_spec(**changes))
 
     @property
     def costs(self) -> SharedMemory:
         """Return what a message costs."""
-        costs = self.cluster.spec.host.shared_memory
+        costs = self.spec.host.shared_memory
         assert costs is not None
         return costs
 
@@ -61,25 +75,32 @@ class SharedMemoryNetwork:
     def topology_at(self, num_ranks: int, rate: MemoryRate) -> Topology:
         """Return the same with these rates. Raises ValueError as `Cluster.topology` does."""
         self.cluster.topology(num_ranks)  # whether there is room for so many
-        return _SharedMemoryTopology(self.cluster, num_ranks, rate)
+        return _SharedMemoryTopology(self.spec, self.costs, num_ranks, rate)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the cluster for JSON."""
         return {**self.cluster.as_dict(), "transport": "shm"}
 
 
-def shares_memory(cluster: Cluster) -> bool:
+def memory_of(network: AnyNetwork) -> SharedMemoryNetwork | None:
+    """Return the network if its messages go through shared memory; None otherwise."""
+    return network if isinstance(network, SharedMemoryNetwork) else None
+
+
+def shares_memory(network: AnyNetwork) -> bool:
     """Return whether the network is one host whose ranks share memory."""
-    spec = cluster.spec
+    spec = network.spec
     one_host = not spec.placed_hosts and (spec.ranks_per_host is None or spec.num_hosts == 1)
     return one_host and spec.host.shared_memory is not None
 
 
-def without_shared_memory(cluster: Cluster) -> Cluster:
-    """Return the same hosts, of which nobody shares memory."""
-    spec = cluster.spec
+def without_shared_memory(network: AnyNetwork) -> AnyNetwork:
+    """Return the same network, on none of whose hosts memory is shared."""
+    spec = network.spec
+    if spec.host.shared_memory is None and not spec.placed_hosts:
+        return network
     placed = tuple(replace(one, host=replace(one.host, shared_memory=None)) for one in spec.placed_hosts)
-    return replace(cluster, spec=replace(spec, host=replace(spec.host, shared_memory=None), placed_hosts=placed))
+    return network.with_spec(host=replace(spec.host, shared_memory=None), placed_hosts=placed)
 
 
 def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> MemoryRate:
@@ -106,8 +127,7 @@ def rate_at(costs: SharedMemory, published_bytes: int, touched_bytes: int) -> Me
 class _SharedMemoryTopology(Topology):
     """A rank's core for each rank, or the cores of the host where it has fewer than ranks."""
 
-    def __init__(self, cluster: Cluster, num_ranks: int, rate: MemoryRate) -> None:
-        spec, costs = cluster.spec, SharedMemoryNetwork(cluster).costs
+    def __init__(self, spec: Spec, costs: SharedMemory, num_ranks: int, rate: MemoryRate) -> None:
         self.num_ranks, self.jitter = num_ranks, spec.jitter
         cores = spec.host.cores
         if cores is not None and cores < num_ranks:

@@ -6,9 +6,9 @@ what is done at its ends uses the cores there. That is all an engine knows: host
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -207,13 +207,3 @@ def _refuse(
 ) -> NoReturn:
     first = int(np.argmin(good))
     raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")
-
-
-class AnyNetwork(Protocol):
-    """What a schedule can be timed on: `Network`, where all pairs are alike, or `Cluster`, a network of hosts."""
-
-    def topology(self, num_ranks: int) -> Topology:
-        """Return what the engines see of it. Raises ValueError if it has no room for so many ranks."""
-
-    def as_dict(self) -> Mapping[str, Any]:
-        """Return what identifies it, for JSON."""

@@ -15,7 +15,7 @@ from ringsim.analysis import (
     format_stall,
 )
 from ringsim.calibration import LibraryChoice
-from ringsim.network import AnyNetwork, Floats, Network
+from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.schedule import Schedule
@@ -42,9 +42,7 @@ def summarise(
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
-    formula_s = None
-    if isinstance(network, Network):
-        formula_s = closed_form_of(schedule, network, size_bytes, in_order=in_order)
+    formula_s = closed_form_of(schedule, network, size_bytes, in_order=in_order)
     if explanation:
         time_s = explanation.timeline.time_s
     else:

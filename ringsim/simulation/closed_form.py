@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.algorithms import hosts_of, torus_of
-from ringsim.network import Network
+from ringsim.network import AnyNetwork, Network, uniform_of
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, Transfer
 
@@ -101,16 +101,21 @@ def closed_form_s(
     return formula.time_s(num_ranks, add, copy)
 
 
-def closed_form_of(schedule: Schedule, network: Network, size_bytes: float, *, in_order: bool = False) -> float | None:
-    """`closed_form_s` of the schedule's algorithm; None too if the schedule is not as `build` makes it.
+def closed_form_of(
+    schedule: Schedule, network: AnyNetwork, size_bytes: float, *, in_order: bool = False
+) -> float | None:
+    """Return `closed_form_s` of the schedule's algorithm; None too if it is not as `build` makes it.
+
+    None as well on a network whose pairs of ranks are not all alike.
 
     Anyone may name a schedule `ring`, and the built-in algorithms have parameters. It is told by the number of chunks
     and of steps, and by the first step.
     """
     key = schedule.collective, schedule.algorithm
-    if key not in _IN_ORDER or not _same(schedule, build(*key, schedule.num_ranks)):
+    uniform = uniform_of(network)
+    if uniform is None or key not in _IN_ORDER or not _same(schedule, build(*key, schedule.num_ranks)):
         return None
-    return closed_form_s(*key, schedule.num_ranks, size_bytes, network, in_order=in_order)
+    return closed_form_s(*key, schedule.num_ranks, size_bytes, uniform, in_order=in_order)
 
 
 def _same(schedule: Schedule, other: Schedule) -> bool:

@@ -4,7 +4,7 @@ Two engines give the same times: `engines.step_engine` for rings that share noth
 `engines.symmetry` is the latter with one transfer of those that must happen at the same times.
 """
 
-from ringsim.network import AnyNetwork, SharedMemoryNetwork, Topology, require_sound
+from ringsim.network import AnyNetwork, Topology, memory_of, require_sound
 from ringsim.schedule import Schedule, require_memory
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
@@ -46,8 +46,8 @@ def simulate(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule)
-    if isinstance(network, SharedMemoryNetwork):
-        portions = portions_of(schedule, network, sizes)
+    if memory := memory_of(network):
+        portions = portions_of(schedule, memory, sizes)
         portions.require_one()
         return portions.run_one(on_progress, in_order=in_order)
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
@@ -78,8 +78,8 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    if isinstance(network, SharedMemoryNetwork):
-        portions = portions_of(schedule, network, sizes)
+    if memory := memory_of(network):
+        portions = portions_of(schedule, memory, sizes)
         return portions.number * portions.run_one(on_progress, in_order=in_order).time_s
     topology = serving([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):

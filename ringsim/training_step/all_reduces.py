@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ringsim.calibration import LibraryChoice, choose, why_unknown
 from ringsim.native import Backend, all_reduce_by_size
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import QueuedCall, has_steady_times
 
@@ -37,8 +37,7 @@ class AllReduces:
         self._call_s = [backend.runtime.call_s(network, cold=cold) for cold in (False, True)]
         self._shared_memory = backend.runtime.shared_memory(network)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
-        chooses = isinstance(network, Cluster) and backend.chooses and not self.why_not
-        self._cluster = network if isinstance(network, Cluster) and chooses else None
+        self._library_network = network if backend.chooses and not self.why_not else None
         self._choices: dict[int, LibraryChoice | None] = {}
 
     def call(self, size_bytes: int, element_bytes: int, ready_s: float, cold: bool = False) -> BucketCall:
@@ -51,17 +50,17 @@ class AllReduces:
             return BucketCall(size_bytes, None, call)
         even_bytes = in_even_chunks(choice.schedule, size_bytes, element_bytes)
         call_s = called_s + choice.start_s
-        call = QueuedCall(choice.schedule, even_bytes, element_bytes, ready_s, call_s, choice.cluster)
+        call = QueuedCall(choice.schedule, even_bytes, element_bytes, ready_s, call_s, choice.network)
         return BucketCall(size_bytes, choice.protocol, call)
 
     def _choice(self, size_bytes: int) -> LibraryChoice | None:
-        if self._cluster is None:
+        if self._library_network is None:
             return None
         if size_bytes not in self._choices:
-            choice = choose(self._cluster, Collective.ALL_REDUCE, self._num_ranks, size_bytes, MAX_TRANSFERS)
+            choice = choose(self._library_network, Collective.ALL_REDUCE, self._num_ranks, size_bytes, MAX_TRANSFERS)
             self._choices[size_bytes] = choice
             if choice is None:
-                self.why_not = f"{self._cluster.name}: it has more than {MAX_TRANSFERS:,} transfers"
+                self.why_not = f"{self._library_network.name}: it has more than {MAX_TRANSFERS:,} transfers"
         return self._choices[size_bytes]
 
 
@@ -77,8 +76,6 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int) -> i
 def _why_not_chosen(network: AnyNetwork, num_ranks: int, backend: Backend) -> str:
     if not backend.chooses:
         return ""
-    if not isinstance(network, Cluster):
-        return "the network says nothing of a library"
     why = why_unknown(network, num_ranks)
     if not why and backend.runtime.num_workers > 1:
         why = "several workers would be under way over one protocol only"

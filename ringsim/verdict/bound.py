@@ -79,7 +79,7 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str 
 
 def without_stragglers(cluster: Cluster) -> Cluster:
     """Return the network with all ranks and all links of a kind alike."""
-    return replace(cluster, spec=replace(cluster.spec, slow_ranks=(), slow_links=()))
+    return cluster.with_spec(slow_ranks=(), slow_links=())
 
 
 def _with_enough_cores(cluster: Cluster) -> Cluster:
@@ -90,13 +90,11 @@ def _without_latency(cluster: Cluster) -> Cluster:
     cluster = _with_hosts(cluster, _host_without_latency)
     spec = cluster.spec
     free = {"send_overhead_s": 0.0, "receive_overhead_s": 0.0, "call_s": 0.0, "torch_call_s": 0.0}
-    spec = replace(
-        spec,
+    return cluster.with_spec(
         processor=replace(spec.processor, **free),
         switch=replace(spec.switch, latency_s=0.0, uplink_latency_s=0.0),
         cables=tuple(replace(cable, latency_s=0.0) for cable in spec.cables),
     )
-    return replace(cluster, spec=spec)
 
 
 def _host_without_latency(host: Host) -> Host:
@@ -109,7 +107,7 @@ def _host_without_latency(host: Host) -> Host:
 def _with_hosts(cluster: Cluster, changed: Callable[[Host], Host]) -> Cluster:
     spec = cluster.spec
     placed = tuple(replace(place, host=changed(place.host)) for place in spec.placed_hosts)
-    return replace(cluster, spec=replace(spec, host=changed(spec.host), placed_hosts=placed))
+    return cluster.with_spec(host=changed(spec.host), placed_hosts=placed)
 
 
 _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {

@@ -13,7 +13,7 @@ from ringsim.calibration import compare_run
 from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, trust_option
 from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
 from ringsim.measurements import Measurements, RecordedRun
-from ringsim.network import AnyNetwork, Cluster, load_network
+from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build, build_recorded
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule, permute_ranks
@@ -119,8 +119,7 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
 def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[RunView]:
     """The recorded run as it is predicted for `network`, and as it was."""
     run = _recorded_run(path)
-    name = network.name if isinstance(network, Cluster) else "uniform"
-    compared = compare_run(run, network, name, trusted)
+    compared = compare_run(run, network, network.name, trusted)
     schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
     return [
         RunView(

@@ -25,7 +25,7 @@ from ringsim.console import (
     say_wrote,
 )
 from ringsim.native import BACKENDS
-from ringsim.network import AnyNetwork, Cluster, load_network
+from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_prediction
 from ringsim.schedule import Collective
@@ -128,7 +128,7 @@ def ddp(
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
     config = _config(**settings)
-    if isinstance(network, Cluster) and not config.backend.chooses:
+    if not config.backend.chooses:
         say_left_out(network.name, network)
     prediction = _predict(profile, network, ranks, config, caps or [], scaling or [])
     print_result(format_prediction(prediction), prediction.as_dict(), as_json)

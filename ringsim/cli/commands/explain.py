@@ -30,7 +30,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     """
     library, described = library_choice(schedule, network, size), network
     if library:
-        schedule, network = library.schedule, library.cluster
+        schedule, network = library.schedule, library.network
     told = walk_through(schedule, network, size)
     explanation = None if why_not_explained(schedule) else explain_run(schedule, network, size)
     placement = click.get_current_context().params.get("placement")

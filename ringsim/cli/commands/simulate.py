@@ -59,7 +59,7 @@ def simulate(
     require_one_stdout(as_json, trace)
     library = library_choice(schedule, network, size, in_order=in_order, by_default=True)
     if library:
-        schedule, network = library.schedule, library.cluster
+        schedule, network = library.schedule, library.network
     too_large = why_not_explained(schedule)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ringsim.analysis import COMPLETE, RunView, check_animated, format_stall, format_troubles, goal_sentence, templates
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.network import AnyNetwork
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
@@ -77,8 +77,7 @@ def _subtitles(views: Sequence[RunView]) -> list[str]:
 
 
 def _network(network: AnyNetwork) -> str:
-    named = f"network {network.name}" if isinstance(network, Cluster) else ""
-    return "  ·  ".join(network_facts(network.as_dict())) or named
+    return "  ·  ".join(network_facts(network.as_dict())) or f"network {network.name}"
 
 
 def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.analysis.critical_path import Cause, CostKind, CriticalPath, critical_path
+from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
-from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate

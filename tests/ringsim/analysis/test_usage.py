@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ringsim import Cluster, Collective, Network, Schedule, Timeline, Transfer
 from ringsim.analysis.usage import LinkUsage, link_usage, rank_usage
+from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
-from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
 from ringsim.simulation import simulate
 from tests.ringsim.network.test_cluster import files

@@ -141,7 +141,7 @@ def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path:
     (nccl_s,) = (protocol.hop_latency_s for protocol in DGX.spec.protocols if protocol.name == name)
     assert hop.value > 2 * nccl_s
     changed = tuple(replace(p, hop_latency_s=nccl_s) if p.name == name else p for p in made.cluster.spec.protocols)
-    elsewhere = replace(made.cluster, spec=replace(made.cluster.spec, protocols=changed))
+    elsewhere = made.cluster.with_spec(protocols=changed)
     questions = [case.question for case in made.cases]
     pairs = zip(made.cases, predict(made.cluster, questions), predict(elsewhere, questions), strict=True)
     seen = [case for case, (here_s, _), (there_s, _) in pairs if abs(np.log(there_s / here_s)) > 0.01]

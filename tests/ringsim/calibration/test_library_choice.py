@@ -1,6 +1,5 @@
 """What NCCL would take, and how near the presets are to what was published of the machines that they describe."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def time_s(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None =
         schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
         choice = fastest_protocol(schedule, cluster, size_bytes)
     assert choice is not None
-    return choice.start_s + predict_time(choice.schedule, choice.cluster, size_bytes)
+    return choice.start_s + predict_time(choice.schedule, choice.network, size_bytes)
 
 
 def busbw(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None = None) -> float:
@@ -112,15 +111,15 @@ def test_rings_are_laid_on_the_hosts_of_the_network() -> None:
     choice = choose(cluster, Collective.ALL_REDUCE, 16, GIB)
     assert choice is not None
     assert choice.schedule.num_chunks == 4 * 16
-    assert predict_time(choice.schedule, choice.cluster, GIB) == pytest.approx(2 * 15 / 16 * GIB / 4e9)
+    assert predict_time(choice.schedule, choice.network, GIB) == pytest.approx(2 * 15 / 16 * GIB / 4e9)
 
 
 def test_where_nothing_is_known_nothing_is_chosen() -> None:
     """Without protocols, with hosts that are not full, one rank or too many, or far too many transfers."""
     plain, preset = load_network("ib-100g"), load_network("dgx-h100-cluster")
-    slow = replace(preset, spec=replace(preset.spec, host=Host()))
+    slow = preset.with_spec(host=Host())
     for cluster, num_ranks, why in (
-        (plain, 8, "it says nothing of a library"),
+        (plain, 8, "it does not describe NCCL: give --network with a file that does"),
         (preset, 1, "one rank sends nothing"),
         (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
         (slow, 16, "it does not describe hosts that are all alike, with the bandwidth of their links and NICs"),

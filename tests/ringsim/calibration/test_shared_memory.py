@@ -30,7 +30,7 @@ TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, 2e-4, RATES)
 def true_cluster(num_cores: int) -> Cluster:
     """The host that the probes are to find."""
     cluster = one_host(num_cores)
-    return replace(cluster, spec=replace(cluster.spec, host=replace(cluster.spec.host, shared_memory=TRUE)))
+    return cluster.with_spec(host=replace(cluster.spec.host, shared_memory=TRUE))
 
 
 def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Measurements:

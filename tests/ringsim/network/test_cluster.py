@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Cluster, Network, load_network
+from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
-from ringsim.network.topology import NONE, AnyNetwork, Topology
+from ringsim.network.topology import NONE, Topology
 from tests.refusals import refused
 
 DOCS = Path(__file__).parents[3] / "docs"

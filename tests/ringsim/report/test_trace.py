@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Timeline, explain
+from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
-from ringsim.network.topology import AnyNetwork
 from ringsim.registry import build
 from ringsim.report.trace import MAX_TRANSFERS, write_trace
 from ringsim.simulation import simulate

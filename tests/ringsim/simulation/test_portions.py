@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim.network.cluster import Cluster
-from ringsim.network.shared_memory import SharedMemoryNetwork
+from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
@@ -85,7 +85,7 @@ def test_long_tensors_go_in_portions() -> None:
 
 def test_a_slow_rank_is_slow_at_copying_too() -> None:
     """As on other networks."""
-    slow = replace(host(), spec=replace(host().spec, slow_ranks=(SlowRank(1, 3.0),)))
+    slow = host().with_spec(slow_ranks=(SlowRank(1, 3.0),))
     fast_s, slow_s = (time_s(one, Collective.ALL_GATHER, "direct", 2, MIB) for one in (host(), slow))
     assert slow_s == pytest.approx(3 * fast_s)
 
@@ -121,6 +121,6 @@ def test_only_one_host_whose_ranks_share_memory() -> None:
     shared = host()
     for spec in (Spec(), replace(shared.spec, ranks_per_host=2, num_hosts=2), replace(shared.spec, ranks_per_host=2)):
         cluster = replace(shared, spec=spec)
-        assert SharedMemoryNetwork.of(cluster) is None
+        assert not shares_memory(cluster)
         with pytest.raises(ValueError, match="host: not one host"):
             SharedMemoryNetwork(cluster)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Network, load_network, predict_time, ring_all_reduce
+from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
-from ringsim.network.topology import AnyNetwork
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.merge import merge

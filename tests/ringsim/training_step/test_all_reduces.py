@@ -43,7 +43,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
         assert choice is not None
         assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
         sizes = choice.schedule.chunk_bytes(in_even_chunks(choice.schedule, size_bytes, 4), 4)
-        topology = serving([choice.schedule], choice.cluster.topology(32))
+        topology = serving([choice.schedule], choice.network.topology(32))
         messages_s = run_events(choice.schedule, topology, sizes).time_s
         assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
 
@@ -67,7 +67,7 @@ def test_even_chunks_change_little(preset: str, elements: int) -> None:
     choice = choose(cluster, Collective.ALL_REDUCE, 16, 4 * elements)
     assert choice is not None
     cut, even = (
-        choice.start_s + predict_time(choice.schedule, choice.cluster, size_bytes, element_bytes=4)
+        choice.start_s + predict_time(choice.schedule, choice.network, size_bytes, element_bytes=4)
         for size_bytes in (4 * elements, in_even_chunks(choice.schedule, 4 * elements, 4))
     )
     assert even == pytest.approx(cut, rel=0.02)
@@ -83,8 +83,8 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
 @pytest.mark.parametrize(
     ("network", "num_ranks", "changes", "why"),
     [
-        (Network(1e-5, 1e9), 4, {}, "the network says nothing of a library"),
-        (load_network("ib-100g"), 4, {}, "ib-100g: it says nothing of a library"),
+        (Network(1e-5, 1e9), 4, {}, "uniform: it does not describe NCCL: give --network with a file that does"),
+        (load_network("ib-100g"), 4, {}, "ib-100g: it does not describe NCCL: give --network with a file that does"),
         (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
         (
             CLUSTER,
@@ -93,7 +93,7 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
             "dgx-h100-cluster: several workers would be under way over one protocol only",
         ),
         (
-            replace(CLUSTER, spec=replace(CLUSTER.spec, jitter=Jitter(latency=0.1))),
+            CLUSTER.with_spec(jitter=Jitter(latency=0.1)),
             16,
             {},
             "dgx-h100-cluster: its times are drawn at random, or some of it fails",
