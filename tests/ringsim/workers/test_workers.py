@@ -146,10 +146,7 @@ def test_a_cluster_gives_the_same_results(cluster: Any) -> None:
 @pytest.mark.timeout(LIMIT_S)
 def test_a_cluster_tells_the_error_of_a_task(cluster: Any) -> None:
     """As if this process had computed it."""
-    with (
-        Workers(dask=cluster.scheduler_address) as workers,
-        pytest.raises(ValueError, match=r"^task 3: is refused$"),
-    ):
+    with Workers(dask=cluster.scheduler_address) as workers, pytest.raises(ValueError, match=r"^task 3: is refused$"):
         list(workers.run(refuse_three, list(range(6))))
 
 
