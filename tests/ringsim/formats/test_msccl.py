@@ -15,6 +15,7 @@ from ringsim.formats.msccl.writer import msccl_lines
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition, replay, verify
+from tests.refusals import refusal_of
 from tests.ringsim.strategies import schedules
 
 PUBLISHED = Path(__file__).parent / "msccl"
@@ -295,25 +296,21 @@ def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
     ]
 
 
+ALLPAIRS = f"algorithm '{PUBLISHED / 'allpairs_4.xml'}': it is all_reduce over 4 ranks; asked for is"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("command", "message"),
     [
-        (["--ranks", "8"], "it is all_reduce over 4 ranks; asked for is all_reduce over 8"),
+        (f"verify --algorithm {PUBLISHED}/allpairs_4.xml --ranks 8", f"{ALLPAIRS} all_reduce over 8"),
         (
-            ["--ranks", "4", "--collective", "broadcast"],
-            "it is all_reduce over 4 ranks; asked for is broadcast over 4: give the collective all_reduce "
-            "(--collective all_reduce)",
+            f"verify --algorithm {PUBLISHED}/allpairs_4.xml --ranks 4 --collective broadcast",
+            f"{ALLPAIRS} broadcast over 4: give the collective all_reduce (--collective all_reduce)",
         ),
+        ("verify --algorithm no.xml", "algorithm 'no.xml': there is no such file"),
+        ("import no.xml", "no.xml: No such file or directory"),
     ],
 )
-def test_a_file_for_something_else_is_refused(options: list[str], message: str) -> None:
+def test_a_file_that_is_not_there_or_for_something_else_is_refused(command: str, message: str) -> None:
     """Rather than to build what was not asked for."""
-    path = PUBLISHED / "allpairs_4.xml"
-    code, output = run("verify", "--algorithm", str(path), *options)
-    assert (code, output) == (2, f"ringsim: algorithm '{path}': {message}\n")
-
-
-def test_a_missing_file_is_said_to_be_missing() -> None:
-    """As an algorithm and to import."""
-    assert run("verify", "--algorithm", "no.xml") == (2, "ringsim: algorithm 'no.xml': there is no such file\n")
-    assert run("import", "no.xml")[0] == 2
+    assert refusal_of(command) == f"ringsim: {message}\n"
