@@ -15,6 +15,7 @@ from ringsim.network.file_reader import read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
 from ringsim.network.topology import NONE, Topology
 from tests.refusals import refused
+from tests.ringsim.topologies import capacities, path
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -27,19 +28,6 @@ def example(name: str) -> Cluster:
 def topology(text: str, num_ranks: int) -> Topology:
     """Of a network file with this text."""
     return read_network(text, "my.toml").topology(num_ranks)
-
-
-def capacities(of: Topology) -> dict[str, float]:
-    """By name."""
-    return dict(zip(of.resources.names, of.resources.capacity.tolist(), strict=True))
-
-
-def path(of: Topology, src: int, dst: int) -> tuple[float, float, dict[str, float]]:
-    """Latency, limit of the message itself, and what a byte uses."""
-    found = of.paths(np.array([src]), np.array([dst]))
-    pairs = zip(found.resource[0], found.use_per_byte[0], strict=True)
-    uses = {of.resources.names[number]: float(use) for number, use in pairs if number != NONE}
-    return float(found.latency_s[0]), float(found.bytes_per_s[0]), uses
 
 
 def test_racks_have_these_resources() -> None:
