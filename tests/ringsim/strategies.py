@@ -4,12 +4,17 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import pytest
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ringsim.topologies import PrivateLinks
+
+every_algorithm = pytest.mark.parametrize(
+    ("collective", "algorithm"), [pytest.param(*key, id=f"{key[0].value}-{key[1]}") for key in ALGORITHMS]
+)
 
 
 def listed(

@@ -28,13 +28,12 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import owners
 from tests.refusals import refused
-from tests.ringsim.strategies import listed
+from tests.ringsim.strategies import every_algorithm, listed
 
-ALL = [pytest.param(*key, id=f"{key[0].value}-{key[1]}") for key in ALGORITHMS]
 ALL_REDUCES = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 def test_all_are_proved(collective: Collective, algorithm: str) -> None:
     """Every built-in keeps its contract, for one rank, powers of two and everything between."""
     for num_ranks in range(1, 34):
@@ -51,14 +50,14 @@ def test_all_are_proved_for_more_ranks(key: tuple[Collective, str], num_ranks: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 def test_all_are_proved_for_over_a_hundred_ranks(collective: Collective, algorithm: str) -> None:
     """Also on both sides of powers of two and of squares, where folds, trees and tori change their form."""
     for num_ranks in (63, 64, 65, 97, 120, 121, 127, 128, 129, 130):
         verify(build(collective, algorithm, num_ranks))
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8, 12])
 def test_claimed_columns_are_those_of_a_table(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Lazily computed `data_dependency` and `last_write` equal what a table of ranks x chunks gives."""
@@ -71,7 +70,7 @@ def test_claimed_columns_are_those_of_a_table(collective: Collective, algorithm:
     assert lazy.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 def test_claimed_lookback_is_no_more_than_needed(collective: Collective, algorithm: str) -> None:
     """An executor keeps as many steps as that; `verify` checks that they are enough."""
     for num_ranks in range(2, 18):
@@ -93,7 +92,7 @@ def held_before_and_after(schedule: Schedule, rng: np.random.Generator) -> tuple
     return before, np.broadcast_to(before.sum(0), before.shape), where.get(schedule.collective, everywhere)
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8, 13])
 def test_numbers_come_out_right(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Replayed on random numbers, each collective gives what numpy gives for it."""
@@ -305,7 +304,7 @@ def test_what_has_come_up_a_tree_goes_down_while_the_rest_comes_up() -> None:
     assert from_root < to_root
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALL)
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [0, -1])
 def test_no_ranks_are_refused(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """The message names the value, whatever the algorithm would have made of it."""

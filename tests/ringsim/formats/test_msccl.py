@@ -14,10 +14,9 @@ from ringsim.cli import main
 from ringsim.formats.msccl.reader import read_msccl
 from ringsim.formats.msccl.writer import msccl_lines
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition, replay, verify
 from tests.refusals import refusal_of
-from tests.ringsim.strategies import schedules
+from tests.ringsim.strategies import every_algorithm, schedules
 
 PUBLISHED = Path(__file__).parent / "msccl"
 
@@ -37,7 +36,7 @@ def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
     return buffers
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
 def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Proved, with as many transfers and no more steps, and the same bits in every buffer."""
