@@ -145,9 +145,9 @@ def sweep(
             file.write(result.csv_text().encode())
     print_result(format_sweep(result, sys.maxsize if wide else WIDTH), result.as_dict(), as_json, table)
     if output:
-        from ringsim.report.plots.sweep_figure import save_sweep  # noqa: PLC0415  takes most of a second to import
+        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
-        save_sweep(result, output, style)
+        save_plot(result, output, style)
         say_wrote(output)
 
 

@@ -1,7 +1,6 @@
 """Pictures of a `Comparison`: time against size, predicted and measured, and error against size."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +14,13 @@ from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.units import format_size, format_time
 
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
 _LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
-
-
-def save_times(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draw time against size into a file, see `draw_times`."""
-    save_figure(lambda: draw_times(comparison), path, style)
 
 
 def draw_times(comparison: Comparison) -> Figure:
@@ -50,11 +44,6 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
         axes.errorbar(group.sizes, measured_s, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
         _draw_points(axes, group, measured_s)
     return bool(groups)
-
-
-def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draw the error of each case into a file, see `draw_errors`."""
-    save_figure(lambda: draw_errors(comparison), path, style)
 
 
 def draw_errors(comparison: Comparison) -> Figure:
