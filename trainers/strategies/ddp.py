@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives
 from ringsim.training_step import BucketCaps
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import flat_gradients
+from trainers.strategies.plain import Ring
 
 
 class Ddp(Strategy):
@@ -25,16 +25,13 @@ class Ddp(Strategy):
         super().__init__(model, group)
         BucketCaps.from_mb(bucket_cap_mb)  # raises ValueError for what DDP would take without a word
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
-        self._vectors = flat_gradients(self.parameters)
+        self._ring = Ring(model, group)
 
     def on_backward_end(self) -> None:
         """DDP has done it already."""
 
     def synchronise(self) -> None:
-        # DDP can only do it in a backward pass.
-        for gradients in self._vectors:
-            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
-            gradients.unpack()
+        self._ring.synchronise()  # DDP can only do it in a backward pass
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
         # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.

@@ -134,14 +134,6 @@ def hops(schedule: Schedule) -> int:
     return max(depth, default=0)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "num_ranks", "expected"), [("direct", 9, 1), ("binomial_tree", 7, 2), ("ring", 9, 8)]
-)
-def test_hops_of_a_broadcast(algorithm: str, num_ranks: int, expected: int) -> None:
-    """All at once; as many as a rank has bits; all in turn."""
-    assert hops(build_key((Collective.BROADCAST, algorithm), num_ranks)) == expected
-
-
 @settings(max_examples=150, deadline=None)
 @given(built_in_schedules(min_ranks=2), st.integers(1, 1000), networks())
 def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: Network) -> None:
