@@ -4,7 +4,7 @@ from ringsim.calibration.cases import MISFIT, TimedCase, cases_of_measurements, 
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
 from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
 from ringsim.calibration.coverage import contradiction_line, nic_line, senders_per_host
-from ringsim.calibration.from_logs import FittedParameter, LogFit, calibrate_logs
+from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
