@@ -77,7 +77,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         warnings = {
             "contradictory": contradiction_line(fit.cases),
             "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
-            "implausible": doubt_line(fit),
+            "implausible": doubt_line(fit.parameters),
         }
         told, text = fit_dict(fit), format_fit(fit, wide)
     told |= {name: line or None for name, line in warnings.items()}
