@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from ringsim.calibration import ComparedCase, Comparison
 from ringsim.network import Floats
@@ -72,7 +72,7 @@ def draw_errors(comparison: Comparison) -> Figure:
 def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     """Of the predicted time over the measured one."""
     if is_linear:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_percent(value)))
+        axes.yaxis.set_major_formatter(lambda value, _: format_percent(value))
         axes.set_ylabel("predicted / measured - 1")
         return
     furthest = float(np.exp(np.abs(np.log(ratios)).max()))
@@ -80,7 +80,7 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     shown = [1.0, *shown[1:][:: -(-len(shown) // 6)]]
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(sorted({*shown, *(1 / factor for factor in shown)})))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
+    axes.yaxis.set_major_formatter(lambda value, _: format_factor(value))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("predicted / measured")
 

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.network_table import network_facts
@@ -120,9 +120,7 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
 def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_yscale("log", nonpositive="mask")
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
-    )
+    axes.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis
@@ -80,7 +79,7 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=points(10))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s) if time_s else "0"))
+    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
     axes.set_xlabel("time from the start of the step", fontsize=points(9))
     _draw_computing(axes, step)
     colours = (palette().blue, palette().sky)
