@@ -3,7 +3,7 @@
 import copy
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default
+from tests.fuzz.case import chance
 from tests.fuzz.ranks import KeptRanks
 from tests.fuzz.ranks import close as close_ranks
 from tests.trainers.models import MODELS, inputs
@@ -92,18 +92,6 @@ class Training:
     infinite: tuple[int, int] | None = None
     early: bool = False
     scheduled: bool = False
-
-    def describe(self) -> str:
-        return lines_to_reproduce(self)
-
-    def smaller(self) -> "Iterator[Training]":
-        """Fewer steps, and simpler ones."""
-        for steps in shorter(self.steps):
-            yield replace(self, steps=steps)
-        for index, step in enumerate(self.steps):
-            if step != "plain":
-                yield replace(self, steps=(*self.steps[:index], "plain", *self.steps[index + 1 :]))
-        yield from with_a_default(self)
 
     def run(self) -> None:
         try:
@@ -353,32 +341,38 @@ def fail_in_backward(loss: torch.Tensor) -> torch.Tensor:
 # What follows draws programs.
 
 
-def cases(random: random.Random) -> Iterator[Training]:
-    """Any programs."""
-    while True:
-        num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
-        steps = tuple(random.choice(STEPS) for _ in range(num_steps))
-        scaler = random.random() < 0.25
-        infinite = (random.randrange(num_steps), random.randrange(num_ranks))
-        strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(ALL_MODELS))
-        clip = random.choice(CLIPS)
-        if model in PARTLY_USED and strategy_info(strategy).saves_vectors:
-            continue
-        if strategy == "zero1" and "gradients stay" in steps and (scaler or clip != "none"):
-            continue  # it has the gradients of the parameters as they were before, as documented
-        if strategy.startswith(UNSUITED.get(model, ())):
-            continue
-        if strategy.startswith("fsdp") and not {clip, *steps}.isdisjoint(LOCAL_NORMS):
-            continue
-        yield Training(
-            strategy,
-            model,
-            num_ranks,
-            steps,
-            random.choice(list(OPTIMIZERS)),
-            clip,
-            scaler,
-            infinite if scaler and random.random() < 0.7 else None,
-            random.random() < 0.05,
-            random.random() < 0.3,
-        )
+def draw_case(random: random.Random) -> Training:
+    """Draw any program that its strategy trains, as documented."""
+    while not _is_suited(drawn := _drawn(random)):
+        pass
+    return drawn
+
+
+def _drawn(random: random.Random) -> Training:
+    num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
+    steps = tuple(random.choice(STEPS) for _ in range(num_steps))
+    scaler = chance(random, 0.25)
+    infinite = (random.randrange(num_steps), random.randrange(num_ranks))
+    return Training(
+        random.choice([*EXACT, *OTHERS]),
+        random.choice(list(ALL_MODELS)),
+        num_ranks,
+        steps,
+        random.choice(list(OPTIMIZERS)),
+        random.choice(CLIPS),
+        scaler,
+        infinite if scaler and chance(random, 0.7) else None,
+        early=chance(random, 0.05),
+        scheduled=chance(random, 0.3),
+    )
+
+
+def _is_suited(drawn: Training) -> bool:
+    strategy = drawn.strategy
+    if drawn.model in PARTLY_USED and strategy_info(strategy).saves_vectors:
+        return False
+    if strategy == "zero1" and "gradients stay" in drawn.steps and (drawn.scaler or drawn.clip != "none"):
+        return False  # it has the gradients of the parameters as they were before, as documented
+    if strategy.startswith(UNSUITED.get(drawn.model, ())):
+        return False
+    return not strategy.startswith("fsdp") or {drawn.clip, *drawn.steps}.isdisjoint(LOCAL_NORMS)

@@ -86,15 +86,12 @@ def run_job(
     parameters = list(runs[0].train_step.model.parameters())
     gradient_bytes, num_parameters = sum(p.nbytes for p in parameters), sum(p.numel() for p in parameters)
     memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
-    meet = partial(dist.barrier, group)  # as `ringsim measure` does, so that both find the same network
     measurements = probe(
         group,
         gradient_bytes,
         memory_bytes,
         blocks=BLOCKS,
-        pairs=True,
         calls=probe_calls,
-        meet=meet,
         on_progress=partial(progress.advance_to, phase="probing"),
     )
     network, overlap = agreed_network(measurements, group)

@@ -17,6 +17,7 @@ from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.flat_vector import LayerParts, layers_of
 from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, moved_error
+from trainers.strategies.share_gradient import make_way, own_gradient, stand_in_for
 
 
 class ShardedParameter:
@@ -211,7 +212,7 @@ class Fsdp(Sharded):
                 f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "
                 f"take a forward and a backward pass before the step"
             )
-        if any(pair.whole.grad is not None for pair in self._pairs):
+        if any(own_gradient(pair.whole) is not None for pair in self._pairs):
             raise ShardingError(
                 f"{self.name}: there are gradients that no backward pass has synchronised: take the last one before a "
                 f"step outside of no_sync(), and torch.utils.checkpoint with use_reentrant=False"
@@ -224,6 +225,8 @@ class Fsdp(Sharded):
         self._gather()
         for pair in self._pairs:
             pair.gathered()
+            if pair.sharded.grad is not None:
+                pair.whole.grad = stand_in_for(pair.whole)
 
     def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
@@ -238,6 +241,7 @@ class Fsdp(Sharded):
         if self._is_whole:
             for pair in self._pairs:
                 pair.keep_written()
+                make_way(pair.whole)
         self._is_whole = False
         for module in (*self._layers, self.module):
             _as_fsdp(module).reshard()
@@ -306,8 +310,8 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
     zero = owner.zero_grad
 
     def zero_grad(set_to_none: bool = True) -> None:
-        zero(set_to_none)
         forget()
+        zero(set_to_none)
 
     owner.zero_grad = zero_grad  # type: ignore[method-assign]
 

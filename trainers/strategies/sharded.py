@@ -16,7 +16,7 @@ from trainers.replica_check import first_mismatch
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.flat_vector import FlatVector
 from trainers.strategies.sharding_guard import Guard, ShardingError, check_shardable, unsynchronised_error
-from trainers.strategies.share_gradient import ReducedGradient, ShareGradient, make_way, own_gradient
+from trainers.strategies.share_gradient import ShareGradient, make_way, own_gradient, stand_in_for
 
 
 class ShardedWeights:
@@ -288,6 +288,5 @@ def moved_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
     for parameter, view in zip(weights.parameters, flat.views, strict=True):
         if (gradient := own_gradient(parameter)) is not None:
             view.copy_(gradient)
-        stand_in = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
-        parameter.grad = stand_in.as_subclass(ReducedGradient)
+        parameter.grad = stand_in_for(parameter)
     return flat.vector

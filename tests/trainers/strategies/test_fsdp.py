@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tests.ranks import RankPool, group_on
+from tests.ranks import RankPool
 from tests.trainers.models import MODELS, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
@@ -17,14 +17,9 @@ from trainers.data_parallel import DataParallel
 ADAM = partial(torch.optim.AdamW, lr=0.05)
 
 
-def wrapped(group: dist.ProcessGroup, name: str, model: nn.Module) -> DataParallel:
-    """fsdp_on_ring on a group that is of that backend: one that it makes has the same name each time."""
-    return DataParallel(model, name, group_on("ring", group.size()) if name == "fsdp_on_ring" else group)
-
-
 def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
     """The parameters after steps of two synchronised backward passes and one that only accumulates."""
-    parallel = wrapped(group, name, MODELS[model]())
+    parallel = DataParallel(MODELS[model](), name, group)
     optimizer = parallel.optimizer(ADAM)
     for step in range(3):
         (optimizer if step % 2 else parallel).zero_grad()
@@ -44,30 +39,30 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tenso
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
 @pytest.mark.parametrize("model", ["sequential", "blocks", "recomputed", "shared", "boxed"])
-def test_training_is_that_of_the_ring(ring_ranks: RankPool, name: str, model: str) -> None:
+def test_training_is_that_of_the_ring(ranks: RankPool, name: str, model: str) -> None:
     """Whatever shares parameters, takes part twice, is computed anew or hides its tensors."""
-    expected = ring_ranks.run(trained, "ring", model, num_ranks=2)[0]
-    for found in ring_ranks.run(trained, name, model, num_ranks=2):
+    expected = ranks.run(trained, "ring", model, num_ranks=2)[0]
+    for found in ranks.run(trained, name, model, num_ranks=2):
         torch.testing.assert_close(found, expected)
 
 
 def resumed(group: dist.ProcessGroup, name: str, states: Any) -> Resumed:
     """As `goes_on`."""
-    return goes_on(wrapped(group, name, small_model()), ADAM, states)
+    return goes_on(DataParallel(small_model(), name, group), ADAM, states)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
-def test_states_are_whole(ring_ranks: RankPool, name: str) -> None:
+def test_states_are_whole(ranks: RankPool, name: str) -> None:
     """They are plain tensors, in the form of `ring`'s, which can go on from them, on any number of ranks."""
-    states, expected = ring_ranks.run(resumed, name, None, num_ranks=3)[0]
+    states, expected = ranks.run(resumed, name, None, num_ranks=3)[0]
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [tuple(state["exp_avg"].shape) for state in states[1]["state"].values()] == [
         tuple(value.shape) for value in states[0].values()
     ]
-    for _, found in ring_ranks.run(resumed, name, states, num_ranks=3):
+    for _, found in ranks.run(resumed, name, states, num_ranks=3):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for other, num_ranks in (("ring", 3), (name, 2)):
-        for _, found in ring_ranks.run(resumed, other, states, num_ranks=num_ranks):
+        for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
             torch.testing.assert_close(found, expected)
 
 

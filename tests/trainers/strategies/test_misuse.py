@@ -66,6 +66,27 @@ def own_clipping_by_value(parallel: DataParallel, optimizer: torch.optim.Optimiz
     optimizer.step()
 
 
+def own_clipping_of_whole(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of the whole parameters, while the optimizer has rows of them."""
+    backward(parallel, step)
+    parallel.unshard()
+    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
+    optimizer.step()
+
+
+def own_scaling_of_whole(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Likewise; those that are forgotten are nobody's."""
+    backward(parallel, step)
+    parallel.unshard()
+    for zero_grad in (parallel.zero_grad, parallel.module.zero_grad):
+        zero_grad(set_to_none=False)
+    assert all(parameter.grad is None for parameter in parallel.parameters())
+    backward(parallel, step)
+    parallel.unshard()
+    for parameter in parallel.parameters():
+        parameter.grad.mul_(0.5)  # type: ignore[union-attr]
+
+
 def own_scaling(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
     """Of all gradients that there are."""
     optimizer.zero_grad()
@@ -321,6 +342,8 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("zero3", saved, f"ShardingError: 0.weight {EMPTY}"),
         ("fsdp", own_optimizer_of_whole, f"{FOREIGN} fsdp "),
         ("fsdp", made_before, f"{FOREIGN} fsdp "),
+        ("fsdp", own_clipping_of_whole, REDUCED),
+        ("fsdp", own_scaling_of_whole, REDUCED),
         ("fsdp", of_two_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch"),
         ("fsdp", compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
         ("fsdp", synchronised_by_hand, "ShardingError: fsdp: only backward passes synchronise gradients; take the la"),
