@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -72,6 +73,9 @@ CLIPS = ("none", "none", "none", "model", "torch, model", "torch, optimizer", "d
 REFUSALS = ("ShardingError", "LocalStepError", "ValueError")  # what is raised by us, with what to do
 
 
+WAITED = re.compile("timed? ?out", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Training:
     """A program that all ranks run: with `strategy`, and, to compare it with, with "ring".
@@ -99,9 +103,10 @@ class Training:
             ranks.start(outcomes, self)
             answers = ranks.answers(range(NUM_RANKS), HANGS_S)
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains(missing)}"
             broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
-            assert not broken, "\n".join(broken)
+            told = "\n".join(broken)  # first, as it may be why the others hang
+            assert not missing, f"ranks hang, or are gone: {missing}\n{told}\n{ranks.remains(missing)}"
+            assert not broken, told
             self._judge([answers[rank].value for rank in range(self.num_ranks)])
         except BaseException:
             _RANKS.end()
@@ -118,6 +123,7 @@ class Training:
         if own[0].error:
             is_clear = own[0].error.startswith(REFUSALS) or self.strategy.startswith(("fsdp", "ddp"))  # torch's
             assert is_clear, f"it is refused in words that are not ours\n{told}"
+            assert not WAITED.search(own[0].error), f"ranks wait for one another until a timeout\n{told}"
             return
         if self.is_exact:
             for mine, reference in zip(own, ring, strict=True):
