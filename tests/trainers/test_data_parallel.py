@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -315,9 +314,9 @@ def late(group: dist.ProcessGroup, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["ring", "bucketed/0.00002"])
-def test_a_late_peer_is_an_error_of_the_backward_pass(tmp_path: Path, name: str) -> None:
+def test_a_late_peer_is_an_error_of_the_backward_pass(name: str) -> None:
     """It names rank, step and peer, as the collectives do, and comes out as what it is."""
-    with RankPool(2, tmp_path, peer_timeout_s=4.0) as hasty:
+    with RankPool(2, peer_timeout_s=4.0) as hasty:
         found, _ = hasty.run(late, name)
     assert "rank 0" in found
     assert "rank 1" in found
