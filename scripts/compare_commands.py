@@ -93,17 +93,8 @@ def _explanations(algorithms: dict[str, list[str]]) -> Iterator[list[str]]:
     for network in MODELS:
         ranks = "16,32" if "cluster" in network else "4,8"
         yield ["sweep", "--ranks", ranks, "--sizes", "1KiB:1MiB", "--network", network, "--json", "-o", "picture.png"]
-    yield [
-        "order",
-        "--ranks",
-        "12",
-        "--network",
-        "docs/networks/interleaved.toml",
-        "--budget",
-        "50",
-        "-o",
-        "order.json",
-    ]
+    interleaved = ["--network", "docs/networks/interleaved.toml", "--budget", "50"]
+    yield ["order", "--ranks", "12", *interleaved, "-o", "order.json"]
     yield ["order", "--ranks", "6", "--network", "docs/networks/ring-of-six.toml", "--budget", "50", "--json"]
 
 

@@ -15,12 +15,7 @@ import click
 
 from generated_part import GeneratedPart
 from netns_testbed import run_ranks, why_not
-from ringsim.calibration import (
-    ComparedCase,
-    calibrate,
-    cases_of_measurements,
-    compare_measurements,
-)
+from ringsim.calibration import ComparedCase, calibrate, cases_of_measurements, compare_measurements
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
 from ringsim.measurements import Measurements, p95, provenance

@@ -169,10 +169,11 @@ class RankPool:
         failed = [f"rank {rank}: {_last_line_first(a.value)}" for rank, a in answers.items() if not a.good]
         if not missing and not failed:
             return [answers[rank].value for rank in used]
-        # Missing ranks first: what they were doing says more than what the others were told.
-        hanging = [f"ranks hang, or are gone: {missing}\n{self.ranks.remains(missing)}"] if missing else []
+        told = "\n".join(failed)
+        if missing:  # what failed comes before what is known of them, as it may be why they hang
+            told = f"ranks hang, or are gone: {missing}\n{told}\n{self.ranks.remains(missing)}"
         self.end()  # the group may be broken
-        raise RankError("\n".join([*hanging, *failed]))
+        raise RankError(told)
 
     def start(self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None) -> None:
         """Begin what `run` does; `answers` waits for the end."""

@@ -121,31 +121,23 @@ def _in_words(error: Exception) -> ValueError:
     return ValueError("a whole number must fit 64 bits" if has_digits else str(error))
 
 
-def _require_plain(data: Any, finite: bool = True) -> None:
-    """Raise ValueError for a value that no quantity here can be, and for too many levels; level by level."""
-    level = [data]
-    for _ in range(MAX_DEPTH + 1):
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += [*value.keys(), *value.values()]
-            elif isinstance(value, list):
-                inner += value
-            elif fault := _fault(value, finite):
-                raise ValueError(": ".join(filter(None, [_place_of(value, data), fault])))
-        level = inner
-    if level:
+def _require_plain(value: Any, finite: bool = True, path: tuple[str | int, ...] = ()) -> None:
+    """Raise ValueError, with the place, for a value that no quantity here can be, and for too many levels.
+
+    path: the keys and indices that lead to the value, such as ("probes", 0, "times_s", 1).
+    """
+    if len(path) > MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
-
-
-def _place_of(value: Any, data: Any, place: str = "") -> str:
-    """Return where `value`, this very object, stands in `data`, such as probes[0].times_s[1]; "" if it is a key."""
-    if isinstance(data, dict):
-        inner = [(f"{place}.{key}".removeprefix("."), held) for key, held in data.items()]
-    else:
-        inner = [(f"{place}[{index}]", held) for index, held in enumerate(data if isinstance(data, list) else ())]
-    places = (name if held is value else _place_of(value, held, name) for name, held in inner)
-    return next(filter(None, places), "")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _require_plain(key)
+            _require_plain(inner, finite, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _require_plain(inner, finite, (*path, index))
+    elif fault := _fault(value, finite):
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+        raise ValueError(f"{place}: {fault}".removeprefix(": "))
 
 
 def _fault(value: Any, finite: bool) -> str:

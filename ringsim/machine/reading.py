@@ -7,9 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
+
+_Answer = TypeVar("_Answer")
 
 
 def gloo_address(host_name: str) -> str | None:
@@ -54,7 +58,6 @@ class CpuReadings:
     governor: str | None = None
     mhz: float | None = None
     max_mhz: float | None = None
-    omp_num_threads: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Readings:
     gloo: GlooReadings
     torch: TorchReadings
     sharing: SharingReadings
-    gpus: tuple[str, ...] | None = field(default=None)
+    gpus: tuple[str, ...] | None = None
 
 
 SAMPLE_S = 0.5  # over which steal is counted: fifty ticks of the kernel's accounting
@@ -138,20 +141,12 @@ def _cpu() -> CpuReadings:
         cores=cores,
         usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
         quota=_quota(_text("/sys/fs/cgroup/cpu.max")),
-        load=_load(),
+        load=_told(lambda: os.getloadavg()[0]),
         steal=_steal(),
         governor=_text(folder / "scaling_governor"),
         mhz=_mhz(folder / "scaling_cur_freq"),
         max_mhz=_mhz(folder / "cpuinfo_max_freq"),
-        omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
     )
-
-
-def _load() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
 
 
 def _quota(text: str | None) -> float | None:
@@ -180,11 +175,6 @@ def _ticks() -> list[int] | None:
     return [int(number) for number in first[1:]] if first[:1] == ["cpu"] else None
 
 
-def _mhz(path: Path) -> float | None:
-    text = _text(path)
-    return int(text) / 1000 if text and text.isdecimal() else None
-
-
 def _clock() -> ClockReadings:
     begin = time.perf_counter()
     for _ in range(CLOCK_READS):
@@ -196,15 +186,8 @@ def _clock() -> ClockReadings:
 
 def _gloo() -> GlooReadings:
     name = socket.gethostname()
-    named = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return GlooReadings(named, _interfaces(), name, gloo_address(name))
-
-
-def _interfaces() -> tuple[str, ...]:
-    try:
-        return tuple(interface for _, interface in socket.if_nameindex())
-    except (AttributeError, OSError):
-        return ()
+    interfaces = tuple(interface for _, interface in _told(socket.if_nameindex) or ())
+    return GlooReadings(os.environ.get("GLOO_SOCKET_IFNAME", ""), interfaces, name, gloo_address(name))
 
 
 def _torch() -> TorchReadings:
@@ -220,25 +203,17 @@ def _torch() -> TorchReadings:
 
 
 def _sharing() -> SharingReadings:
-    try:
-        size = shutil.disk_usage("/dev/shm")
-    except OSError:
-        size = None
+    size = _told(lambda: shutil.disk_usage("/dev/shm"))
+    memory = _told(lambda: os.memfd_create("ringsim-doctor"))
+    if memory is not None:
+        os.close(memory)
     return SharingReadings(
         shm_bytes=size.total if size else None,
         shm_free_bytes=size.free if size else None,
-        memfd=_has_memfd(),
+        memfd=memory is not None,
         is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
         tools=tuple(tool for tool in ("ip", "tc") if shutil.which(tool)),
     )
-
-
-def _has_memfd() -> bool:
-    try:
-        os.close(os.memfd_create("ringsim-doctor"))
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 def _gpus() -> tuple[str, ...] | None:
@@ -260,9 +235,19 @@ def _run(command: list[str], timeout_s: float) -> "subprocess.CompletedProcess[s
         return None
 
 
+def _mhz(path: Path) -> float | None:
+    text = _text(path)
+    return int(text) / 1000 if text and text.isdecimal() else None
+
+
 def _text(path: str | Path) -> str | None:
-    """Of a file of the kernel; None where it is not there."""
+    """Return what a file of the kernel says."""
+    return _told(lambda: Path(path).read_text().strip())
+
+
+def _told(ask: Callable[[], _Answer]) -> _Answer | None:
+    """Return what the system says; None where it has no such file, call or function."""
     try:
-        return Path(path).read_text().strip()
-    except OSError:
+        return ask()
+    except (AttributeError, OSError):
         return None

@@ -100,8 +100,7 @@ def inline_commands() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()],
+    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()]
 )
 def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
     """The first ones that a reader types."""

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,6 +72,9 @@ CLIPS = ("none", "none", "none", "model", "torch, model", "torch, optimizer", "d
 REFUSALS = ("ShardingError", "LocalStepError", "ValueError")  # what is raised by us, with what to do
 
 
+WAITED = re.compile("timed? ?out", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Training:
     """A program that all ranks run: with `strategy`, and, to compare it with, with "ring".
@@ -110,6 +114,7 @@ class Training:
         if own[0].error:
             is_clear = own[0].error.startswith(REFUSALS) or self.strategy.startswith(("fsdp", "ddp"))  # torch's
             assert is_clear, f"it is refused in words that are not ours\n{told}"
+            assert not WAITED.search(own[0].error), f"ranks wait for one another until a timeout\n{told}"
             return
         if self.is_exact:
             for mine, reference in zip(own, ring, strict=True):

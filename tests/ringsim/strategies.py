@@ -1,14 +1,33 @@
 """What hypothesis draws: schedules, random ones and built-in ones, and networks to run them on."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
+import pytest
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ringsim.topologies import PrivateLinks
+
+every_algorithm = pytest.mark.parametrize(
+    ("collective", "algorithm"), [pytest.param(*key, id=f"{key[0].value}-{key[1]}") for key in ALGORITHMS]
+)
+
+
+def listed(
+    *steps: Sequence[Transfer],
+    collective: Collective = Collective.ALL_REDUCE,
+    num_ranks: int | None = None,
+    num_chunks: int | None = None,
+) -> Schedule:
+    """A schedule written out; it has as many ranks and chunks as its transfers name, if nothing else is said."""
+    transfers = [transfer for step in steps for transfer in step]
+    num_ranks = num_ranks or 1 + max(max(transfer[:2]) for transfer in transfers)
+    num_chunks = num_chunks or 1 + max(transfer.chunk for transfer in transfers)
+    return Schedule.from_transfers(collective, "listed", num_ranks, num_chunks, steps)
 
 
 @st.composite
@@ -31,7 +50,7 @@ def schedules(
         st.integers(0, channels_of_a_pair - 1),
     )
     steps = draw(st.lists(st.lists(transfer, max_size=4), max_size=max_steps))
-    return Schedule.from_transfers(Collective.ALL_REDUCE, "random", num_ranks, num_chunks, steps)
+    return listed(*steps, num_ranks=num_ranks, num_chunks=num_chunks)
 
 
 def built_in_schedules(min_ranks: int = 1, max_ranks: int = 10) -> st.SearchStrategy[Schedule]:
@@ -56,7 +75,7 @@ def rings(draw: st.DrawFn, max_ranks: int = 4, max_chunks: int = 4, max_steps: i
         [Transfer(order[at], order[(at + 1) % len(order)], chunk, reduce) for at, (chunk, reduce) in step.items()]
         for step in steps
     ]
-    return Schedule.from_transfers(Collective.ALL_REDUCE, "random ring", len(order), num_chunks, rows)
+    return listed(*rows, num_ranks=len(order), num_chunks=num_chunks)
 
 
 def uniform_networks(kind: type[Network] = Network) -> st.SearchStrategy[Network]:

@@ -28,6 +28,19 @@ class TableTopology(Topology):
         return Paths(*(table[src, dst] for table in tables))
 
 
+def capacities(topology: Topology) -> dict[str, float]:
+    """By name."""
+    return dict(zip(topology.resources.names, topology.resources.capacity.tolist(), strict=True))
+
+
+def path(topology: Topology, src: int, dst: int, channel: int = 0) -> tuple[float, float, dict[str, float]]:
+    """Latency, limit of the message itself, and what a byte uses, by name."""
+    paths = topology.connection_paths(np.array([src]), np.array([dst]), np.array([channel]))
+    pairs = zip(paths.resource[0], paths.use_per_byte[0], strict=True)
+    uses = {topology.resources.names[number]: float(use) for number, use in pairs if number != NONE}
+    return float(paths.latency_s[0]), float(paths.bytes_per_s[0]), uses
+
+
 class PrivateLinks(Network):
     """Each pair of ranks has a link of its own, so that nothing is shared, whatever the schedule."""
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from netns_testbed.leftovers import NETNS, clean
 from netns_testbed.plan import owner
 from netns_testbed.testbed import Testbed, why_not
+from testbed import main
 from tests.processes import left_of
 
 ROOT = Path(__file__).parents[2]
@@ -154,23 +156,14 @@ def mentioning(word: str) -> list[str]:
 
 
 @needs_testbed
-def test_all_reduce_on_hosts_with_one_rank_each(tmp_path: Path) -> None:
+def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     """Gloo connects the hosts through their links; arguments arrive as they were given."""
     (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
-    command = ["--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "all_reduce.py"), "--steps", "a b"]
-    code, out, errors = finish(start(*command))
+    options = ["--hosts", "2", "--rate", "1gbit", "--ranks-per-host", "2"]
+    code, out, errors = finish(start(*options, "--", str(tmp_path / "all_reduce.py"), "--steps", "a b"))
     assert code == 0, errors
-    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 11" for rank in range(2)]
+    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 1111" for rank in range(4)]
     assert not mentioning(str(tmp_path))
-
-
-@needs_testbed
-def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same from a program, as a context manager."""
-    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
-    with Testbed(2, "1gbit") as bed:
-        assert bed.run([str(tmp_path / "all_reduce.py")], ranks_per_host=2).exit_code == 0
-    assert sorted(capfd.readouterr().out.splitlines()) == [f"[] rank {rank}: 1111" for rank in range(4)]
 
 
 @needs_testbed
@@ -228,17 +221,16 @@ def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
 
 
 @needs_testbed
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    """Neither ranks, nor torchruns, nor namespaces, however often it comes."""
+def test_signals_in_the_middle_leave_nothing(tmp_path: Path) -> None:
+    """Neither ranks, nor torchruns, nor namespaces; the first one is the reason, however many come."""
     (tmp_path / "wait.py").write_text(WAIT)
     process = start("--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "wait.py"), str(tmp_path), "")
     ranks = ranks_in(tmp_path)
     assert len([name for name in namespaces() if owner(name) == process.pid]) == 3
-    process.send_signal(number)
-    process.send_signal(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
     code, _, errors = finish(process)
-    assert code == 128 + number, errors
+    assert code == 128 + signal.SIGTERM, errors
     assert left_of(ranks) == []
     assert not mentioning(str(tmp_path))
 
@@ -256,10 +248,7 @@ def test_clean_removes_what_a_killed_testbed_left() -> None:
     ])  # fmt: skip
     with Testbed(1) as bed:
         killed = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            cwd=ROOT / "scripts",
-            env=ENVIRONMENT,
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, cwd=ROOT / "scripts", env=ENVIRONMENT
         )
         assert killed.wait() == -signal.SIGKILL
         # What others left on this machine is removed as well: only what this process left is counted.
@@ -316,14 +305,13 @@ def test_without_iproute2_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 )
 def test_mistakes_are_refused_in_one_line(arguments: str, message: str) -> None:
     """Before anything is made, and whether or not this is root."""
-    code, out, errors = finish(start(*arguments.split()))
-    assert (code, out) == (2, "")
-    assert errors == f"testbed: {message}\n"
+    done = CliRunner().invoke(main, arguments.split())
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"testbed: {message}\n")
 
 
 def test_the_network_file_alone_needs_no_root(tmp_path: Path) -> None:
     """And no COMMAND: it is for the simulator."""
     file = tmp_path / "testbed.toml"
-    code, out, errors = finish(start("--hosts", "4", "--rate", "1gbit", "--network", str(file)))
-    assert (code, out, errors) == (0, "", "")
+    done = CliRunner().invoke(main, ["--hosts", "4", "--rate", "1gbit", "--network", str(file)])
+    assert (done.exit_code, done.output) == (0, "")
     assert 'bandwidth = "1Gbit/s"' in file.read_text()

@@ -11,6 +11,7 @@ from netns_testbed.plan import owner, plan
 from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
 from netns_testbed.testbed import Testbed
 from ringsim.network.file_reader import read_network
+from tests.ringsim.topologies import capacities
 
 
 @pytest.mark.parametrize(
@@ -54,30 +55,29 @@ def test_the_commands_of_a_testbed() -> None:
     """Every interface is made in a namespace of the testbed; the rate is set at both ends of a link."""
     lines = [" ".join(command.arguments) for command in plan("ringsim-7-0", 2, None, {1: "1gbit"}).make()]
     shape = "rate 1000000000bit burst 131072 limit 6250000"
-    cubic = "sh -c echo cubic > /proc/sys/net/ipv4/tcp_congestion_control"
-    no_slow_start = "sh -c echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
     assert lines == [
         "ip netns add ringsim-7-0-switch",
         "ip -n ringsim-7-0-switch link add bridge0 type bridge",
         "ip -n ringsim-7-0-switch link set bridge0 up",
-        "ip netns add ringsim-7-0-host0",
-        "ip -n ringsim-7-0-switch link add port0 type veth peer name eth0 netns ringsim-7-0-host0",
-        "ip -n ringsim-7-0-switch link set port0 master bridge0 up",
-        "ip -n ringsim-7-0-host0 link set lo up",
-        "ip -n ringsim-7-0-host0 addr add 10.0.0.1/24 dev eth0",
-        "ip -n ringsim-7-0-host0 link set eth0 up",
-        f"ip netns exec ringsim-7-0-host0 {cubic}",
-        f"ip netns exec ringsim-7-0-host0 {no_slow_start}",
-        "ip netns add ringsim-7-0-host1",
-        "ip -n ringsim-7-0-switch link add port1 type veth peer name eth0 netns ringsim-7-0-host1",
-        "ip -n ringsim-7-0-switch link set port1 master bridge0 up",
-        "ip -n ringsim-7-0-host1 link set lo up",
-        "ip -n ringsim-7-0-host1 addr add 10.0.0.2/24 dev eth0",
-        "ip -n ringsim-7-0-host1 link set eth0 up",
-        f"ip netns exec ringsim-7-0-host1 {cubic}",
-        f"ip netns exec ringsim-7-0-host1 {no_slow_start}",
+        *commands_of_host(0),
+        *commands_of_host(1),
         f"tc -n ringsim-7-0-host1 qdisc add dev eth0 root tbf {shape}",
         f"tc -n ringsim-7-0-switch qdisc add dev port1 root tbf {shape}",
+    ]
+
+
+def commands_of_host(number: int) -> list[str]:
+    """The same for each, but for its numbers."""
+    host, port = f"ringsim-7-0-host{number}", f"port{number}"
+    return [
+        f"ip netns add {host}",
+        f"ip -n ringsim-7-0-switch link add {port} type veth peer name eth0 netns {host}",
+        f"ip -n ringsim-7-0-switch link set {port} master bridge0 up",
+        f"ip -n {host} link set lo up",
+        f"ip -n {host} addr add 10.0.0.{number + 1}/24 dev eth0",
+        f"ip -n {host} link set eth0 up",
+        f"ip netns exec {host} sh -c echo cubic > /proc/sys/net/ipv4/tcp_congestion_control",
+        f"ip netns exec {host} sh -c echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle",
     ]
 
 
@@ -128,27 +128,26 @@ def test_names_carry_the_process_that_made_them() -> None:
     assert [owner(name) for name in ("ringsim-4711", "ringsim-4711-2-host", "xringsim-1-2-host3", "blue")] == [None] * 4
 
 
-def capacities(text: str, num_ranks: int) -> dict[str, float]:
+def carried(text: str, num_ranks: int) -> dict[str, float]:
     """What the network that the text describes can carry, by resource."""
-    of = read_network(text, "testbed.toml").topology(num_ranks).resources
-    return dict(zip(of.names, of.capacity.tolist(), strict=True))
+    return capacities(read_network(text, "testbed.toml").topology(num_ranks))
 
 
 def test_the_network_file_of_hosts_alike() -> None:
     """As many hosts as there are, each with one link for all its ranks."""
     text = network_text(plan("ringsim-7-0", 3, "250mbit"), 2)
     assert read_network(text, "testbed.toml").spec.max_ranks == 6
-    assert capacities(text, 6) == {f"host{host}.nic0.{way}": 31.25e6 for host in range(3) for way in ("out", "in")}
+    assert carried(text, 6) == {f"host{host}.nic0.{way}": 31.25e6 for host in range(3) for way in ("out", "in")}
 
 
 def test_the_network_file_of_uneven_hosts() -> None:
     """Each host with its own rate; one without is not limited."""
     text = network_text(plan("ringsim-7-0", 3, None, {0: "1gbit", 2: "64001"}), 2)
-    found = capacities(text, 6)
+    found = carried(text, 6)
     assert found == {"host0.nic0.out": 1.25e8, "host0.nic0.in": 1.25e8, "host2.nic0.out": 8000.125,
                      "host2.nic0.in": 8000.125}  # fmt: skip
 
 
 def test_hosts_without_a_rate_have_free_links() -> None:
     """Nothing is shared then."""
-    assert capacities(network_text(plan("ringsim-7-0", 2)), 2) == {}
+    assert carried(network_text(plan("ringsim-7-0", 2)), 2) == {}

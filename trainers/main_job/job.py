@@ -140,7 +140,8 @@ def train_in_turn(
     Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
     """
     for step in range(steps):
-        for run in _rotated(runs, step):
+        first = step % len(runs)  # another one each step, so that none always follows the same one
+        for run in (*runs[first:], *runs[:first]):
             result = run.train_step.run(step)
             result.require_finite(f"training step {step}, strategy {run.name}")
             run.results.append(result)
@@ -151,12 +152,6 @@ def train_in_turn(
         with run.train_step.naming_step(steps - 1):
             run.memory = measure_memory(run.train_step)
             run.train_step.finish()
-
-
-def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
-    """Return the runs, beginning with another one each step, so that none always follows the same one."""
-    first = step % len(runs)
-    return [*runs[first:], *runs[:first]]
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, bool]:

@@ -19,28 +19,16 @@ START = -1  # in place of a move: held from the start
 
 @dataclass(slots=True)
 class Message:
-    """One chunk that has come: thread block `block` of `src` sent it as the `version`-th state of the chunk there."""
+    """One chunk on its way, or come: thread block `block` of `src` sent it as its `version`-th state of the chunk.
+
+    receiver: the step that receives it, once it has come.
+    """
 
     src: int
     block: int
     version: int
-    receiver: Instruction
+    receiver: Instruction | None = None
     is_used: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One chunk on its way."""
-
-    chunk: int
-    value: int
-    src: int
-    block: int
-    version: int
-
-    def at(self, receiver: Instruction) -> "Held":
-        """Return what the step that receives it has."""
-        return Held(self.chunk, self.value, Message(self.src, self.block, self.version, receiver))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +43,13 @@ class Held:
     def is_pending(self) -> bool:
         """Whether it arrived and has not yet come to anything."""
         return self.message is not None and not self.message.is_used
+
+    @property
+    def receiver(self) -> Instruction:
+        """The step by which it arrived."""
+        assert self.message is not None
+        assert self.message.receiver is not None
+        return self.message.receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +111,18 @@ class _Run:
         self._num_values = 0
         self._buffers: dict[Location, Held] = {}
         self._accesses: dict[Location, _Access] = {}
-        self._under_way: dict[int, list[Sent]] = {}
+        self._under_way: dict[int, list[Held]] = {}
         self._arrived: list[Held] = []
         self._fill()
 
     def run(self) -> Moves:
         for place, step in enumerate(self._order.steps):
-            arriving = self._under_way.pop(self._order.sender[place]) if step.kind.does.receives else []
+            arriving = self._under_way.pop(self._order.sender[place]) if step.does.receives else []
             for index in range(step.count):
-                held = arriving[index].at(step) if arriving else None
-                self._arrived += [held] if held else []
+                held = arriving[index] if arriving else None
+                if held and held.message:
+                    held.message.receiver = step
+                    self._arrived.append(held)
                 self._run_one(place, step, index, held)
         self._check_output()
         return self._result
@@ -137,14 +134,14 @@ class _Run:
         for rank, chunk in zip(*(index.tolist() for index in wanted.nonzero()), strict=True):
             location = self._output(rank, chunk)
             held = self._buffers.get(self._alias(location))
-            if held and held.chunk == chunk and held.is_pending and held.message:
-                self._take(held.message.receiver, rank, held)
+            if held and held.chunk == chunk and held.is_pending:
+                self._take(held.receiver, rank, held)
             values = self._result.states[rank, chunk].values
             if not held or held.chunk != chunk or held.value != values[-1]:
                 raise ScheduleError(f"{program.file}: gpu {rank}: {_ending(location, held, chunk)}")
         for held in self._arrived:
-            if held.message and not held.message.is_used:
-                self._fail(held.message.receiver, f"receives chunk {held.chunk}, of which nothing is made")
+            if held.is_pending:
+                self._fail(held.receiver, f"receives chunk {held.chunk}, of which nothing is made")
 
     def _fill(self) -> None:
         """Fill the input buffers as the collective has them."""
@@ -177,15 +174,14 @@ class _Run:
 
     def _run_one(self, place: int, step: Instruction, index: int, arriving: Held | None) -> None:
         """One chunk of a step, in the order of `Operation`."""
-        does = step.kind.does
+        does = step.does
         src, dst = (self._alias(at._replace(offset=at.offset + index)) for at in (step.src, step.dst))
         held = arriving
         if does.reads_src:
             held = self._read(place, step, src)
             if does.adds:
-                held = (
-                    self._add(step, held, arriving) if arriving else self._add(step, self._read(place, step, dst), held)
-                )
+                own, other = (held, arriving) if arriving else (self._read(place, step, dst), held)
+                held = self._add(step, own, other)
         if does.sends and held:
             self._under_way.setdefault(place, []).append(self._send(step, held))
         if does.writes_dst and held:
@@ -223,14 +219,14 @@ class _Run:
         scattered = self._program.collective is Collective.REDUCE_SCATTER
         return Location(rank, "o", chunk % self._share if scattered else chunk)
 
-    def _send(self, step: Instruction, held: Held) -> Sent:
+    def _send(self, step: Instruction, held: Held) -> Held:
         if held.is_pending:
             self._take(step, step.gpu, held)
         values = self._result.states[step.gpu, held.chunk].values
         if held.value not in values:
             self._fail(step, f"sends a value of chunk {held.chunk} that {self._one_state(step.gpu)}")
         version = len(values) - 1 - values[::-1].index(held.value)
-        return Sent(held.chunk, held.value, step.gpu, step.block, version)
+        return Held(held.chunk, held.value, Message(step.gpu, step.block, version))
 
     def _add(self, step: Instruction, own: Held, other: Held) -> Held:
         """Return the sum of two, of which one is what the rank holds of the chunk and the other has arrived."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.formats.msccl.program import Instruction, Kind, Program, ThreadBlock
+from ringsim.formats.msccl.program import NOP, Instruction, Program, ThreadBlock
 from ringsim.schedule import ScheduleError
 
 MAX_BYTES = 2**30
@@ -66,7 +66,7 @@ class _Ordering:
                 self._before[number].append(number - 1)
             if step.waits_for:
                 self._before[number].append(self._signal(step, *step.waits_for))
-            if step.kind.does.receives:
+            if step.does.receives:
                 self._before[number].append(self._senders[number])
 
     def run(self) -> StepOrder:
@@ -83,10 +83,8 @@ class _Ordering:
 
     def _matches(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each step that receives, with that of the step that sends to it."""
-        sends = self._on_connections(lambda step: step.kind.does.sends, lambda b: (b.gpu, b.send_to, b.channel))
-        receives = self._on_connections(
-            lambda step: step.kind.does.receives, lambda b: (b.receive_from, b.gpu, b.channel)
-        )
+        sends = self._on_connections(lambda step: step.does.sends, lambda b: (b.gpu, b.send_to, b.channel))
+        receives = self._on_connections(lambda step: step.does.receives, lambda b: (b.receive_from, b.gpu, b.channel))
         for connection in sorted(sends.keys() | receives.keys()):
             yield from self._match(connection, sends[connection], receives[connection])
 
@@ -126,7 +124,7 @@ class _Ordering:
         if number is None:
             raise self._fault(own, f"depid {block}, deps {wanted}: gpu {step.gpu} has no such step")
         for later in itertools.takewhile(lambda n: self._is_in(n, step.gpu, block), range(number, len(self._steps))):
-            if self._steps[later].has_dependents and self._steps[later].kind is not Kind.NOP:
+            if self._steps[later].has_dependents and self._steps[later].does is not NOP:
                 return later
         raise self._fault(own, f"depid {block}, deps {wanted}: neither it nor a later step has hasdep=1")
 

@@ -15,15 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ringsim.formats.msccl.program import COLLECTIVES
 from ringsim.schedule import OWNED, Collective, Schedule, ScheduleError, require_memory
 
-NAMES = {
-    Collective.ALL_REDUCE: "allreduce",
-    Collective.ALL_GATHER: "allgather",
-    Collective.REDUCE_SCATTER: "reduce_scatter",
-    Collective.BROADCAST: "broadcast",
-    Collective.REDUCE: "reduce",
-}
+NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written
 MAX_BYTES = 2**40  # sizes up to which the runtime is to use it: all
 Block = tuple[str, int, int]  # what a thread block does, "s" or "r", with whom, and on which channel

@@ -19,7 +19,7 @@ from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
 from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.uniform import calibrate_uniform
+from ringsim.calibration.hosts import calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective

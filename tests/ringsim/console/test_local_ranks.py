@@ -59,33 +59,21 @@ def finish(process: subprocess.Popen[str]) -> str:
 def test_torchrun_gets_the_ranks_and_the_script(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And what it says is seen."""
+    """And what it says is seen, unless it is kept quiet."""
     stand_in(monkeypatch, TELLING)
     run_local_ranks(3, ["-m", "some.module", "--size", "1 MiB"])
-    assert capfd.readouterr() == (
-        "['--nproc-per-node', '3', '-m', 'some.module', '--size', '1 MiB']\n", "it failed\n"
-    )  # fmt: skip
+    run_local_ranks(2, ["script.py"], quiet=True)
+    given = "['--nproc-per-node', '3', '-m', 'some.module', '--size', '1 MiB']\n"
+    assert capfd.readouterr() == (given, "it failed\n")
 
 
-def test_a_failure_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one would type it, and its exit code."""
+@pytest.mark.parametrize(("quiet", "said"), [(False, "; what it said is above"), (True, ":\nit failed")])
+def test_a_failure_names_the_command(monkeypatch: pytest.MonkeyPatch, quiet: bool, said: str) -> None:
+    """As one would type it, and its exit code; what was kept quiet is said now."""
     stand_in(monkeypatch, f"{TELLING}; sys.exit(3)")
     with pytest.raises(OSError, match="^torchrun ") as caught:
-        run_local_ranks(2, ["script.py", "--name", "a b"])
-    command = "torchrun --nproc-per-node 2 script.py --name 'a b'"
-    assert str(caught.value) == f"{command} ended with exit code 3; what it said is above"
-
-
-def test_what_is_kept_quiet_is_said_when_it_fails(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Only then."""
-    stand_in(monkeypatch, TELLING)
-    run_local_ranks(2, ["script.py"], quiet=True)
-    stand_in(monkeypatch, f"{TELLING}; sys.exit(3)")
-    with pytest.raises(OSError, match="ended with exit code 3:\nit failed$"):
-        run_local_ranks(2, ["script.py"], quiet=True)
-    assert capfd.readouterr() == ("", "")
+        run_local_ranks(2, ["script.py", "--name", "a b"], quiet=quiet)
+    assert str(caught.value) == f"torchrun --nproc-per-node 2 script.py --name 'a b' ended with exit code 3{said}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 from ringsim import Collective, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
-from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
+from ringsim.registry import NCCL_ALGORITHMS, build
 from ringsim.simulation import simulate
 from ringsim.simulation.routes import has_contention
-from tests.ringsim.strategies import schedules
+from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import PrivateLinks
 
 LINE = re.compile(
@@ -142,7 +142,7 @@ def assert_agrees(schedule: Schedule, size_bytes: int) -> None:
     assert finished_ns(ops) * 1e-9 == pytest.approx(simulate(schedule, NETWORK, size_bytes).time_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8])
 def test_another_simulator_finishes_at_the_same_time(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Every algorithm: the operations and what they require are all there is to know."""
@@ -154,7 +154,7 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
         assert_agrees(schedule, 12_345)
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@every_algorithm
 def test_one_processor_for_all_receives_is_slower_or_eager(collective: Collective, algorithm: str) -> None:
     """But for those that docs/formats.md names: theirs receive one message at a time, and send to one rank."""
     network = replace(NETWORK, reduce_bytes_per_s=math.inf)

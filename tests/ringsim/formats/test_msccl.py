@@ -1,5 +1,6 @@
 """MSCCL XML: what is written reads back as the same, and published algorithms are proved."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from ringsim.cli import main
 from ringsim.formats.msccl.reader import read_msccl
 from ringsim.formats.msccl.writer import msccl_lines
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import partition, replay, verify
-from tests.ringsim.strategies import schedules
+from tests.refusals import refusal_of
+from tests.ringsim.strategies import every_algorithm, schedules
 
 PUBLISHED = Path(__file__).parent / "msccl"
 
@@ -35,7 +36,7 @@ def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
     return buffers
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@every_algorithm
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
 def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Proved, with as many transfers and no more steps, and the same bits in every buffer."""
@@ -59,7 +60,7 @@ def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
 
 def test_a_deadlock_of_many_steps_is_one_line(tmp_path: Path) -> None:
     """A circle of 256 gpus that all receive first: the beginning and the end of the circle, not 512 steps."""
-    blocks = [[((gpu + 1) % 256, (gpu - 1) % 256, [R, S])] for gpu in range(256)]
+    blocks = [f"{(gpu + 1) % 256} {(gpu - 1) % 256}: r, s" for gpu in range(256)]
     with pytest.raises(ScheduleError) as refused:
         read(program(*blocks), tmp_path)
     message = str(refused.value).partition("p.xml: ")[2]
@@ -94,22 +95,34 @@ def test_published_algorithms_are_proved(file: str, collective: Collective, num_
     assert verify(schedule)[:2] == (num_steps, num_transfers)
 
 
-def step(kind: str, src: str = "i 0", dst: str = "i 0", wait: tuple[int, int] = (-1, -1), signal: int = 1) -> str:
-    """One step of one chunk, without its number."""
+STEP = re.compile(r"(\w+)(?: (\w\d)?>(\w\d)?)?(?: after (\d+) (\d+))?( silently)?")
+
+
+def step(text: str) -> str:
+    """The attributes of a step of one chunk, without its number, such as `r i0>s1 after 4 2`: thread block 4, step 2.
+
+    src and dst are i0 if nothing is said; `silently`: nobody may wait for it.
+    """
+    match = STEP.fullmatch(text)
+    assert match, text
+    kind, src, dst, block, number, silently = match.groups()
     ends = "".join(
-        f' {end}buf="{at.split()[0]}" {end}off="{at.split()[1]}"' for end, at in (("src", src), ("dst", dst))
+        f'{end}buf="{at[0]}" {end}off="{at[1]}" ' for end, at in (("src", src or "i0"), ("dst", dst or "i0"))
     )
-    return f'type="{kind}"{ends} cnt="1" depid="{wait[0]}" deps="{wait[1]}" hasdep="{signal}"'
+    return f'type="{kind}" {ends}cnt="1" depid="{block or -1}" deps="{number or -1}" hasdep="{int(not silently)}"'
 
 
-def program(*gpus: list[tuple[int, int, list[str]]], head: str = 'coll="allreduce" inplace="1"') -> str:
-    """A program of one chunk: for each gpu its thread blocks, as (send, recv, steps)."""
+def program(*gpus: str, head: str = 'coll="allreduce" inplace="1"') -> str:
+    """A program of one chunk: for each gpu its thread blocks, such as `1 -1: s, s | -1 0: r`: send, recv, steps."""
     text = f'<algo name="small" nchunksperloop="1" ngpus="{len(gpus)}" {head}>'
     for gpu, blocks in enumerate(gpus):
         text += f'<gpu id="{gpu}" i_chunks="1" o_chunks="0" s_chunks="2">'
-        for number, (send, recv, steps) in enumerate(blocks):
-            lines = "".join(f'<step s="{index}" {line}/>' for index, line in enumerate(steps))
-            text += f'<tb id="{number}" send="{send}" recv="{recv}" chan="0">{lines}</tb>'
+        for number, block in enumerate(blocks.split(" | ")):
+            ends, _, steps = block.partition(":")
+            send, recv = ends.split()
+            lines = [step(line.strip()) for line in steps.split(",") if line.strip()]
+            text += f'<tb id="{number}" send="{send}" recv="{recv}" chan="0">'
+            text += "".join(f'<step s="{index}" {line}/>' for index, line in enumerate(lines)) + "</tb>"
         text += "</gpu>"
     return text + "</algo>"
 
@@ -121,10 +134,7 @@ def read(text: str, folder: Path) -> Schedule:
     return read_msccl(path)
 
 
-EXCHANGE = program(
-    [(1, 1, [step("s", dst="s 0"), step("r", dst="s 0"), step("re", src="s 0")])],
-    [(0, 0, [step("s", dst="s 0"), step("r", dst="s 0"), step("re", src="s 0")])],
-)
+EXCHANGE = program("1 1: s >s0, r >s0, re s0>", "0 0: s >s0, r >s0, re s0>")
 
 
 def test_an_exchange_through_scratch_is_one_step(tmp_path: Path) -> None:
@@ -147,13 +157,9 @@ def test_channels_are_kept_as_thread_blocks(tmp_path: Path) -> None:
 
 def test_an_algorithm_that_is_wrong_is_read_and_not_proved(tmp_path: Path) -> None:
     """Reading says what it does; the proof says that this is not an all-reduce."""
-    schedule = read(program([(1, -1, [step("s")])], [(-1, 0, [step("rrc")])]), tmp_path)
+    schedule = read(program("1 -1: s", "-1 0: rrc"), tmp_path)
     with pytest.raises(ScheduleError, match="rank 0: chunk 0 ends with rank 1 counted 0 times instead of 1"):
         verify(schedule)
-
-
-S, R, RRC = step("s"), step("r"), step("rrc")
-SENDS_TWICE = [step("s"), step("s")]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +173,7 @@ SENDS_TWICE = [step("s"), step("s")]
         (EXCHANGE.replace('ngpus="2"', 'ngpus="two"'), "algo: ngpus 'two': must be a number in 1..131072"),
         (EXCHANGE.replace('ngpus="2"', 'ngpus="3"'), "algo: ngpus 3: there is no gpu 2"),
         (EXCHANGE.replace('gpu id="1"', 'gpu id="0"'), "gpu 0: is there twice"),
+        (program("1 -1: s | -1 1:", "0 -1:").replace('tb id="1"', 'tb id="0"'), "gpu 0 tb 0: id 0: tb 0 has"),
         (EXCHANGE.replace('send="1"', 'send="2"'), "gpu 0 tb 0: send '2': must be a number in -1..1"),
         (EXCHANGE.replace('send="1"', 'send="0"'), "gpu 0 tb 0: send 0: must be another gpu"),
         (EXCHANGE.replace('send="1"', 'send="-1"'), "gpu 0 tb 0 step 0: type 's': needs a gpu in the tb's send"),
@@ -176,76 +183,40 @@ SENDS_TWICE = [step("s"), step("s")]
         (EXCHANGE.replace('srcbuf="i"', 'srcbuf="x"', 1), "gpu 0 tb 0 step 0: srcbuf 'x': must be i, o or s"),
         (EXCHANGE.replace('dstoff="0"', 'dstoff="2"'), "gpu 0 tb 0 step 1: dstoff 2, cnt 1: buffer s has 2 chunks"),
         (EXCHANGE.replace('i_chunks="1"', 'i_chunks="4"', 1), "gpu 0: i_chunks 4: must be 1, by nchunksperloop, or 0"),
-        (program([(1, -1, [S]), (1, -1, [S])], [(-1, 0, [R])]), "gpu 0 tb 1: send 1: tb 0 has that already"),
+        (program("1 -1: s | 1 -1: s", "-1 0: r"), "gpu 0 tb 1: send 1: tb 0 has that already"),
+        (program("1 -1: s, s", "-1 0: r"), "gpu 0 tb 0 step 1: sends to gpu 1 on chan 0, which has no r"),
+        (program("1 -1:", "-1 0: r"), "gpu 1 tb 0 step 0: receives from gpu 0 on chan 0, which has no send"),
         (
-            program([(1, -1, SENDS_TWICE)], [(-1, 0, [R])]),
-            "gpu 0 tb 0 step 1: sends to gpu 1 on chan 0, which has no r",
-        ),
-        (program([(1, -1, [])], [(-1, 0, [R])]), "gpu 1 tb 0 step 0: receives from gpu 0 on chan 0, which has no send"),
-        (
-            program([(1, 1, [R, S])], [(0, 0, [R, S])]),
+            program("1 1: r, s", "0 0: r, s"),
             "deadlock: gpu 0 tb 0 step 0 waits for gpu 1 tb 0 step 1, which waits for gpu 1 tb 0 step 0, which waits "
             "for gpu 0 tb 0 step 1, which waits for gpu 0 tb 0 step 0",
         ),
+        (program("1 -1: s after 4 2", "-1 0: rrc"), "gpu 0 tb 0 step 0: depid 4, deps 2: gpu 0 has no such step"),
         (
-            program([(1, -1, [step("s", wait=(4, 2))])], [(-1, 0, [RRC])]),
-            "gpu 0 tb 0 step 0: depid 4, deps 2: gpu 0 has no such step",
-        ),
-        (
-            program([(1, -1, [step("s", signal=0)]), (-1, 1, [step("r", wait=(0, 0))])], [(0, 0, [RRC, S])]),
+            program("1 -1: s silently | -1 1: r after 0 0", "0 0: rrc, s"),
             "gpu 0 tb 1 step 0: depid 0, deps 0: neither it nor a later step has hasdep=1",
         ),
         (
-            program([(1, -1, [S]), (-1, 1, [RRC])], [(0, -1, [S]), (-1, 0, [step("r", dst="s 0"), step("nop")])]),
+            program("1 -1: s | -1 1: rrc", "0 -1: s | -1 0: r >s0, nop"),
             "gpu 0 tb 1 step 0: writes i 0, which gpu 0 tb 0 step 0 uses too, and neither waits for the other",
         ),
+        (program("1 -1: s s1>", "-1 0: rrc"), "gpu 0 tb 0 step 0: reads s 1, where nothing has been put yet"),
+        (program("1 -1: s", "-1 0: r >s0"), "gpu 1 tb 0 step 0: receives chunk 0, of which nothing is made"),
         (
-            program([(1, -1, [step("s", src="s 1")])], [(-1, 0, [RRC])]),
-            "gpu 0 tb 0 step 0: reads s 1, where nothing has been put yet",
-        ),
-        (
-            program([(1, -1, [S])], [(-1, 0, [step("r", dst="s 0")])]),
-            "gpu 1 tb 0 step 0: receives chunk 0, of which nothing is made",
-        ),
-        (
-            program([(-1, -1, [step("cpy", dst="s 0"), step("re", src="s 0")])], [(-1, -1, [])]),
+            program("-1 -1: cpy >s0, re s0>", "-1 -1:"),
             "gpu 0 tb 0 step 1: adds two values of chunk 0 of which neither has just arrived",
         ),
+        (program("-1 1: rrc >s0", "0 -1: s"), "gpu 0: o 0 ends with another sum of chunk 0 than the gpu made last"),
         (
-            program([(-1, 1, [step("rrc", dst="s 0")])], [(0, -1, [S])]),
-            "gpu 0: o 0 ends with another sum of chunk 0 than the gpu made last",
-        ),
-        (
-            program(
-                [(1, -1, SENDS_TWICE)], [(2, 0, [step("r", dst="s 0"), step("s", src="s 0"), RRC])], [(-1, 1, [RRC])]
-            ),
+            program("1 -1: s, s", "2 0: r >s0, s s0>, rrc", "-1 1: rrc"),
             "gpu 1 tb 0 step 2: adds to a value of chunk 0 that gpu 1 keeps beside another one of it",
         ),
         (
-            program(
-                [(1, -1, [S])],
-                [
-                    (
-                        2,
-                        0,
-                        [
-                            step("r", dst="s 0"),
-                            step("cpy", src="s 0", dst="s 1"),
-                            step("re", src="s 0"),
-                            step("s", src="s 1"),
-                        ],
-                    )
-                ],
-                [(-1, 1, [RRC])],
-            ),
+            program("1 -1: s", "2 0: r >s0, cpy s0>s1, re s0>, s s1>", "-1 1: rrc"),
             "gpu 1 tb 0 step 3: sends a value of chunk 0 that gpu 1 keeps beside another one of it; a Schedule has one",
         ),
         (
-            program(
-                [(1, 2, [S, RRC, S])],
-                [(-1, 0, [step("r", dst="s 0"), RRC, step("re", src="s 0")])],
-                [(0, -1, [S])],
-            ),
+            program("1 2: s, rrc, s", "-1 0: r >s0, rrc, re s0>", "0 -1: s"),
             "gpu 1 tb 0 step 1: takes what gpu 0 tb 0 step 1 makes of chunk 0, and must not be in a later step than it",
         ),
     ],
@@ -293,25 +264,21 @@ def test_goal_is_written_as_a_whole(tmp_path: Path) -> None:
     ]
 
 
+ALLPAIRS = f"algorithm '{PUBLISHED / 'allpairs_4.xml'}': it is all_reduce over 4 ranks; asked for is"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("command", "message"),
     [
-        (["--ranks", "8"], "it is all_reduce over 4 ranks; asked for is all_reduce over 8"),
+        (f"verify --algorithm {PUBLISHED}/allpairs_4.xml --ranks 8", f"{ALLPAIRS} all_reduce over 8"),
         (
-            ["--ranks", "4", "--collective", "broadcast"],
-            "it is all_reduce over 4 ranks; asked for is broadcast over 4: give the collective all_reduce "
-            "(--collective all_reduce)",
+            f"verify --algorithm {PUBLISHED}/allpairs_4.xml --ranks 4 --collective broadcast",
+            f"{ALLPAIRS} broadcast over 4: give the collective all_reduce (--collective all_reduce)",
         ),
+        ("verify --algorithm no.xml", "algorithm 'no.xml': there is no such file"),
+        ("import no.xml", "no.xml: No such file or directory"),
     ],
 )
-def test_a_file_for_something_else_is_refused(options: list[str], message: str) -> None:
+def test_a_file_that_is_not_there_or_for_something_else_is_refused(command: str, message: str) -> None:
     """Rather than to build what was not asked for."""
-    path = PUBLISHED / "allpairs_4.xml"
-    code, output = run("verify", "--algorithm", str(path), *options)
-    assert (code, output) == (2, f"ringsim: algorithm '{path}': {message}\n")
-
-
-def test_a_missing_file_is_said_to_be_missing() -> None:
-    """As an algorithm and to import."""
-    assert run("verify", "--algorithm", "no.xml") == (2, "ringsim: algorithm 'no.xml': there is no such file\n")
-    assert run("import", "no.xml")[0] == 2
+    assert refusal_of(command) == f"ringsim: {message}\n"

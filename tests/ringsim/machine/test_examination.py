@@ -10,14 +10,7 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from ringsim.machine.examination import Level, MachineFinding, examine
-from ringsim.machine.reading import (
-    ClockReadings,
-    CpuReadings,
-    GlooReadings,
-    Readings,
-    SharingReadings,
-    TorchReadings,
-)
+from ringsim.machine.reading import ClockReadings, CpuReadings, GlooReadings, Readings, SharingReadings, TorchReadings
 
 GOOD = Readings(
     CpuReadings(8, 8, load=0.2, steal=0.0, governor="performance", mhz=3000.0, max_mhz=3000.0),

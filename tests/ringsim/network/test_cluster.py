@@ -14,6 +14,8 @@ from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
 from ringsim.network.topology import NONE, Topology
+from tests.refusals import refused
+from tests.ringsim.topologies import capacities, path
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -28,19 +30,6 @@ def topology(text: str, num_ranks: int) -> Topology:
     return read_network(text, "my.toml").topology(num_ranks)
 
 
-def capacities(of: Topology) -> dict[str, float]:
-    """By name."""
-    return dict(zip(of.resources.names, of.resources.capacity.tolist(), strict=True))
-
-
-def path(of: Topology, src: int, dst: int) -> tuple[float, float, dict[str, float]]:
-    """Latency, limit of the message itself, and what a byte uses."""
-    found = of.paths(np.array([src]), np.array([dst]))
-    pairs = zip(found.resource[0], found.use_per_byte[0], strict=True)
-    uses = {of.resources.names[number]: float(use) for number, use in pairs if number != NONE}
-    return float(found.latency_s[0]), float(found.bytes_per_s[0]), uses
-
-
 def test_racks_have_these_resources() -> None:
     """18 ranks: 9 hosts, the last with one free place, on 3 leaves whose uplinks are half of 4 x 25 Gbit/s."""
     of = example("racks").topology(17)
@@ -52,33 +41,24 @@ def test_racks_have_these_resources() -> None:
     assert np.isinf(of.resources.fails_at_s).all()
 
 
-def test_a_path_within_a_host() -> None:
-    """Two ports; in and out of the memory; one core copies at each end, both of the same host."""
-    latency, limit, uses = path(example("racks").topology(17), 2, 3)
-    assert (latency, limit) == (2e-6, 10e9)
-    assert uses == {"rank2.out": 1, "rank3.in": 1, "host1.memory": 2, "host1.cores": pytest.approx(2e-10)}
+CORE = pytest.approx(1e-10)  # the time of one that a byte takes
 
 
-def test_a_path_on_one_leaf() -> None:
-    """Two NICs and a switch; each host's memory and cores once."""
-    latency, _, uses = path(example("racks").topology(17), 2, 7)
-    assert latency == pytest.approx(2.5e-6)
-    assert uses == {
-        "host1.nic0.out": 1,
-        "host3.nic0.in": 1,
-        "host1.memory": 1,
-        "host3.memory": 1,
-        "host1.cores": pytest.approx(1e-10),
-        "host3.cores": pytest.approx(1e-10),
-    }
-
-
-def test_a_path_from_leaf_to_leaf() -> None:
-    """Two switches, their uplinks, and the latency between them."""
-    latency, _, uses = path(example("racks").topology(17), 16, 0)
-    assert latency == pytest.approx(4e-6)
-    assert uses["leaf2.up"] == uses["leaf0.down"] == 1
-    assert "leaf2.down" not in uses
+@pytest.mark.parametrize(
+    ("src", "dst", "latency_s", "uses"),
+    [
+        (2, 3, 2e-6, {"rank2.out": 1, "rank3.in": 1, "host1.memory": 2, "host1.cores": pytest.approx(2e-10)}),
+        (2, 7, 2.5e-6, {"host1.nic0.out": 1, "host3.nic0.in": 1, "host1.memory": 1, "host3.memory": 1,
+                        "host1.cores": CORE, "host3.cores": CORE}),
+        (16, 0, 4e-6, {"host8.nic0.out": 1, "host0.nic0.in": 1, "host8.memory": 1, "host0.memory": 1,
+                       "host8.cores": CORE, "host0.cores": CORE, "leaf2.up": 1, "leaf0.down": 1}),
+    ],
+    ids=["within a host", "on one leaf", "from leaf to leaf"],
+)  # fmt: skip
+def test_paths_of_the_racks(src: int, dst: int, latency_s: float, uses: dict[str, float]) -> None:
+    """Within a host in and out of the memory; across, a switch for each leaf; one core copies at each end."""
+    of = example("racks").topology(17)
+    assert path(of, src, dst) == (pytest.approx(latency_s), 10e9, uses)
 
 
 def test_processors_of_the_racks() -> None:
@@ -289,6 +269,5 @@ def test_a_large_topology_has_no_table_of_all_pairs() -> None:
 )
 def test_a_network_is_made_of_numbers(spec: Spec, message: str) -> None:
     """Also one that no file has described, such as one that was fitted."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  all of the message is looked at
+    with refused(f"mine: {message}"):
         Cluster("mine", spec)
-    assert str(caught.value) == f"mine: {message}"

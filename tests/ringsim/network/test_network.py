@@ -3,20 +3,12 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ringsim import Network
-from ringsim.network import NONE, Topology
+from tests.ringsim.topologies import path
 
 PORTS = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=math.inf, gap_s=1e-6)
-SRC, DST = np.array([0, 2]), np.array([1, 0])
-
-
-def used(topology: Topology) -> list[list[str]]:
-    """Of each path from SRC to DST, the resources."""
-    paths = topology.paths(SRC, DST)
-    return [[topology.resources.names[number] for number in row if number != NONE] for row in paths.resource.tolist()]
 
 
 def test_a_rank_has_one_port_each_way() -> None:
@@ -24,17 +16,14 @@ def test_a_rank_has_one_port_each_way() -> None:
     topology = PORTS.topology(3)
     assert topology.resources.names == ("rank0.out", "rank1.out", "rank2.out", "rank0.in", "rank1.in", "rank2.in")
     assert topology.resources.capacity.tolist() == [1e9] * 6
-    assert used(topology) == [["rank0.out", "rank1.in"], ["rank2.out", "rank0.in"]]
-    paths = topology.paths(SRC, DST)
-    assert paths.use_per_byte.tolist() == [[1.0, 1.0], [1.0, 1.0]]
-    assert paths.alone_bytes_per_s(topology.resources).tolist() == [1e9, 1e9]
+    assert path(topology, 0, 1) == (1e-5, math.inf, {"rank0.out": 1, "rank1.in": 1})
+    assert path(topology, 2, 0) == (1e-5, math.inf, {"rank2.out": 1, "rank0.in": 1})
 
 
 def test_ports_without_limit_are_no_resources() -> None:
     """A message takes no time, whatever else is sent."""
     topology = replace(PORTS, bandwidth_bytes_per_s=math.inf).topology(3)
-    assert (topology.resources.names, used(topology)) == ((), [[], []])
-    assert topology.paths(SRC, DST).alone_bytes_per_s(topology.resources).tolist() == [math.inf] * 2
+    assert (topology.resources.names, path(topology, 0, 1)) == ((), (1e-5, math.inf, {}))
 
 
 def test_a_network_is_read_as_it_was_written() -> None:

@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from ringsim import load_network
-from ringsim.cli import main
 from ringsim.network.file_reader import read_network
+from tests.refusals import refusal_of, refused
 
 DOCS = Path(__file__).parents[3] / "docs"
 HOST = "[host]\nranks = 2\n"
@@ -45,156 +44,114 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ("[host\n", "my.toml: is not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
-    ("", "my.toml: neither [host] nor [[hosts]]: say what the hosts are"),
-    ("host = 3\n", "my.toml: host = 3: must be a table of keys and values"),
-    ("[[host]]\n", "my.toml: host = [{}]: must be a table of keys and values"),
-    (
-        HOST + "[slow_link]\n",
-        "my.toml: slow_link = {}: must be a list of tables, [[slow_link]]",
-    ),
+    ("[host\n", "is not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
+    ("", "neither [host] nor [[hosts]]: say what the hosts are"),
+    ("host = 3\n", "host = 3: must be a table of keys and values"),
+    ("[[host]]\n", "host = [{}]: must be a table of keys and values"),
+    (HOST + "[slow_link]\n", "slow_link = {}: must be a list of tables, [[slow_link]]"),
     (
         HOST + '[host.nic]\nbandwith = "1GB/s"\n',
-        "my.toml: host.nic.bandwith: unknown key; did you mean bandwidth? "
-        "known here are count, latency, bandwidth, duplex",
+        "host.nic.bandwith: unknown key; did you mean bandwidth? known here are count, latency, bandwidth, duplex",
     ),
     (
         HOST + "[zebra]\n",
-        "my.toml: zebra: unknown key; known here are name, description, source, host, hosts, links, switch, rank, "
+        "zebra: unknown key; known here are name, description, source, host, hosts, links, switch, rank, "
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
-    (
-        HOST + '[host.nic]\nbandwidth = "-3GB/s"\n',
-        'my.toml: host.nic.bandwidth = "-3GB/s": a rate must be greater than 0',
-    ),
+    (HOST + '[host.nic]\nbandwidth = "-3GB/s"\n', 'host.nic.bandwidth = "-3GB/s": a rate must be greater than 0'),
     (
         HOST + '[host.nic]\nbandwidth = "fast"\n',
-        'my.toml: host.nic.bandwidth = "fast": is not a rate: write it as 1.25GB/s or 10Gbit/s',
+        'host.nic.bandwidth = "fast": is not a rate: write it as 1.25GB/s or 10Gbit/s',
     ),
     (
         HOST + "[host.nic]\nbandwidth = inf\n",
-        'my.toml: host.nic.bandwidth = Infinity: must be text with a unit, such as "1.25GB/s" or "10Gbit/s"',
+        'host.nic.bandwidth = Infinity: must be text with a unit, such as "1.25GB/s" or "10Gbit/s"',
     ),
-    (
-        HOST + '[host.nic]\nlatency = "-1us"\n',
-        'my.toml: host.nic.latency = "-1us": a time must not be negative',
-    ),
+    (HOST + '[host.nic]\nlatency = "-1us"\n', 'host.nic.latency = "-1us": a time must not be negative'),
     (
         HOST + '[host.nic]\nlatency = "nan us"\n',
-        'my.toml: host.nic.latency = "nan us": is not a time: write it as 10us, 1.5ms or 2s',
+        'host.nic.latency = "nan us": is not a time: write it as 10us, 1.5ms or 2s',
     ),
-    (
-        HOST + '[host.nic]\nlatency = "1e99s"\n',
-        'my.toml: host.nic.latency = "1e99s": is too large a number',
-    ),
-    (HOST + '[host.nic]\nduplex = "both"\n', 'my.toml: host.nic.duplex = "both": must be "full" or "half"'),
-    ("[host]\nranks = 0\n", "my.toml: host.ranks = 0: must be a whole number from 1 to 1048576"),
-    ("[host]\nranks = true\n", "my.toml: host.ranks = true: must be a whole number from 1 to 1048576"),
-    ("[host]\nranks = 1.5\n", "my.toml: host.ranks = 1.5: must be a whole number from 1 to 1048576"),
-    ("[host]\ncopies = nan\n", "my.toml: host.copies = NaN: must be a finite number, at least 1e-09"),
-    ("[host]\ncount = 2\n", "my.toml: host.count = 2: give host.ranks too, the ranks of each host"),
-    (
-        TWO + "[host]\nranks = 2\n",
-        "my.toml: host.ranks = 2: must be left out, since [[hosts]] says it",
-    ),
-    ("[[hosts]]\nranks = [0]\n", "my.toml: hosts[0]: name is missing"),
+    (HOST + '[host.nic]\nlatency = "1e99s"\n', 'host.nic.latency = "1e99s": is too large a number'),
+    (HOST + '[host.nic]\nduplex = "both"\n', 'host.nic.duplex = "both": must be "full" or "half"'),
+    ("[host]\nranks = 0\n", "host.ranks = 0: must be a whole number from 1 to 1048576"),
+    ("[host]\nranks = true\n", "host.ranks = true: must be a whole number from 1 to 1048576"),
+    ("[host]\nranks = 1.5\n", "host.ranks = 1.5: must be a whole number from 1 to 1048576"),
+    ("[host]\ncopies = nan\n", "host.copies = NaN: must be a finite number, at least 1e-09"),
+    ("[host]\ncount = 2\n", "host.count = 2: give host.ranks too, the ranks of each host"),
+    (TWO + "[host]\nranks = 2\n", "host.ranks = 2: must be left out, since [[hosts]] says it"),
+    ("[[hosts]]\nranks = [0]\n", "hosts[0]: name is missing"),
     (
         '[[hosts]]\nname = "a.b"\nranks = [0]\n',
-        'my.toml: hosts[0].name = "a.b": a name must be text of letters, digits, _ and - only',
+        'hosts[0].name = "a.b": a name must be text of letters, digits, _ and - only',
     ),
-    ('[[hosts]]\nname = "a"\nranks = []\n', "my.toml: hosts[0].ranks = []: a host must have ranks"),
-    (
-        '[[hosts]]\nname = "a"\nranks = 2\n',
-        "my.toml: hosts[0].ranks = 2: must be a list of ranks, such as [0, 1]",
-    ),
-    (
-        '[[hosts]]\nname = "a"\nranks = [0, 0]\n',
-        "my.toml: hosts[0].ranks = [0, 0]: no rank may be listed twice",
-    ),
-    (
-        TWO + '[[hosts]]\nname = "c"\nranks = [2, 1]\n',
-        "my.toml: hosts[2].ranks = [2, 1]: rank 1 is on b already",
-    ),
+    ('[[hosts]]\nname = "a"\nranks = []\n', "hosts[0].ranks = []: a host must have ranks"),
+    ('[[hosts]]\nname = "a"\nranks = 2\n', "hosts[0].ranks = 2: must be a list of ranks, such as [0, 1]"),
+    ('[[hosts]]\nname = "a"\nranks = [0, 0]\n', "hosts[0].ranks = [0, 0]: no rank may be listed twice"),
+    (TWO + '[[hosts]]\nname = "c"\nranks = [2, 1]\n', "hosts[2].ranks = [2, 1]: rank 1 is on b already"),
     (
         TWO + '[[hosts]]\nname = "c"\nranks = [3]\n',
-        "my.toml: hosts: rank 2 is on none; the ranks of all hosts must be 0, 1, 2 and so on",
+        "hosts: rank 2 is on none; the ranks of all hosts must be 0, 1, 2 and so on",
     ),
-    (
-        TWO + '[[hosts]]\nname = "a"\nranks = [2]\n',
-        'my.toml: hosts[2].name = "a": hosts[0] has that name already',
-    ),
-    (HOST + '[[links]]\nbetween = ["a", "b"]\n', "my.toml: links: need [[hosts]], so that they can name them"),
+    (TWO + '[[hosts]]\nname = "a"\nranks = [2]\n', 'hosts[2].name = "a": hosts[0] has that name already'),
+    (HOST + '[[links]]\nbetween = ["a", "b"]\n', "links: need [[hosts]], so that they can name them"),
     (
         TWO + '[[links]]\nbetween = ["a", "a"]\n',
-        'my.toml: links[0].between = ["a", "a"]: must be two different names, such as ["a", "switch1"]',
+        'links[0].between = ["a", "a"]: must be two different names, such as ["a", "switch1"]',
     ),
     (
         TWO + '[[links]]\nbetween = ["a", "b"]\n[[links]]\nbetween = ["b", "a"]\n',
-        'my.toml: links[1].between = ["b", "a"]: there is a link between them already',
+        'links[1].between = ["b", "a"]: there is a link between them already',
     ),
     (
         TWO + '[switch]\n[[links]]\nbetween = ["a", "b"]\n',
-        "my.toml: switch: must be left out, since [[links]] says how the hosts are connected",
+        "switch: must be left out, since [[links]] says how the hosts are connected",
     ),
     (
         TWO + '[[links]]\nbetween = ["a", "x"]\n[[links]]\nbetween = ["b", "y"]\n',
-        "my.toml: links: there is no way from a (rank 0) to b (rank 1)",
+        "links: there is no way from a (rank 0) to b (rank 1)",
     ),
-    (
-        HOST + '[switch]\nuplink = "1GB/s"\n',
-        "my.toml: switch.uplink: give switch.hosts too, the hosts of each leaf switch",
-    ),
+    (HOST + '[switch]\nuplink = "1GB/s"\n', "switch.uplink: give switch.hosts too, the hosts of each leaf switch"),
     (
         HOST + '[switch]\nhosts = 2\nuplink = "1GB/s"\noversubscription = 2\n',
-        "my.toml: switch.oversubscription: give this or switch.uplink, not both",
+        "switch.oversubscription: give this or switch.uplink, not both",
     ),
-    (
-        HOST + "[switch]\nhosts = 2\noversubscription = 2\n",
-        "my.toml: switch.oversubscription: needs a bandwidth of every NIC",
-    ),
-    (HOST + "[[slow_rank]]\nrank = 1\n", "my.toml: slow_rank[0]: slowdown is missing"),
-    (
-        HOST + "[[slow_rank]]\nrank = -1\nslowdown = 2\n",
-        "my.toml: slow_rank[0].rank = -1: must be a whole number, at least 0",
-    ),
+    (HOST + "[switch]\nhosts = 2\noversubscription = 2\n", "switch.oversubscription: needs a bandwidth of every NIC"),
+    (HOST + "[[slow_rank]]\nrank = 1\n", "slow_rank[0]: slowdown is missing"),
+    (HOST + "[[slow_rank]]\nrank = -1\nslowdown = 2\n", "slow_rank[0].rank = -1: must be a whole number, at least 0"),
     (
         HOST + "[[slow_rank]]\nrank = 1\nslowdown = 0.5\n",
-        "my.toml: slow_rank[0].slowdown = 0.5: must be a finite number, at least 1",
+        "slow_rank[0].slowdown = 0.5: must be a finite number, at least 1",
     ),
     (
         HOST + '[[slow_link]]\nlink = "host0.nic0.out"\n',
-        'my.toml: slow_link[0].link = "host0.nic0.out": give its bandwidth, slowdown or latency',
+        'slow_link[0].link = "host0.nic0.out": give its bandwidth, slowdown or latency',
     ),
-    (HOST + "[jitter]\nlatency = -0.1\n", "my.toml: jitter.latency = -0.1: must be a finite number, at least 0"),
-    (HOST + "[jitter]\nseed = 1.5\n", "my.toml: jitter.seed = 1.5: must be a whole number, at least 0"),
+    (HOST + "[jitter]\nlatency = -0.1\n", "jitter.latency = -0.1: must be a finite number, at least 0"),
+    (HOST + "[jitter]\nseed = 1.5\n", "jitter.seed = 1.5: must be a whole number, at least 0"),
     (
         '"a\\nb" = 1\n[host.nic]\n',
-        'my.toml: "a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
+        '"a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
-    ("x = " + 9999 * "[", "my.toml: is nested too deeply: at most 100 levels"),
-    (HOST + '[[failure]]\nat = "1s"\n', "my.toml: failure[0]: give either link or rank"),
-    (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "my.toml: failure[0]: give either link or rank"),
+    ("x = " + 9999 * "[", "is nested too deeply: at most 100 levels"),
+    (HOST + '[[failure]]\nat = "1s"\n', "failure[0]: give either link or rank"),
+    (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "failure[0]: give either link or rank"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message[9:50] for _, message in MISTAKES])
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
 def test_mistakes_are_named_with_file_place_value_and_rule(text: str, message: str) -> None:
     """The whole message."""
-    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+    with refused(f"my.toml: {message}"):
         read_network(text, "my.toml")
-    assert str(error.value) == message
 
 
 UNFIT = [
     (HOST + "count = 8\n", 24, "its hosts have 16 ranks: 24 were asked for"),
     (TWO, 3, "its hosts have 2 ranks: 3 were asked for"),
     (HOST, 0, "num_ranks 0: must be at least 1"),
-    (
-        HOST + "[[slow_rank]]\nrank = 4\nslowdown = 2\n",
-        4,
-        "slow_rank[0].rank = 4: there are only ranks 0 to 3",
-    ),
+    (HOST + "[[slow_rank]]\nrank = 4\nslowdown = 2\n", 4, "slow_rank[0].rank = 4: there are only ranks 0 to 3"),
     (
         HOST + '[[slow_link]]\nlink = "host2.nic0.out"\nbandwidth = "1GB/s"\n',
         4,
@@ -211,11 +168,7 @@ UNFIT = [
         4,
         'slow_link[0].bandwidth: "host0.cores" are cores: give a slowdown',
     ),
-    (
-        HOST + '[[failure]]\nlink = "a\\nb"\n',
-        4,
-        'failure[0].link = "a\\nb": there is none on this many ranks',
-    ),
+    (HOST + '[[failure]]\nlink = "a\\nb"\n', 4, 'failure[0].link = "a\\nb": there is none on this many ranks...'),
     (HOST + "[[failure]]\nrank = 99\n", 4, "failure[0].rank = 99: there are only ranks 0 to 3"),
 ]
 
@@ -224,21 +177,18 @@ UNFIT = [
 def test_what_does_not_fit_the_ranks_is_refused(text: str, num_ranks: int, message: str) -> None:
     """When the topology is made, since only then the number of ranks is known."""
     cluster = read_network(text, "my.toml")
-    with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
+    with refused(f"my.toml: {message}"):
         cluster.topology(num_ranks)
-    assert str(error.value).startswith(f"my.toml: {message}")
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     """With exit code 2; also for a file that is not text."""
     path = tmp_path / "my.toml"
     path.write_text('[host]\nmemory_bandwidth = "0GB/s"\n')
-    result = CliRunner().invoke(main, ["networks", str(path)])
-    assert result.exit_code == 2
-    assert result.stderr == f'ringsim: {path}: host.memory_bandwidth = "0GB/s": a rate must be greater than 0\n'
+    message = f'ringsim: {path}: host.memory_bandwidth = "0GB/s": a rate must be greater than 0\n'
+    assert refusal_of(["networks", str(path)]) == message
     path.write_bytes(b"\xff\xfe")
-    result = CliRunner().invoke(main, ["networks", str(path)])
-    assert result.stderr == f"ringsim: {path}: is not UTF-8 text: invalid start byte at byte 0\n"
+    assert refusal_of(["networks", str(path)]) == f"ringsim: {path}: is not UTF-8 text: invalid start byte at byte 0\n"
 
 
 def test_the_manual_shows_the_file_that_its_command_takes() -> None:

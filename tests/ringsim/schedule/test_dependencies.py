@@ -2,15 +2,16 @@
 
 from functools import cache
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Transfer, ring_all_reduce
+from ringsim import Network, Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.schedule.flow import NO_ROW
 from ringsim.simulation import simulate
 from ringsim.simulation.routes import has_contention
-from tests.ringsim.strategies import built_in_schedules, networks, schedules
+from tests.ringsim.strategies import built_in_schedules, listed, networks, schedules
 
 
 class Followed:
@@ -74,50 +75,42 @@ def test_the_rows_are_those_of_a_timeline(schedule: Schedule) -> None:
         assert getattr(arrows, name).tolist() == getattr(timeline, name).tolist(), name
 
 
-def arrows_of(arrows: Dependencies, name: str) -> list[int]:
-    """One column as a list."""
-    column: list[int] = getattr(arrows, name).tolist()
-    return column
+NONE, RING = NO_ROW, ring_all_reduce(2)
+TWO_CHUNKS = listed(
+    [Transfer(0, 1, 0, True), Transfer(2, 1, 1, True)], [Transfer(1, 3, 0, True)], [Transfer(1, 0, 1, False)]
+)
+THREE_WRITES = listed([Transfer(0, 1, 0, True)], [Transfer(2, 1, 0, True)], [Transfer(2, 1, 0, True)])
+THREE_SENDS = listed(
+    [Transfer(0, 1, 0, True, 1), Transfer(0, 2, 0, True, 2), Transfer(0, 2, 1, True, 3)], [Transfer(1, 0, 0, False)]
+)
 
 
-def test_the_arrows_of_a_ring_of_two() -> None:
-    """Row by row: ranks 0 and 1 exchange a chunk to add, then the sums."""
-    arrows = dependencies(ring_all_reduce(2))
-    assert arrows_of(arrows, "data_dependency") == [NO_ROW, NO_ROW, 1, 0]
-    assert arrows_of(arrows, "before_on_channel") == [NO_ROW, NO_ROW, 0, 1]
-    assert arrows_of(arrows, "before_on_connection") == [NO_ROW, NO_ROW, 0, 1]
-    assert arrows_of(arrows, "before_in_chunk") == [NO_ROW] * 4
-    assert arrows_of(arrows, "sent_before") == [NO_ROW] * 4
-    assert arrows_of(arrows, "buffer_dependency") == [NO_ROW] * 4
-
-
-def test_chunks_do_not_wait_for_one_another() -> None:
-    """Rank 1 receives two chunks from two ranks, and passes on the second; in order that waits for the first, too."""
-    steps = [[Transfer(0, 1, 0, True), Transfer(2, 1, 1, True)], [Transfer(1, 3, 0, True)], [Transfer(1, 0, 1, False)]]
-    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "two chunks", 4, 2, steps)
-    arrows, in_order = dependencies(schedule), dependencies(schedule, in_order=True)
-    assert arrows_of(arrows, "data_dependency") == [NO_ROW, NO_ROW, 0, 1]
-    assert arrows_of(arrows, "before_on_connection") == [NO_ROW] * 4
-    assert arrows_of(in_order, "before_on_connection") == [NO_ROW, 0, NO_ROW, NO_ROW]
-    # What goes to rank 0 may have to wait for what goes to rank 3: until then all of step 0 has been applied.
-    assert arrows_of(in_order, "data_dependency") == [NO_ROW, NO_ROW, 0, 1]
-
-
-def test_writes_to_a_chunk_wait_for_one_another() -> None:
-    """Whoever sends them: the order of the additions is that of the steps."""
-    steps = [[Transfer(0, 1, 0, True)], [Transfer(2, 1, 0, True)], [Transfer(2, 1, 0, True)]]
-    arrows = dependencies(Schedule.from_transfers(Collective.REDUCE, "thrice", 3, 1, steps))
-    assert arrows_of(arrows, "before_in_chunk") == [NO_ROW, 0, NO_ROW]
-    assert arrows_of(arrows, "before_on_connection") == [NO_ROW, NO_ROW, 1]
-
-
-def test_a_write_waits_for_all_sends_of_its_chunk() -> None:
-    """On whatever channels, and for none of another chunk."""
-    sends = [Transfer(0, 1, 0, True, 1), Transfer(0, 2, 0, True, 2), Transfer(0, 2, 1, True, 3)]
-    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 3, 2, [sends, [Transfer(1, 0, 0, False)]])
-    arrows = dependencies(schedule)
-    assert arrows_of(arrows, "buffer_dependency") == [NO_ROW, NO_ROW, NO_ROW, 1]
-    assert arrows_of(arrows, "sent_before") == [NO_ROW, 0, NO_ROW, NO_ROW]
+@pytest.mark.parametrize(
+    ("schedule", "in_order", "column", "rows"),
+    [
+        # Two ranks exchange a chunk to add, then the sums.
+        (RING, False, "data_dependency", [NONE, NONE, 1, 0]),
+        (RING, False, "before_on_channel", [NONE, NONE, 0, 1]),
+        (RING, False, "before_on_connection", [NONE, NONE, 0, 1]),
+        (RING, False, "before_in_chunk", [NONE] * 4),
+        (RING, False, "sent_before", [NONE] * 4),
+        (RING, False, "buffer_dependency", [NONE] * 4),
+        # Chunks wait for one another in order only: until then all of step 0 has been applied.
+        (TWO_CHUNKS, False, "data_dependency", [NONE, NONE, 0, 1]),
+        (TWO_CHUNKS, False, "before_on_connection", [NONE] * 4),
+        (TWO_CHUNKS, True, "data_dependency", [NONE, NONE, 0, 1]),
+        (TWO_CHUNKS, True, "before_on_connection", [NONE, 0, NONE, NONE]),
+        # Writes to a chunk wait for one another, whoever sends them, and for all sends of it, on whatever channels.
+        (THREE_WRITES, False, "before_in_chunk", [NONE, 0, NONE]),
+        (THREE_WRITES, False, "before_on_connection", [NONE, NONE, 1]),
+        (THREE_SENDS, False, "buffer_dependency", [NONE, NONE, NONE, 1]),
+        (THREE_SENDS, False, "sent_before", [NONE, 0, NONE, NONE]),
+        (ring_all_reduce(1), False, "data_dependency", []),
+    ],
+)
+def test_arrows_by_hand(schedule: Schedule, in_order: bool, column: str, rows: list[int]) -> None:
+    """Row by row."""
+    assert getattr(dependencies(schedule, in_order=in_order), column).tolist() == rows
 
 
 def test_the_size_of_a_row_is_as_stated() -> None:
@@ -125,8 +118,3 @@ def test_the_size_of_a_row_is_as_stated() -> None:
     arrows = dependencies(ring_all_reduce(5))
     columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
     assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)
-
-
-def test_no_transfers_have_no_arrows() -> None:
-    """A single rank."""
-    assert len(dependencies(ring_all_reduce(1))) == 0

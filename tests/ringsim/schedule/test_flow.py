@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Transfer, ring_all_reduce
+from ringsim import Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.flow import NO_ROW, flow
 from ringsim.schedule.memory_passes import most_published
-from tests.ringsim.strategies import built_in_schedules, schedules
+from tests.ringsim.strategies import built_in_schedules, listed, schedules
 
 
 class Walk:
@@ -51,8 +51,7 @@ def test_a_rank_publishes_each_version_once(schedule: Schedule, on_one_host: boo
 
 def test_a_swap() -> None:
     """Two ranks that add to each other's chunk and pass on the sum: each sum is read, the last copy is not."""
-    steps = [[Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)], [Transfer(0, 1, 0, False)]]
-    rows = flow(Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 2, 1, steps))
+    rows = flow(listed([Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)], [Transfer(0, 1, 0, False)]))
     assert rows.reads.tolist() == [NO_ROW, NO_ROW, 1]
     assert rows.replaces.tolist() == [NO_ROW, NO_ROW, 0]
     assert rows.is_read.tolist() == [False, True, False]

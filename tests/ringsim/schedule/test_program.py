@@ -6,7 +6,7 @@ from hypothesis import given
 from ringsim import NEVER, Collective, Schedule, Transfer, ring_all_reduce
 from ringsim.registry import build
 from ringsim.schedule.program import rank_program
-from tests.ringsim.strategies import schedules
+from tests.ringsim.strategies import listed, schedules
 
 
 @given(schedules(channels_of_a_pair=2))
@@ -36,7 +36,7 @@ def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
             before, peer = on_channel.get(send.channel, (0, send.peer))
             writes = [(r.step, place) for place, r in enumerate(program.receives, 1) if r.chunk == send.chunk]
-            written = max((place for step, place in writes if step <= send.data_dependency), default=0)
+            written = max((place for step, place in writes if step < send.step), default=0)
             needed = [written, before, to_peer.get(send.peer, 0)]
             needed += [sum(step < send.step for step in steps)] if peer != send.peer else []
             assert group == max(needed)
@@ -58,8 +58,7 @@ def test_a_rank_of_the_ring() -> None:
 
 def test_a_chunk_still_being_sent_is_marked() -> None:
     """In an exchange the arrival must not land in the chunk; in a ring's all-gather it may, once the sum has left."""
-    rows = [[Transfer(0, 1, 0, False), Transfer(1, 0, 0, False)]]
-    exchange = Schedule.from_transfers(Collective.ALL_REDUCE, "exchange", 2, 1, rows)
+    exchange = listed([Transfer(0, 1, 0, False), Transfer(1, 0, 0, False)])
     (receive,) = rank_program(exchange, 0).receives
     assert (receive.lands_apart, receive.buffer_dependency) == (True, 0)
     last = rank_program(ring_all_reduce(3), 1).receives[-1]

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from ringsim import NEVER, Collective, Schedule, ScheduleError, Transfer
+from tests.refusals import refused
+from tests.ringsim.strategies import listed
 
 
 def written_out(*steps: list[Transfer]) -> Schedule:
     """A schedule over three ranks and two chunks."""
-    return Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 3, 2, steps)
+    return listed(*steps, num_ranks=3, num_chunks=2)
 
 
 def test_columns_name_the_last_write_and_the_last_send() -> None:
@@ -35,9 +37,8 @@ def test_columns_name_the_last_write_and_the_last_send() -> None:
 )
 def test_transfers_out_of_range_are_refused(transfer: Transfer, message: str) -> None:
     """The message names the step, the value and the range."""
-    with pytest.raises(ScheduleError) as error:
+    with refused(message, ScheduleError):
         written_out([Transfer(0, 1, 0, True)], [transfer])
-    assert str(error.value) == message
 
 
 def test_steps_behave_as_a_sequence() -> None:
@@ -76,29 +77,3 @@ def test_the_first_transfer_out_of_range_is_named() -> None:
     """Of many in a step, the error shows the row that is wrong first."""
     with pytest.raises(ScheduleError, match="^step 0, rank 1: chunk 0 is sent to itself$"):
         Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 1, [([0, 1, 7], [1, 1, 1], 0, True)])
-
-
-def test_a_schedule_has_a_rank() -> None:
-    """Whoever makes it, the message is the same."""
-    with pytest.raises(ValueError, match="^num_ranks 0: must be at least 1$"):
-        Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 0, 1, [])
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ((0, 1.5, 0, False), "step 1: dst 1.5 is not a whole number"),
-        ((0, 1, 4 / 2, False), "step 1: chunk 2.0 is not a whole number"),
-        ((0, 1, 0), r"step 1: \(0, 1, 0\) is no transfer: it must have src, dst, chunk, reduce"),
-    ],
-)
-def test_what_is_no_transfer_is_refused(row: tuple, message: str) -> None:
-    """With its step; a fraction, as of n/2 for n//2, would else become another rank in silence."""
-    with pytest.raises(ScheduleError, match=message):
-        Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 2, 1, [[Transfer(0, 1, 0, True)], [row]])
-
-
-def test_numbers_of_numpy_are_whole_numbers() -> None:
-    """As ranks are that come out of its arrays."""
-    step = [Transfer(*np.array([0, 1, 0]), np.bool_(True)), Transfer(np.int32(1), 0, 0, True)]
-    assert Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 2, 1, [step]).num_transfers == 2

@@ -34,26 +34,41 @@ def begin(work: Activities, *rows: tuple[int, float, float, float]) -> None:
 
 def ends(work: Activities) -> list[tuple[int, float]]:
     """All slots that end, with their times, in the order in which they are told."""
-    found = []
+    ended = []
     while True:
         slot, ends_s = work.next_ended()
         if not len(slot):
-            return found
-        found += list(zip(slot.tolist(), ends_s.tolist(), strict=True))
+            return ended
+        ended += list(zip(slot.tolist(), ends_s.tolist(), strict=True))
 
 
-def test_one_ends_and_the_other_speeds_up() -> None:
-    """2 a second between two: 3 each is done at 3 s; what is left of 9, 6, takes 3 s more at full speed."""
-    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
-    begin(work, (0, 0, 0, 3), (1, 0, 0, 9))
-    assert ends(work) == [(0, 3), (1, 6)]
+TWO = [{0: 1}, {0: 1}]
+CHAIN = [{0: 1}, {0: 1, 1: 1}, {1: 1}]
+BY_HAND = {
+    "one ends and the other speeds up": (TWO, [99, 99], [2], [(0, 0, 0, 3), (1, 0, 0, 9)], [(0, 3), (1, 6)]),
+    "one begins and the other slows down": (TWO, [99, 99], [2], [(0, 0, 0, 5), (1, 1, 0, 4)], [(0, 4), (1, 4.5)]),
+    "a lead takes nothing from others": (TWO, [99, 99], [2], [(0, 0, 0, 6), (1, 0, 2, 6)], [(0, 4), (1, 6)]),
+    "what one may not take is left to others": (TWO, [1, 99], [5], [(0, 0, 0, 4), (1, 0, 0, 8)], [(1, 2), (0, 4)]),
+    "no amount takes its lead alone": (TWO, [99, 99], [2], [(0, 1, 0.5, 0), (1, 0, 0, 6)], [(0, 1.5), (1, 3)]),
+    "a change is felt through a neighbour": (
+        CHAIN, [99] * 3, [2, 4], [(0, 0, 0, 1), (1, 0, 0, 7), (2, 0, 0, 9)], [(0, 1), (1, 4), (2, 4)],
+    ),
+}  # fmt: skip
 
 
-def test_one_begins_and_the_other_slows_down() -> None:
-    """Alone until 1 s it does 2, then at 1 a second 3 more by 4 s; by then 1 of the other is left, at 2 a second."""
-    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
-    begin(work, (0, 0, 0, 5), (1, 1, 0, 4))
-    assert ends(work) == [(0, 4), (1, 4.5)]
+@pytest.mark.parametrize("case", BY_HAND)
+def test_by_hand(case: str) -> None:
+    """Such as: 2 a second between two: 3 each is done at 3 s; what is left of 9, 6, takes 3 s more at full speed."""
+    uses, most, capacity, begun, expected = BY_HAND[case]
+    work = activities(uses, most, capacity)
+    begin(work, *begun)
+    assert ends(work) == expected
+
+
+def test_nothing_begun_is_nothing_ended() -> None:
+    """Also where there are no slots, no resources, or only failures."""
+    assert ends(activities([], [], [])) == []
+    assert ends(activities([{0: 1}], [1], [1], {0: 5})) == []
 
 
 def test_work_may_be_begun_whenever_some_has_ended() -> None:
@@ -65,39 +80,11 @@ def test_work_may_be_begun_whenever_some_has_ended() -> None:
     assert ends(work) == [(0, 3), (1, 3.5)]
 
 
-def test_a_lead_takes_nothing_from_others() -> None:
-    """The second needs 2 s before it comes to the link; by then the first has done 4 of 6."""
-    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
-    begin(work, (0, 0, 0, 6), (1, 0, 2, 6))
-    assert ends(work) == [(0, 4), (1, 6)]
-
-
-def test_a_limit_of_its_own_leaves_the_rest_to_others() -> None:
-    """1 a second of 5 is all that the first can take."""
-    work = activities([{0: 1}, {0: 1}], [1, 99], [5])
-    begin(work, (0, 0, 0, 4), (1, 0, 0, 8))
-    assert ends(work) == [(1, 2), (0, 4)]
-
-
-def test_a_change_is_felt_by_those_who_do_not_share_with_it() -> None:
-    """0 ends and frees 1, which then takes more from 2: 2 goes at 3 a second for 1 s, then at 2."""
-    work = activities([{0: 1}, {0: 1, 1: 1}, {1: 1}], [99, 99, 99], [2, 4])
-    begin(work, (0, 0, 0, 1), (1, 0, 0, 7), (2, 0, 0, 9))
-    assert ends(work) == [(0, 1), (1, 4), (2, 4)]
-
-
 def test_those_who_share_nothing_are_left_alone() -> None:
     """Their ends are one sum and one quotient, whatever begins and ends elsewhere."""
     work = activities([{0: 1}, {1: 1}, {1: 1}], [0.7, 99, 99], [3, 1])
     begin(work, (0, 0.1, 0.2, 1.3), (1, 0, 0, 1), (2, 0, 0.25, 1))
     assert dict(ends(work))[0] == 0.1 + (0.2 + 1.3 / 0.7)
-
-
-def test_no_amount_takes_no_time() -> None:
-    """But its lead does."""
-    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
-    begin(work, (0, 1, 0.5, 0), (1, 0, 0, 6))
-    assert ends(work) == [(0, 1.5), (1, 3)]
 
 
 def test_many_at_the_same_moment() -> None:
@@ -146,12 +133,6 @@ def test_what_ends_before_a_failure_is_as_without_it() -> None:
     (before, after), (same, without) = with_and_without
     assert before == same
     assert (after, without) == ([(2, 2)], [(1, 1.5), (2, 2)])
-
-
-def test_nothing_begun_is_nothing_ended() -> None:
-    """Also where there are no slots, no resources, or only failures."""
-    assert ends(activities([], [], [])) == []
-    assert ends(activities([{0: 1}], [1], [1], {0: 5})) == []
 
 
 @pytest.mark.parametrize("row", [(0, math.nan, 0, 1), (0, -1.0, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, math.nan)])

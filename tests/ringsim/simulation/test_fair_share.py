@@ -79,10 +79,7 @@ def test_many_links_in_a_line() -> None:
     assert rates_of(works, capacity) == pytest.approx(filled_one_at_a_time(works, capacity), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("work", "capacity"),
-    [(Work({0: 1.0}, math.nan), 1.0), (Work({0: 1.0}, 1.0), math.nan)],
-)
+@pytest.mark.parametrize(("work", "capacity"), [(Work({0: 1.0}, math.nan), 1.0), (Work({0: 1.0}, 1.0), math.nan)])
 @pytest.mark.timeout(60)
 def test_what_is_no_number_has_no_rate(work: Work, capacity: float) -> None:
     """Nothing is equal to NaN, so that no rate would ever be fixed."""

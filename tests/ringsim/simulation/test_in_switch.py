@@ -1,13 +1,14 @@
 """What the switch of a host adds up and copies: which messages, and what they then use."""
 
-import numpy as np
 import pytest
 
 from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time, simulate
-from ringsim.network import NONE, Cluster, Host, Library, Link, Nics, Spec, Topology
+from ringsim.network import Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, serving, time_queue
 from ringsim.simulation.routes import has_contention
+from tests.ringsim.strategies import listed
+from tests.ringsim.topologies import path
 
 SHARE = 0.5
 
@@ -21,15 +22,12 @@ def hosts_of(size: int, share: float | None = SHARE) -> Cluster:
 
 def uses(topology: Topology, transfer: Transfer) -> dict[str, float]:
     """What a byte of it uses, by name."""
-    columns = (np.array([transfer.src]), np.array([transfer.dst]), np.array([transfer.channel]))
-    paths = topology.connection_paths(*columns)
-    pairs = zip(paths.resource[0].tolist(), paths.use_per_byte[0].tolist(), strict=True)
-    return {topology.resources.names[number]: use for number, use in pairs if number != NONE}
+    return path(topology, transfer.src, transfer.dst, transfer.channel)[2]
 
 
 def of(*steps: list[Transfer]) -> Schedule:
     """An all_reduce of one chunk on four ranks, as far as anybody asks."""
-    return Schedule.from_transfers(Collective.ALL_REDUCE, "mine", 4, 1, steps)
+    return listed(*steps, num_ranks=4)
 
 
 ADDED = [Transfer(src, 0, 0, True) for src in (1, 2, 3)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ringsim import Network, load_network
 from ringsim.algorithms import nccl_ring_all_reduce, nccl_tree_all_reduce
 from ringsim.network.topology import Topology
-from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
+from ringsim.registry import NCCL_ALGORITHMS, build
 from ringsim.schedule import Schedule, dependencies
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import predict_time, simulate
@@ -16,7 +16,7 @@ from ringsim.simulation.engines import symmetry
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.symmetry import MIN_TRANSFERS, Classes, find_classes, may_have_classes, time_classes
 from ringsim.simulation.routes import connections_of, number_connections, serving
-from tests.ringsim.strategies import schedules
+from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import shared_topologies
 
 MAX_RANKS = 4
@@ -34,10 +34,10 @@ def classes_of(schedule: Schedule, topology: Topology, size: int) -> Classes | N
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
-def test_every_algorithm(collective: Collective, name: str, network: str) -> None:
+@every_algorithm
+def test_every_algorithm(collective: Collective, algorithm: str, network: str) -> None:
     """In order or not, with chunks of one size and of several."""
-    schedule = build(collective, name, 8, 2**20)
+    schedule = build(collective, algorithm, 8, 2**20)
     topology = serving([schedule], NETWORKS[network].topology(8))
     for size in (schedule.num_chunks * 10_000, schedule.num_chunks * 10_000 + 7):
         for in_order in (False, True):

@@ -86,12 +86,7 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
         (Network(1e-5, 1e9), 4, {}, "uniform: it does not describe NCCL: give --network with a file that does"),
         (load_network("ib-100g"), 4, {}, "ib-100g: it does not describe NCCL: give --network with a file that does"),
         (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
-        (
-            CLUSTER,
-            16,
-            {"runtime": GLOO},
-            "dgx-h100-cluster: several workers would be under way over one protocol only",
-        ),
+        (CLUSTER, 16, {"runtime": GLOO}, "dgx-h100-cluster: several workers would be under way over one protocol only"),
         (
             CLUSTER.with_spec(jitter=Jitter(latency=0.1)),
             16,

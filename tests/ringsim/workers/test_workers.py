@@ -61,30 +61,53 @@ def test_one_process_takes_task_after_task() -> None:
         assert workers.count == 1
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two workers, processes of their own, each with one thread; those that end are started anew."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as local:
+        yield local
+
+
+@pytest.fixture(params=["processes", "cluster"])
+def several(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options for two workers."""
+    if request.param == "processes":
+        return {"jobs": 2}
+    return {"dask": request.getfixturevalue("cluster").scheduler_address}
+
+
 @pytest.mark.timeout(LIMIT_S)
-def test_processes_give_the_same_results_and_end() -> None:
-    """Each with its place; other processes computed them, on one core each, also for a second run, and then end."""
+def test_several_give_the_same_results(several: dict[str, Any]) -> None:
+    """Each with its place; other processes computed them; also for a second run, in a second block."""
+    for _ in range(2):
+        with Workers(**several) as workers:
+            results = dict(workers.run(squared_with_one, list(range(8))))
+            assert dict(workers.run(squared, [5]))[0][0] == 25
+            assert workers.count == 2
+        assert {place: result for place, (result, _) in results.items()} == {place: place**2 for place in range(8)}
+        assert os.getpid() not in {pid for _, pid in results.values()}
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_the_error_of_a_task_is_raised(several: dict[str, Any]) -> None:
+    """As if this process had computed it."""
+    with Workers(**several) as workers, pytest.raises(ValueError, match=r"^task 3: is refused$"):
+        list(workers.run(refuse_three, list(range(6))))
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("fails", [False, True])
+def test_processes_have_one_core_each_and_end(fails: bool) -> None:
+    """Also if a task fails; Ctrl-C is for this process alone."""
     with Workers(jobs=2) as workers:
-        first = dict(workers.run(squared_with_one, list(range(8))))
-        second = dict(workers.run(squared, [5]))
+        pids = {pid for _, (_, pid) in workers.run(squared_with_one, list(range(4)))}
         assert dict(workers.run(threads_of_libraries, [0])) == {0: "1"}
         assert dict(workers.run(blocks_interrupts, [0])) == {0: True}
         assert not blocks_interrupts(0)
-        assert workers.count == 2
-    assert {place: result for place, (result, _) in first.items()} == {place: place**2 for place in range(8)}
-    assert second[0][0] == 25
-    pids = {pid for _, pid in (*first.values(), *second.values())}
-    assert os.getpid() not in pids
-    assert left_of(pids) == []
-
-
-@pytest.mark.timeout(LIMIT_S)
-def test_the_error_of_a_task_is_raised_and_no_process_is_left() -> None:
-    """As if this process had computed it."""
-    with Workers(jobs=2) as workers:
-        pids = {pid for _, (_, pid) in workers.run(squared, [1, 2])}
-        with pytest.raises(ValueError, match=r"^task 3: is refused$"):
-            list(workers.run(refuse_three, list(range(6))))
+        if fails:
+            with pytest.raises(ValueError, match="task 3"):
+                list(workers.run(refuse_three, list(range(6))))
     assert left_of(pids) == []
 
 
@@ -122,35 +145,6 @@ def test_without_dask_the_message_says_what_to_install(monkeypatch: pytest.Monke
         pytest.raises(ValueError, match=r"pip install 'ringsim\[dask\]'"),
     ):
         list(workers.run(squared, [1]))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two workers, processes of their own, each with one thread; those that end are started anew."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as local:
-        yield local
-
-
-@pytest.mark.timeout(LIMIT_S)
-def test_a_cluster_gives_the_same_results(cluster: Any) -> None:
-    """It lives on afterwards."""
-    for _ in range(2):
-        with Workers(dask=cluster.scheduler_address) as workers:
-            results = dict(workers.run(squared_with_one, list(range(8))))
-            assert workers.count == 2
-        assert {place: result for place, (result, _) in results.items()} == {place: place**2 for place in range(8)}
-        assert os.getpid() not in {pid for _, pid in results.values()}
-
-
-@pytest.mark.timeout(LIMIT_S)
-def test_a_cluster_tells_the_error_of_a_task(cluster: Any) -> None:
-    """As if this process had computed it."""
-    with (
-        Workers(dask=cluster.scheduler_address) as workers,
-        pytest.raises(ValueError, match=r"^task 3: is refused$"),
-    ):
-        list(workers.run(refuse_three, list(range(6))))
 
 
 @pytest.mark.timeout(2 * LIMIT_S)

@@ -1,0 +1,29 @@
+"""What must be refused, in one line and in which words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+
+
+@contextmanager
+def refused(message: str, error: type[Exception] | tuple[type[Exception], ...] = ValueError) -> Iterator[None]:
+    """The block must raise this error with this message; one that ends in dots is only its beginning."""
+    with pytest.raises(error) as caught:
+        yield
+    said = str(caught.value)
+    if message.endswith("..."):
+        assert said.startswith(message.removesuffix("..."))
+    else:
+        assert said == message
+    assert "\n" not in said
+
+
+def refusal_of(command: str | list[str]) -> str:
+    """The one line that `ringsim` says on stderr, which must be all it says, with exit code 2."""
+    result = CliRunner().invoke(main, command.split() if isinstance(command, str) else command)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+    return result.stderr
