@@ -1,6 +1,5 @@
 """Fixtures: ranks that are started once and given many cases."""
 
-import multiprocessing
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,18 +37,14 @@ def _hearing_of_signals() -> None:
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def ranks() -> Iterator[RankPool]:
     """Five ranks on Gloo for the whole session; a case may use only the first few of them."""
-    with RankPool(5, tmp_path_factory.mktemp("ranks")) as pool:
+    with RankPool(5) as pool:
         yield pool
-        gone = list(pool.processes)
-    assert not any(process in gone for process in multiprocessing.active_children()), "a rank outlived its pool"
 
 
 @pytest.fixture(scope="session")
-def ring_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def ring_ranks() -> Iterator[RankPool]:
     """Four ranks with groups on Gloo and on our own backend."""
-    with RankPool(4, tmp_path_factory.mktemp("ring"), backends=("gloo", "ring")) as pool:
+    with RankPool(4, backends=("gloo", "ring")) as pool:
         yield pool
-        gone = list(pool.processes)
-    assert not any(process in gone for process in multiprocessing.active_children()), "a rank outlived its pool"

@@ -1,35 +1,195 @@
-"""`RankPool`: real ranks in processes of their own, which are given many cases.
+"""`Ranks`: forked processes in one process group; `RankPool`: those that are kept for many cases."""
 
-To import torch takes each process seconds. So one process imports it, and ranks are forked from that one.
-"""
-
-import contextlib
 import datetime
 import itertools
-import multiprocessing
 import os
+import signal
 import socket
-import tempfile
-import time
-import traceback
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
-from unittest import mock
 
-START_TIMEOUT_S = 120.0
-# What ranks import: torch and ourselves, what torch imports late for an optimizer, and what modules of tests import.
-PRELOADED = ["torch._dynamo", "torch.distributed", "collectives", "trainers.loop.trainer", "pytest", "hypothesis"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as torchrun does with several ranks on a host
+from tests.forked import (
+    END_LIMIT_S,
+    START_LIMIT_S,
+    Answer,
+    Nursery,
+    answers_of,
+    be_a_program,
+    codes_of,
+    nursery,
+)
+
+LOG_LINES = 100
 
 
-def fork_process(target: Callable[..., object], *arguments: Any) -> Any:
-    """`target(*arguments)`, begun in a process of its own that has imported torch already.
+class Ranks:
+    """`num_ranks` processes in one process group, which wait for tasks.
 
-    When it returns or exits, the process ends at once: what an interpreter does at its end is left out.
+    timeout_s: the group's, after which a rank gives up waiting for another.
     """
-    return _start(multiprocessing.get_context("forkserver"), target, *arguments, daemon=False)
+
+    def __init__(self, num_ranks: int, timeout_s: float, backend: str = "gloo", home: Nursery | None = None) -> None:
+        self.num_ranks = num_ranks
+        self._home = home or nursery()
+        folder = self._home.new_folder()
+        self.processes = [self._home.fork(folder / f"rank{rank}.log") for rank in range(num_ranks)]
+        try:
+            # All must be there first: to connect to one another they have only the group's own timeout.
+            self._begin(_be_there)
+            for rank, process in enumerate(self.processes):
+                process.start(_join, rank, num_ranks, str(folder / "rendezvous"), timeout_s, backend)
+            self._require_answers()
+        except BaseException:
+            self.end()
+            raise
+
+    def _begin(self, task: Callable[..., Any], *arguments: Any) -> None:
+        self.start(task, *arguments)
+        self._require_answers()
+
+    def _require_answers(self) -> None:
+        answers = self.answers(range(self.num_ranks), START_LIMIT_S)
+        if len(answers) < self.num_ranks or not all(answer.good for answer in answers.values()):
+            raise AssertionError(f"the ranks did not start: {answers}\n{self.remains()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self, task: Callable[..., Any], *arguments: Any, ranks: Sequence[int] | None = None) -> None:
+        """Let ranks, by default all, begin `task(*arguments)`."""
+        for rank in range(self.num_ranks) if ranks is None else ranks:
+            self.processes[rank].start(task, *arguments)
+
+    def answers(self, ranks: Sequence[int], limit_s: float) -> dict[int, Answer]:
+        """By rank, what became of the task; those that end, or say nothing in time, are missing."""
+        answers = answers_of([self.processes[rank] for rank in ranks], limit_s)
+        return {self.processes.index(process): answer for process, answer in answers.items()}
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send it a signal."""
+        self.processes[rank].signal(number)
+
+    def codes(self, limit_s: float = END_LIMIT_S) -> list[int | None]:
+        """The exit codes; None for ranks that have not ended by then."""
+        return codes_of(self.processes, limit_s)
+
+    def remains(self, first: Collection[int] = ()) -> str:
+        """Return what is known of each rank: its exit code, or where it is, and what it wrote last to standard error.
+
+        first: the ranks with which to begin, as a report is cut off somewhere.
+        """
+        for process in self.processes:
+            process.signal(signal.SIGUSR1)
+        codes, lines = self.codes(limit_s=1), []
+        for rank, code in sorted(enumerate(codes), key=lambda known: known[0] not in first):
+            log = self.processes[rank].log
+            text = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+            lines.append(f"rank {rank}: {'runs' if code is None else f'exit code {code}'}")
+            lines += [f"    {line}" for line in text]
+        return "\n".join(lines)
+
+    @property
+    def are_gone(self) -> bool:
+        """Whether they have ended with the process that forks them."""
+        return self._home.is_closed
+
+    def end(self) -> None:
+        """Kill all of them."""
+        if self.are_gone:
+            return
+        for process in self.processes:
+            process.signal(signal.SIGKILL)
+            process.pipe.close()
+        if None in self.codes():
+            raise AssertionError(f"ranks outlive SIGKILL: {self.codes(0)}")
+
+
+class RankError(AssertionError):
+    """A case raised on a rank, or a rank did not answer; the message holds the rank's traceback."""
+
+
+class RankPool:
+    """Ranks that wait for cases; a case is given the group of the ranks that it is run on.
+
+    peer_timeout_s: the group's timeout, after which a rank gives up waiting for another.
+    backends: the group's, and others for which `group_on` shall have groups.
+    max_cases: that the same ranks may have; then there are fresh ones, as after a case that fails.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int,
+        peer_timeout_s: float = 60.0,
+        backends: tuple[str, ...] = ("gloo",),
+        max_cases: int | None = None,
+        home: Nursery | None = None,
+    ) -> None:
+        self.num_ranks = num_ranks
+        self._peer_timeout_s = peer_timeout_s
+        self._backends = backends
+        self._max_cases = max_cases
+        self._home = home
+        self._ranks: Ranks | None = None
+        self._num_cases = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def ranks(self) -> Ranks:
+        """Those for the next case, or that have the last one."""
+        if self._ranks is None or self._ranks.are_gone:
+            self._ranks, self._num_cases = Ranks(self.num_ranks, self._peer_timeout_s, self._backends[0], self._home), 0
+            self._ranks._begin(_make_groups, self._backends, self.num_ranks, self._peer_timeout_s)
+        return self._ranks
+
+    def end(self) -> None:
+        """Kill the ranks; the next case gets fresh ones."""
+        if self._ranks is not None:
+            self._ranks.end()
+            self._ranks = None
+
+    def run(
+        self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None, timeout_s: float = 120
+    ) -> list[Any]:
+        """`case(group, *arguments)` on the first `num_ranks` ranks; what each returned, by rank.
+
+        case: a function at the top level of a module. Raises RankError if it raises on any of them.
+        """
+        used = range(num_ranks or self.num_ranks)
+        self.start(case, *arguments, num_ranks=len(used))
+        answers = self.answers(used, timeout_s)
+        missing = [rank for rank in used if rank not in answers]
+        failed = [f"rank {rank}: {_last_line_first(a.value)}" for rank, a in answers.items() if not a.good]
+        if not missing and not failed:
+            return [answers[rank].value for rank in used]
+        told = "\n".join(failed)
+        if missing:  # what failed comes before what is known of them, as it may be why they hang
+            told = f"ranks hang, or are gone: {missing}\n{told}\n{self.ranks.remains(missing)}"
+        self.end()  # the group may be broken
+        raise RankError(told)
+
+    def start(self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None) -> None:
+        """Begin what `run` does; `answers` waits for the end."""
+        if self._num_cases == self._max_cases:
+            self.end()
+        used = num_ranks or self.num_ranks
+        self.ranks.start(_run_case, self._backends[0], used, case, arguments, ranks=range(used))
+        self._num_cases += 1
+
+    def answers(self, ranks: Sequence[int], timeout_s: float) -> dict[int, Answer]:
+        """By rank, whether the case returned and what, or its traceback; ranks that do not answer are missing."""
+        return self.ranks.answers(ranks, timeout_s)
+
+
+def _last_line_first(trace: str) -> str:
+    return f"{trace.strip().splitlines()[-1]}\n{trace}"
 
 
 def run_forked_ranks(num_ranks: int, timeout_s: float, target: Callable[..., object], *arguments: Any) -> list[Any]:
@@ -40,15 +200,66 @@ def run_forked_ranks(num_ranks: int, timeout_s: float, target: Callable[..., obj
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = [fork_process(_as_rank, rank, num_ranks, port, target, arguments) for rank in range(num_ranks)]
+    folder = nursery().new_folder()
+    processes = [nursery().fork(folder / f"rank{rank}.log") for rank in range(num_ranks)]
+    for rank, process in enumerate(processes):
+        process.start(be_a_program, _as_rank, rank, num_ranks, port, target, arguments)
     try:
-        for process in processes:
-            process.join(timeout_s)
-        return [process.exitcode for process in processes]
+        return codes_of(processes, timeout_s)
     finally:
         for process in processes:
-            process.kill()
-            process.join()
+            process.signal(signal.SIGKILL)
+        codes_of(processes)
+
+
+# What follows runs in the processes.
+
+_GROUPS: dict[tuple[str, int], Any] = {}
+
+
+def group_on(backend: str, num_ranks: int) -> Any:
+    """In a case of a pool: the group of the first `num_ranks` ranks on one of the pool's backends."""
+    return _GROUPS[backend, num_ranks]
+
+
+def whole_group_on(backend: str, timeout_s: float) -> Any:
+    """In a task: the group of all ranks, on Gloo or on another backend."""
+    import torch.distributed as dist
+
+    if backend == "gloo":
+        return dist.group.WORLD
+    return dist.new_group(timeout=datetime.timedelta(seconds=timeout_s), backend=backend)  # else it is half an hour
+
+
+def _be_there() -> None:
+    """Do nothing, but answer."""
+
+
+def _join(rank: int, num_ranks: int, rendezvous: str, timeout_s: float, backend: str) -> None:
+    import torch.distributed as dist
+
+    import collectives
+
+    timeout = datetime.timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        backend, init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout
+    )
+    collectives.set_gloo_thread_policy()  # ranks share cores here
+
+
+def _make_groups(backends: tuple[str, ...], num_ranks: int, timeout_s: float) -> None:
+    import torch.distributed as dist
+
+    import collectives
+
+    timeout = datetime.timedelta(seconds=timeout_s)
+    for backend, size in itertools.product(backends, range(1, num_ranks + 1)):
+        _GROUPS[backend, size] = dist.new_group(list(range(size)), timeout=timeout, backend=backend)
+    collectives.set_gloo_thread_policy()  # for the new groups as well
+
+
+def _run_case(backend: str, num_ranks: int, case: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return case(_GROUPS[backend, num_ranks], *arguments)
 
 
 def _as_rank(rank: int, num_ranks: int, port: int, target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
@@ -56,162 +267,3 @@ def _as_rank(rank: int, num_ranks: int, port: int, target: Callable[..., object]
     os.environ |= {name: str(value) for name, value in world.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     target(rank, *arguments)
-
-
-def _start(context: Any, target: Callable[..., object], *arguments: Any, daemon: bool) -> Any:
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=target, args=arguments, daemon=daemon)
-    # A process with one thread, without those of a library for linear algebra, can be forked safely.
-    with mock.patch.dict(os.environ, ONE_THREAD):
-        process.start()
-    return process
-
-
-class RankError(AssertionError):
-    """A case raised on a rank, or a rank did not answer; the message holds the rank's traceback."""
-
-
-class RankPool:
-    """`num_ranks` processes in one process group, waiting for cases.
-
-    peer_timeout_s: the group's timeout, after which a rank gives up waiting for another.
-    backends: the group's, and others for which `group_on` shall have groups.
-    start_method: of multiprocessing; with "spawn" each rank imports torch itself, in the environment of this moment.
-    """
-
-    def __init__(
-        self,
-        num_ranks: int,
-        directory: Path,
-        peer_timeout_s: float = 60.0,
-        backends: tuple[str, ...] = ("gloo",),
-        start_method: str = "forkserver",
-    ) -> None:
-        self.num_ranks = num_ranks
-        self._directory = Path(tempfile.mkdtemp(dir=directory))  # its own: several pools may be given one directory
-        self._peer_timeout_s = peer_timeout_s
-        self._backends = backends
-        self._context: Any = multiprocessing.get_context(start_method)
-        self._starts = 0
-        self.processes: list[Any] = []
-        self._pipes: list[Connection] = []
-
-    def __enter__(self) -> Self:
-        self._starts += 1
-        rendezvous = str(self._directory / f"rendezvous{self._starts}")
-        arguments = (self.num_ranks, rendezvous, self._peer_timeout_s, self._backends)
-        for rank in range(self.num_ranks):
-            self._start_rank(rank, *arguments)
-        self._collect(range(self.num_ranks), START_TIMEOUT_S)
-        return self
-
-    def _start_rank(self, rank: int, *arguments: Any) -> None:
-        ours, theirs = self._context.Pipe()
-        self.processes.append(_start(self._context, _serve, rank, *arguments, theirs, daemon=True))
-        theirs.close()
-        self._pipes.append(ours)
-
-    def __exit__(self, *_: object) -> None:
-        for pipe in self._pipes:
-            pipe.close()  # the ranks see the end of their orders and leave
-        for process in self.processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self.processes.clear()
-        self._pipes.clear()
-
-    def run(
-        self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None, timeout_s: float = 120
-    ) -> list[Any]:
-        """`case(group, *arguments)` on the first `num_ranks` ranks; what each returned, by rank.
-
-        case: a function at the top level of a module. Raises RankError if it raises on any of them.
-        """
-        used = range(num_ranks or self.num_ranks)
-        if not self.processes:
-            self.__enter__()
-        self.start(case, *arguments, num_ranks=len(used))
-        try:
-            return self._collect(used, timeout_s)
-        except RankError:
-            self.__exit__()  # the group may be broken: the next case gets fresh ranks
-            raise
-
-    def start(self, case: Callable[..., Any], *arguments: Any, num_ranks: int | None = None) -> None:
-        """Begin what `run` does; `answers` waits for the end."""
-        for pipe in self._pipes[: num_ranks or self.num_ranks]:
-            pipe.send((num_ranks or self.num_ranks, case, arguments))
-
-    def answers(self, used: list[int], timeout_s: float) -> dict[int, tuple[bool, Any]]:
-        """By rank, whether the case returned and what, or its traceback; ranks that do not answer are missing."""
-        waiting = {self._pipes[rank]: rank for rank in used}
-        answers: dict[int, tuple[bool, Any]] = {}
-        while waiting:
-            ready = wait(list(waiting), timeout_s)
-            if not ready:
-                break
-            for pipe in ready:
-                assert isinstance(pipe, Connection)
-                rank = waiting.pop(pipe)
-                with contextlib.suppress(EOFError, ConnectionResetError):  # the process is gone; its rank stays missing
-                    answers[rank] = pipe.recv()
-        return answers
-
-    def _collect(self, used: range, timeout_s: float) -> list[Any]:
-        answers = self.answers(list(used), timeout_s)
-        silent = [rank for rank in used if rank not in answers]
-        failed = [f"rank {rank}:\n{text}" for rank, (good, text) in answers.items() if not good]
-        if silent or failed:
-            raise RankError("\n".join([*failed, *(f"rank {rank} did not answer" for rank in silent)]))
-        return [answers[rank][1] for rank in used]
-
-
-_GROUPS: dict[tuple[str, int], Any] = {}  # in a rank's process
-
-
-def group_on(backend: str, num_ranks: int) -> Any:
-    """In a case: the group of the first `num_ranks` ranks on one of the pool's backends."""
-    return _GROUPS[backend, num_ranks]
-
-
-def _meet(rendezvous: str, num_ranks: int) -> None:
-    """Wait until all ranks have started: to connect to one another they have only the group's own timeout."""
-    import torch.distributed as dist
-
-    store = dist.FileStore(f"{rendezvous}.meeting", num_ranks)
-    store.add("here", 1)
-    while store.add("here", 0) < num_ranks:
-        time.sleep(0.01)
-
-
-def _serve(
-    rank: int, num_ranks: int, rendezvous: str, peer_timeout_s: float, backends: tuple[str, ...], orders: Connection
-) -> None:
-    """What a rank's process does: join the groups, then one case after the other."""
-    import torch
-    import torch.distributed as dist
-
-    import collectives  # which also makes torch know the backend "ring"
-
-    torch.set_num_threads(1)
-    _meet(rendezvous, num_ranks)
-    timeout = datetime.timedelta(seconds=peer_timeout_s)
-    dist.init_process_group(
-        backends[0], init_method=f"file://{rendezvous}", rank=rank, world_size=num_ranks, timeout=timeout
-    )
-    for backend, n in itertools.product(backends, range(1, num_ranks + 1)):
-        _GROUPS[backend, n] = dist.new_group(list(range(n)), timeout=timeout, backend=backend)
-    collectives.set_gloo_thread_policy()  # ranks share cores here
-    orders.send((True, None))
-    while True:
-        try:
-            used, case, arguments = orders.recv()
-        except EOFError:
-            break
-        try:
-            orders.send((True, case(_GROUPS[backends[0], used], *arguments)))
-        except Exception:  # any failure is the test's to judge
-            orders.send((False, traceback.format_exc()))
-    os._exit(0)  # no tidy end: after a fault the group may be beyond saying goodbye

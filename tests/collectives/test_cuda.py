@@ -19,9 +19,9 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=O
 
 
 @pytest.fixture(scope="module")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def nccl() -> Iterator[RankPool]:
     """One rank, with NCCL for CUDA tensors and nothing for others; NCCL wants a GPU for each rank."""
-    with RankPool(1, tmp_path_factory.mktemp("nccl"), backends=NCCL_BACKENDS) as pool:
+    with RankPool(1, backends=NCCL_BACKENDS) as pool:
         yield pool
 
 

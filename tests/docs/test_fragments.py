@@ -1,7 +1,6 @@
 """The fragments of docs/programs.md, on real ranks, with the names that they take for granted."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +45,7 @@ def run_fragments(group: dist.ProcessGroup) -> list[float]:
     return [float(len(fragments)), tensor.item(), *share.tolist()]
 
 
-def test_the_fragments_run(tmp_path: Path) -> None:
+def test_the_fragments_run() -> None:
     """And reduce what they say: the maximum of the ranks' numbers, and each rank's share of a sum of ones."""
-    with RankPool(2, tmp_path) as pool:
+    with RankPool(2) as pool:
         assert pool.run(run_fragments, timeout_s=120) == [[3.0, 1.0, 2.0, 2.0]] * 2

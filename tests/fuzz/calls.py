@@ -31,7 +31,7 @@ class Call:
     layout, input_layout: how tensors lie in memory that are written to, and only read.
     group: which of the job's groups. through: our functions, or torch.distributed's ("dist").
     wrong: what is wrong with the call, which must then raise ValueError.
-    values: "exact" is small numbers with which all arithmetic is exact.
+    values: "exact" is small numbers with which all arithmetic is exact; "zeros" is random, with zeros of either sign.
     """
 
     name: str = "all_reduce"
@@ -64,7 +64,7 @@ class Call:
         real = self.torch_dtype.is_floating_point or self.torch_dtype.is_complex
         if self.op == "AVG" and self.torch_dtype.is_complex:  # which divides each part, or the whole
             return False
-        if self.name not in REDUCING or not real or self.values != "random":
+        if self.name not in REDUCING or not real or self.values not in ("random", "zeros"):
             return True
         return self.op in ("MIN", "MAX") and not (self.wire or self.accumulate)
 
@@ -99,7 +99,7 @@ class Call:
 
 @dataclass
 class Issued:
-    """A call that has been made on this rank: what it was given, and what to wait for."""
+    """A call that is made on this rank: what it is given, and what to wait for."""
 
     call: Call
     seed: int
@@ -111,6 +111,23 @@ class Issued:
 
     def __post_init__(self) -> None:
         self._inputs_before = [bits(view.tensor) for view in self.inputs]
+
+    def make(self) -> None:
+        """Make the call, and do not wait for it if it is asynchronous."""
+        tensors, outputs = [view.tensor for view in self.inputs], [view.tensor for view in self.results]
+        if self.call.wrong:
+            tensors, outputs = _spoilt(self.call, tensors, outputs)
+        self.waits = _works(_made(self.call, self.group, tensors, outputs))
+
+    def make_and_wait(self) -> None:
+        """Make the call; when this returns it is over."""
+        self.make()
+        self.wait(random.Random(self.seed))
+
+    @property
+    def are_inputs_unchanged(self) -> bool:
+        """Whether all tensors that the call was given are as they were before."""
+        return [bits(view.tensor) for view in self.inputs] == self._inputs_before
 
     def wait(self, random: random.Random) -> None:
         """Until it is over; sometimes by a Future, which turns any error into a RuntimeError."""
@@ -129,7 +146,7 @@ class Issued:
         if text := difference(self.call, results, expected(self.call, self.seed, rank, size), size):
             return text
         in_place = self.call.name in IN_PLACE or self.call.input_layout == "in place"
-        if not in_place and [bits(view.tensor) for view in self.inputs] != self._inputs_before:
+        if not in_place and not self.are_inputs_unchanged:
             return "an input was changed"
         if not all(view.is_memory_around_untouched() for view in self.results + self.inputs):
             return "memory beside the tensors was changed"
@@ -142,6 +159,13 @@ class Issued:
 
 def issue(call: Call, group: dist.ProcessGroup, seed: int) -> Issued:
     """Make the call, and do not wait for it if it is asynchronous; `seed` is that of its data."""
+    issued = prepare(call, group, seed)
+    issued.make()
+    return issued
+
+
+def prepare(call: Call, group: dist.ProcessGroup, seed: int) -> Issued:
+    """Make the tensors of the call."""
     rank, size = group.rank(), group.size()
     inputs = contribution(call, seed, rank, size)
     if call.name in IN_PLACE:
@@ -151,12 +175,7 @@ def issue(call: Call, group: dist.ProcessGroup, seed: int) -> Issued:
     else:
         results = [laid_out(torch.zeros(shape).to(call.torch_dtype), call.layout) for shape in call.result_shapes(size)]
         given = _inputs(call, inputs, results, rank)
-    issued = Issued(call, seed, group, given, results)
-    tensors, outputs = [view.tensor for view in given], [view.tensor for view in results]
-    if call.wrong:
-        tensors, outputs = _spoilt(call, tensors, outputs)
-    issued.waits = _works(_made(call, group, tensors, outputs))
-    return issued
+    return Issued(call, seed, group, given, results)
 
 
 def _inputs(call: Call, inputs: list[torch.Tensor], results: list[View], rank: int) -> list[View]:

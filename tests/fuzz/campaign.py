@@ -70,8 +70,10 @@ class Campaign:
                 began_s = time.monotonic()
                 limit_s = (end_s - began_s) * attack.share / shares
                 shares -= attack.share
-                self._run_attack(attack, began_s + limit_s, max_cases)
-                self.tallies[attack.name].seconds = time.monotonic() - began_s
+                try:
+                    self._run_attack(attack, began_s + limit_s, max_cases)
+                finally:
+                    self.tallies[attack.name].seconds = time.monotonic() - began_s
         finally:
             for attack in self._attacks:
                 attack.close()

@@ -16,9 +16,8 @@ from tests.fuzz.calls import REDUCING, Call, Issued, issue
 from tests.fuzz.case import chance, expression
 from tests.fuzz.delays import delays
 from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, wrong_call
-from tests.fuzz.ranks import KeptRanks, Ranks
-from tests.fuzz.ranks import close as close_ranks
 from tests.fuzz.views import COMPLEX_ONLY
+from tests.ranks import RankPool
 
 NUM_RANKS = 5
 TIMEOUT_S = 20.0
@@ -103,30 +102,22 @@ class Job:
     seed: int = 0
 
     def run(self) -> None:
-        ranks = _RANKS.for_a_case()
         try:
-            ranks.start(carry_out, self)
-            answers = ranks.answers(range(NUM_RANKS), HANGS_S)
-            self._judge(answers, ranks)
+            self._judge(_POOL.run(carry_out, self, timeout_s=HANGS_S))
         except BaseException:
-            _RANKS.end()
+            _POOL.end()
             raise
 
-    def _judge(self, answers: dict[int, Any], ranks: Ranks) -> None:
-        broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
-        if len(answers) < NUM_RANKS or broken:
-            missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            raise AssertionError("\n".join([f"no answer from ranks {missing}", *broken, ranks.remains(missing)]))
-        outcomes = {rank: answer.value for rank, answer in answers.items()}
+    def _judge(self, by_rank: "list[dict[int, Outcome]]") -> None:
         problems = [
             f"{outcome.problem}\n    call {index} on rank {rank}: {expression(self.calls[index])}"
             for index in range(len(self.calls))
-            for rank, results in outcomes.items()
+            for rank, results in enumerate(by_rank)
             if (outcome := results.get(index)) and outcome.problem
         ]
         assert not problems, f"{problems[0]}\n    and {len(problems) - 1} more calls of ranks"
         for index, each in enumerate(self.calls):
-            self._judge_alike(index, each, [o for results in outcomes.values() if (o := results.get(index))])
+            self._judge_alike(index, each, [o for results in by_rank if (o := results.get(index))])
 
     def _judge_alike(self, index: int, call: Call, outcomes: list[Outcome]) -> None:
         assert len({outcome.refused for outcome in outcomes}) <= 1, (
@@ -138,13 +129,8 @@ class Job:
             assert alike, f"ranks do not hold the same bits after a call\n    call {index}: {expression(call)}"
 
 
-_RANKS = KeptRanks(NUM_RANKS, TIMEOUT_S, MAX_JOBS)
-
-
-def close() -> None:
-    """End the ranks, and the process that forks them."""
-    _RANKS.end()
-    close_ranks()
+_POOL = RankPool(NUM_RANKS, TIMEOUT_S, max_cases=MAX_JOBS)
+close = _POOL.end
 
 
 # What follows runs on the ranks.
@@ -173,7 +159,7 @@ def _groups(job: Job) -> list[Any]:
     return groups
 
 
-def carry_out(job: Job) -> dict[int, Outcome]:
+def carry_out(_: dist.ProcessGroup, job: Job) -> dict[int, Outcome]:
     """What became of each call of the job, by its index, on this rank."""
     rank = dist.get_rank()
     groups = _groups(job)

@@ -6,11 +6,11 @@ import signal
 import time
 from dataclasses import dataclass, replace
 
+from tests.forked import Answer, Leaving
 from tests.fuzz.calls import Call
 from tests.fuzz.draws import call
 from tests.fuzz.last_hours import Report, live, prepare
-from tests.fuzz.ranks import Answer, Leaving, Ranks
-from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
+from tests.ranks import Ranks
 
 TIMEOUT_S = 3.0  # of a group in which a rank is to be given up
 PATIENCE_S = 30.0  # of a group in which nobody may be: the machine may be busy
@@ -94,12 +94,12 @@ class Death:
         answers: dict[int, Answer] = {}
         waiting = set(range(self.num_ranks))
         while waiting and time.monotonic() < end_s:
-            ended = {rank for rank in waiting if ranks.has_ended(rank)}
+            ended = {rank for rank in waiting if ranks.processes[rank].has_ended}
             answers |= ranks.answers(sorted(waiting), 0.1)
             # On a busy machine 0.1 s may pass without a look; who has ended need not be waited for.
             answers |= ranks.answers(sorted(ended - answers.keys()), HANGS_S)
             waiting -= ended | answers.keys()
-            if ranks.is_stopped(self.victim):
+            if ranks.processes[self.victim].is_stopped:
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() > stopped_s + length_s:
                     ranks.signal(self.victim, signal.SIGCONT)

@@ -19,9 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
+from tests.forked import Leaving
 from tests.fuzz.calls import Issued, issue
 from tests.fuzz.delays import before_transfers, delays
-from tests.fuzz.ranks import Leaving, group_on
+from tests.ranks import whole_group_on
 
 if TYPE_CHECKING:
     from tests.fuzz.deaths import Death
@@ -48,7 +49,7 @@ _PREPARED: list[Any] = []  # the group, and what makes the calls
 
 def prepare(death: Death) -> None:
     """Make the group, and the model if there is one."""
-    group = group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
+    group = whole_group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
     _PREPARED[:] = group, _Steps(death, group) if death.way == "ddp" else _Calls(death, group)
 
 

@@ -14,8 +14,7 @@ from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
 from tests.fuzz.calls import REDUCING, Call, issue
 from tests.fuzz.case import chance
 from tests.fuzz.draws import FLOATS, algorithm, call, collective_of, ops
-from tests.fuzz.ranks import Ranks, group_on
-from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
+from tests.ranks import Ranks, whole_group_on
 
 TIMEOUT_S = 3.0
 HANGS_S = 60.0
@@ -76,7 +75,7 @@ def meaning(call: Call, num_ranks: int) -> tuple[object, ...]:
 def disagree(mismatch: Mismatch) -> tuple[str, str]:
     """The name and text of what the last call raised on this rank; "" if nothing."""
     rank = dist.get_rank()
-    group = group_on(mismatch.backend, TIMEOUT_S)
+    group = whole_group_on(mismatch.backend, TIMEOUT_S)
     collectives.use_transport(mismatch.transport, group)
     with on_hosts(rank, mismatch.hosts):
         return _disagree(mismatch, rank, group)

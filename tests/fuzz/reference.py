@@ -37,8 +37,9 @@ def _random(call: Call, shape: tuple[int, ...], generator: torch.Generator) -> t
 
 def _real(call: Call, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """float64."""
-    if call.values == "random":
-        return torch.randn(shape, generator=generator, dtype=torch.float64) * 3
+    if call.values in ("random", "zeros"):
+        values = torch.randn(shape, generator=generator, dtype=torch.float64) * 3
+        return torch.where(values.abs() < 1, values.sign() * 0.0, values) if call.values == "zeros" else values
     if call.values == "special":
         choices = torch.tensor(SPECIAL, dtype=torch.float64)
     elif call.op == "PRODUCT" and not call.torch_dtype.is_complex:

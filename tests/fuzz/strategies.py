@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.fuzz.case import chance
-from tests.fuzz.ranks import KeptRanks
-from tests.fuzz.ranks import close as close_ranks
+from tests.ranks import RankPool
 from tests.trainers.models import MODELS, inputs
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
@@ -99,17 +98,9 @@ class Training:
 
     def run(self) -> None:
         try:
-            ranks = _RANKS.for_a_case()
-            ranks.start(outcomes, self)
-            answers = ranks.answers(range(NUM_RANKS), HANGS_S)
-            missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
-            told = "\n".join(broken)  # first, as it may be why the others hang
-            assert not missing, f"ranks hang, or are gone: {missing}\n{told}\n{ranks.remains(missing)}"
-            assert not broken, told
-            self._judge([answers[rank].value for rank in range(self.num_ranks)])
+            self._judge(_POOL.run(outcomes, self, timeout_s=HANGS_S)[: self.num_ranks])
         except BaseException:
-            _RANKS.end()
+            _POOL.end()
             raise
 
     def _judge(self, by_rank: "list[tuple[Outcome, Outcome]]") -> None:
@@ -154,19 +145,14 @@ class Outcome:
         return gap.nan_to_num(nan=torch.inf).max().item()
 
 
-_RANKS = KeptRanks(NUM_RANKS, TIMEOUT_S, MAX_CASES)
-
-
-def close() -> None:
-    """End the ranks, and the process that forks them."""
-    _RANKS.end()
-    close_ranks()
+_POOL = RankPool(NUM_RANKS, TIMEOUT_S, max_cases=MAX_CASES)
+close = _POOL.end
 
 
 # What follows runs on the ranks.
 
 
-def outcomes(training: Training) -> tuple[Outcome, Outcome] | None:
+def outcomes(_: dist.ProcessGroup, training: Training) -> tuple[Outcome, Outcome] | None:
     """What became of the program with its strategy, and with "ring", on this rank; None where it has no part."""
     both = []
     for strategy in (training.strategy, "ring"):

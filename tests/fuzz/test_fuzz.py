@@ -1,7 +1,6 @@
 """The fuzzer itself, on an attack with a planted fault; a few cases of each attack; and ten minutes of all."""
 
 import importlib
-import multiprocessing
 import os
 import random
 import signal
@@ -14,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import ROOT, nursery
 from tests.fuzz import deaths, mutants
 from tests.fuzz.attacks import Attack, attacks
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.case import describe, expression, fault_of
-from tests.fuzz.ranks import ROOT, Ranks, nursery
+from tests.ranks import Ranks
 
 SEED = 7
 
@@ -214,7 +214,7 @@ def test_the_number_of_an_earlier_rank_may_come_again() -> None:
     home.stopped.update(range(1, 2**22))
     try:
         with Ranks(1, 60.0) as ranks:
-            assert (ranks.has_ended(0), ranks.is_stopped(0)) == (False, False)
+            assert (ranks.processes[0].has_ended, ranks.processes[0].is_stopped) == (False, False)
     finally:
         home.codes.clear()
         home.stopped.clear()
@@ -236,10 +236,8 @@ def _in_session(leader: int) -> list[int]:
 @pytest.mark.parametrize(("name", "cases"), [("mutants", 60), ("collectives", 12)])
 def test_a_few_cases(name: str, cases: int) -> None:
     """Always the same ones."""
-    before = multiprocessing.active_children()  # other tests' ranks, which are kept for the whole session
     campaign, said = campaign_of(*attacks((name,)), cases=cases)
     assert not campaign.faults, said
-    assert not [process for process in multiprocessing.active_children() if process not in before]
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 import doctest
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 import trainers
-from tests.ranks import fork_process
+from tests.forked import be_a_program, nursery
 
 WITH_EXAMPLES = ("DataParallel", "STRATEGIES", "Trainer", "spawn")
 
@@ -39,8 +40,9 @@ def run_examples(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_do_what_they_show(name: str, tmp_path: Path) -> None:
     """Each in a process of its own, which has a process group of its own."""
-    process = fork_process(run_examples, name, tmp_path)
-    process.join(120)
-    process.kill()
-    process.join()
-    assert process.exitcode == 0, (tmp_path / "said").read_text()
+    process = nursery().fork(tmp_path / "errors")
+    process.start(be_a_program, run_examples, name, tmp_path)
+    try:
+        assert process.wait(120) == 0, (tmp_path / "said").read_text()
+    finally:
+        process.signal(signal.SIGKILL)

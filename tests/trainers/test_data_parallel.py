@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -299,11 +298,11 @@ def late(group: dist.ProcessGroup, name: str) -> str:
     return "nothing was raised"
 
 
-def test_a_late_peer_is_an_error_of_the_backward_pass(tmp_path: Path) -> None:
+def test_a_late_peer_is_an_error_of_the_backward_pass() -> None:
     """It names rank, step and peer, as the collectives do, and comes out as what it is."""
     with (
-        RankPool(2, tmp_path, peer_timeout_s=4.0) as of_ring,
-        RankPool(2, tmp_path, peer_timeout_s=4.0) as of_buckets,
+        RankPool(2, peer_timeout_s=4.0) as of_ring,
+        RankPool(2, peer_timeout_s=4.0) as of_buckets,
     ):
         of_ring.start(late, "ring")
         of_buckets.start(late, "bucketed/0.00002")

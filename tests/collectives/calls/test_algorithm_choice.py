@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network
-from collectives.runtime import CollectiveQueue, state_of
 from ringsim import Cluster, Collective, Network, ScheduleError, predict_time
 from ringsim.measurements.measurements import Measurements
 from ringsim.network.spec import Host, Link, Nics, Spec
@@ -168,7 +167,7 @@ def test_different_files_under_one_name_are_noticed(tmp_path: Path) -> None:
     for folder, reverse in zip(folders, (False, True), strict=True):
         folder.mkdir()
         (folder / "own.py").write_text(ORDERED_FILE.format(reverse=reverse))
-    with RankPool(2, tmp_path) as pool:
+    with RankPool(2) as pool:
         results = pool.run(different_files, [str(folder) for folder in folders])
     for called, added, whole in results:
         assert "own.py:gather (schedule " in called
@@ -221,22 +220,6 @@ def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
     (sums, name), *others = ring_ranks.run(on_the_backend, options, timeout_s=60)  # all: they make a group together
     assert sums == [4.0] * 6
     assert others == [(sums, name)] * 3
-
-
-def nested(group: dist.ProcessGroup) -> str:
-    """What is said of a collective that is called from within another one of the same group."""
-    queue = state_of(group_on("ring", group.size())).part(CollectiveQueue)
-    with pytest.raises(RuntimeError, match="from within") as error:
-        queue.run(lambda: queue.run(lambda: None))
-    queue._broken = None  # of this test's own making
-    return str(error.value)
-
-
-def test_a_collective_within_another_is_an_error(ring_ranks: RankPool) -> None:
-    """Rather than a wait without end."""
-    assert (
-        ring_ranks.run(nested, num_ranks=2) == ["a collective was called from within another one of the same group"] * 2
-    )
 
 
 def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:

@@ -17,21 +17,21 @@ import collectives
 from collectives.calls.functions import all_reduce_coalesced
 from collectives.runtime import CollectiveQueue, state_of
 from tests.collectives.runtime.test_executor import data
-from tests.fuzz.ranks import Leaving, Ranks
-from tests.ranks import RankPool
+from tests.forked import Leaving
+from tests.ranks import RankPool, Ranks
 
 
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def trio() -> Iterator[RankPool]:
     """Three ranks of their own: the group that a case is given and the default one are two of the same ranks."""
-    with RankPool(3, tmp_path_factory.mktemp("trio")) as pool:
+    with RankPool(3) as pool:
         yield pool
 
 
 @pytest.fixture(scope="module")
-def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def duo() -> Iterator[RankPool]:
     """Two ranks, for cases that make groups of their own."""
-    with RankPool(2, tmp_path_factory.mktemp("duo")) as pool:
+    with RankPool(2) as pool:
         yield pool
 
 
@@ -208,9 +208,9 @@ def waits_for_a_later_call(group: dist.ProcessGroup) -> str:
     return str(error.value)
 
 
-def test_a_callback_that_nobody_can_serve_fails_in_time(tmp_path: Path) -> None:
+def test_a_callback_that_nobody_can_serve_fails_in_time() -> None:
     """It raises after the group's timeout, with what to do, rather than hang."""
-    with RankPool(2, tmp_path, peer_timeout_s=1.0) as pool:
+    with RankPool(2, peer_timeout_s=1.0) as pool:
         for message in pool.run(waits_for_a_later_call, timeout_s=30):
             assert "a callback of an earlier collective of this group has taken longer than 1 s" in message
             assert "by Work.wait(), not by a Future" in message
@@ -231,9 +231,9 @@ def nested(group: dist.ProcessGroup, async_op: bool) -> str:
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-def test_a_collective_in_a_collective_is_refused(tmp_path: Path, async_op: bool) -> None:
+def test_a_collective_in_a_collective_is_refused(async_op: bool) -> None:
     """Each would wait for the other, also where the inner one is asynchronous."""
-    with RankPool(1, tmp_path) as pool:
+    with RankPool(1) as pool:
         (message,) = pool.run(nested, async_op)
     assert message == "a collective was called from within another one of the same group"
 

@@ -1,4 +1,4 @@
-"""The collectives against torch's own, and against what they must be."""
+"""What the collectives do beyond right results, of which `test_semantics` is: places in memory, refusals, groups."""
 
 import gc
 from pathlib import Path
@@ -8,94 +8,10 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from ringsim import Collective, ring_all_reduce
+from ringsim import Collective
 from ringsim.registry.algorithms import ALGORITHMS
-from ringsim.schedule import replay
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool
-
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.complex64,
-]
-LENGTHS = [0, 1, 2, 3, 4, 7, 97, 1001]
-Reports = dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]]
-
-
-def reduced(group: dist.ProcessGroup) -> Reports:
-    """For every length and dtype: our all_reduce, and torch's of the same data."""
-    results = {}
-    for length in LENGTHS:
-        for dtype in DTYPES:
-            ours, theirs = data(group.rank(), length, dtype), data(group.rank(), length, dtype)
-            collectives.all_reduce(ours, group=group)
-            if length:  # Gloo refuses to reduce nothing
-                dist.all_reduce(theirs, group=group)
-            results[length, dtype] = ours, theirs
-    return results
-
-
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    """What another order of additions may change, for values of some hundreds."""
-    digits = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-14}
-    relative = digits.get(dtype, 1e-6)
-    return {"rtol": 4 * relative, "atol": 400 * relative}
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5])
-def test_all_reduce(ranks: RankPool, num_ranks: int) -> None:
-    """Equal on all ranks and to the replay bit for bit, to dist.all_reduce within rounding; any dtype and length."""
-    results = ranks.run(reduced, num_ranks=num_ranks)
-    for (length, dtype), (_, theirs) in results[0].items():
-        buffers = [data(rank, length, dtype) for rank in range(num_ranks)]
-        replay(ring_all_reduce(num_ranks), buffers)
-        for rank in range(num_ranks):
-            assert torch.equal(results[rank][length, dtype][0], buffers[0]), (length, dtype, rank)
-        if not dtype.is_floating_point and not dtype.is_complex:
-            assert torch.equal(buffers[0], theirs)
-        torch.testing.assert_close(buffers[0], theirs, **tolerance(dtype))
-
-
-def averaged(group: dist.ProcessGroup) -> torch.Tensor:
-    """The mean of a matrix with strides that are not contiguous."""
-    tensor = data(group.rank(), 12, torch.float32).view(4, 3).t()[:, ::2]
-    collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
-    return tensor
-
-
-def test_avg_of_a_strided_tensor(ranks: RankPool) -> None:
-    """AVG is the mean, and a view is reduced in its own places."""
-    for tensor in ranks.run(averaged, num_ranks=3):
-        parts = [data(rank, 12, torch.float32).view(4, 3).t()[:, ::2] for rank in range(3)]
-        torch.testing.assert_close(tensor, sum(parts[1:], parts[0]) / 3)
-
-
-def scattered_and_gathered(group: dist.ProcessGroup, length: int, op: str) -> tuple[torch.Tensor, ...]:
-    """Our share, our input afterwards, and everybody's first elements gathered."""
-    whole = data(group.rank(), length * group.size(), torch.float64)
-    share = torch.empty(length, dtype=torch.float64)
-    collectives.reduce_scatter_tensor(share, whole, getattr(dist.ReduceOp, op), group)
-    gathered = torch.full((group.size(), length), -1.0, dtype=torch.float64)
-    collectives.all_gather_into_tensor(gathered, share, group)
-    return share, whole, gathered
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
-@pytest.mark.parametrize(("length", "op"), [(0, "SUM"), (1, "AVG"), (13, "SUM"), (500, "AVG")])
-def test_reduce_scatter_and_all_gather(ranks: RankPool, num_ranks: int, length: int, op: str) -> None:
-    """Rank r gets the r-th share of the sum, its input is untouched, and gathering the shares gives the whole sum."""
-    wholes = [data(rank, length * num_ranks, torch.float64) for rank in range(num_ranks)]
-    expected = torch.stack(wholes).sum(0) / (num_ranks if op == "AVG" else 1)
-    for rank, (share, whole, gathered) in enumerate(ranks.run(scattered_and_gathered, length, op, num_ranks=num_ranks)):
-        torch.testing.assert_close(share, expected[rank * length : (rank + 1) * length])
-        assert torch.equal(whole, wholes[rank])
-        torch.testing.assert_close(gathered.view(-1), expected)
 
 
 def scattered_into_its_input(group: dist.ProcessGroup, algorithm: str, offset: int) -> torch.Tensor:
@@ -167,19 +83,6 @@ def reduced_in_passing(rendezvous: str) -> int:
 def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
     """With its buffers, threads and sockets."""
     assert reduced_in_passing(str(tmp_path / "rendezvous")) == 0
-
-
-def parameter_reduced(group: dist.ProcessGroup) -> torch.Tensor:
-    """A parameter, which needs gradients, reduced in place as dist.all_reduce would."""
-    parameter = torch.nn.Parameter(data(group.rank(), 5, torch.float32))
-    collectives.all_reduce(parameter, group=group)
-    return parameter.detach()
-
-
-def test_a_parameter_can_be_reduced(ranks: RankPool) -> None:
-    """As with torch's own; autograd has no part in it."""
-    expected = data(0, 5, torch.float32) + data(1, 5, torch.float32)
-    assert all(torch.equal(result, expected) for result in ranks.run(parameter_reduced, num_ranks=2))
 
 
 def gathered_from_the_result(group: dist.ProcessGroup) -> list[list[float]]:

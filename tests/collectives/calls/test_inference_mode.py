@@ -1,7 +1,5 @@
 """Calls within torch.inference_mode and outside of it, in turn: what is kept from one to the other serves both."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -35,8 +33,8 @@ def in_both_modes(group: dist.ProcessGroup, transport: str) -> list[list[float]]
 
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])
-def test_modes_take_turns(tmp_path: Path, transport: str) -> None:
+def test_modes_take_turns(transport: str) -> None:
     """An evaluation in inference mode may be the first to call, and training follows."""
-    with RankPool(2, tmp_path) as pool:
+    with RankPool(2) as pool:
         for results in pool.run(in_both_modes, transport, num_ranks=2):
             assert results == [[2.0] * 5] * 6

@@ -1,60 +1,44 @@
 """Tensors of unusual dtypes, layouts and views: right results, or refused before anything is sent."""
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.functions import all_reduce_coalesced
 from collectives.calls.tensor_checks import assign, check_writable, resolved
+from tests.collectives.replayed_calls import made
+from tests.fuzz.calls import EXOTIC, IN_PLACE, NAMES, REDUCING, Call
 from tests.ranks import RankPool, group_on
 
-NOT_ADDED = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
 
-
-def reducing(dtype: torch.dtype, n: int) -> list[Callable[..., object]]:
-    """Every call that reduces, on tensors of that dtype."""
-    tensor, output = torch.ones(2 * n).to(dtype), torch.ones(2).to(dtype)
-    return [
-        lambda **g: collectives.all_reduce(tensor, **g),
-        lambda **g: collectives.reduce(tensor, group_dst=0, **g),
-        lambda **g: collectives.reduce_scatter_tensor(output, tensor, **g),
-        lambda **g: collectives.reduce_scatter(output, list(tensor.chunk(n)), **g),
-        lambda **g: all_reduce_coalesced([tensor], **g),
-    ]
-
-
-def refused(group: dist.ProcessGroup, dtype: torch.dtype) -> tuple[list[str], list[list[float]]]:
-    """What each says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
-    n, messages = group.size(), []
-    for call in reducing(dtype, n):
+def refused(group: dist.ProcessGroup, dtype: str, backend: str) -> tuple[list[str], list[list[float]]]:
+    """What each call says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
+    group, messages = group_on(backend, group.size()), []
+    for name in REDUCING:
         with pytest.raises(ValueError, match="op SUM") as error:
-            call(group=group)
+            made(Call(name, dtype=dtype), group, seed=1)
         messages.append(str(error.value))
-    own = torch.tensor([group.rank() + 1.0, 2.0]).to(dtype)
-    gathered = torch.zeros(2 * n).to(dtype)
+    own = torch.tensor([group.rank() + 1.0, 2.0]).to(getattr(torch, dtype))
+    gathered = torch.zeros(2 * group.size()).to(own.dtype)
     collectives.all_gather_into_tensor(gathered, own, group=group)
     collectives.broadcast(own, group_src=1, group=group)
     collectives.all_reduce(after := torch.ones(2), group=group)
     return messages, [gathered.to(torch.float32).tolist(), own.to(torch.float32).tolist(), after.tolist()]
 
 
-@pytest.mark.parametrize("dtype", NOT_ADDED)
+@pytest.mark.parametrize("dtype", EXOTIC)
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
-def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: torch.dtype, backend: str) -> None:
+def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, backend: str) -> None:
     """With ValueError, before anything is sent; what only moves it still works, and so does the group."""
-    for messages, results in ring_ranks.run(on_backend, refused, dtype, backend, num_ranks=3):
+    for messages, results in ring_ranks.run(refused, dtype, backend, num_ranks=3):
         assert set(messages) == {
-            f"op SUM: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
+            f"op SUM: torch cannot do it on tensors of torch.{dtype}; convert them, or gather them as they are"
         }
         assert results == [[1.0, 2.0, 2.0, 2.0, 3.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
-
-
-def on_backend(group: dist.ProcessGroup, case: Callable[..., object], argument: object, backend: str) -> object:
-    """`case` on the group of as many ranks on that backend."""
-    return case(group_on(backend, group.size()), argument)
 
 
 def accumulated(group: dist.ProcessGroup) -> str:
@@ -133,97 +117,37 @@ def test_views_are_copied_right(view: str, source: torch.dtype, target: torch.dt
     assert torch.equal(resolved(written).to(torch.complex128), expected)
 
 
-Calls = dict[str, Callable[..., list[torch.Tensor]]]
+# dtype, accumulate
+SUMS = [
+    ("float16", "float32"),
+    ("float32", "float16"),
+    ("bfloat16", "float32"),
+    ("float32", "float64"),
+    ("float16", ""),
+    ("complex64", ""),
+    ("complex128", ""),
+]
+SEEN = ("strided", "negated", "conjugated", "conjugated and negated")
 
 
-def calls(n: int) -> Calls:
-    """Each collective as a function of its input and of empty outputs."""
-
-    def on_share(call: Callable[..., object]) -> Callable[..., list[torch.Tensor]]:
-        def run(own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object) -> list[torch.Tensor]:
-            call(output := empty(len(own) // n), own, **options)
-            return [output]
-
-        return run
-
-    def all_reduce(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
-        collectives.all_reduce(own, **options)
-        return [own]
-
-    def reduce(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
-        collectives.reduce(own, group_dst=0, **options)
-        return [own]
-
-    def coalesced(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
-        all_reduce_coalesced([own], **options)
-        return [own]
-
-    def broadcast(own: torch.Tensor, _: object, **options: object) -> list[torch.Tensor]:
-        collectives.broadcast(own, group_src=0, **options)
-        return [own]
-
-    def scatter(output: torch.Tensor, own: torch.Tensor, **options: object) -> None:
-        collectives.reduce_scatter(output, list(own.chunk(n)), **options)
-
-    def gathered(own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object) -> list[torch.Tensor]:
-        collectives.all_gather_into_tensor(output := empty(n * len(own)), own, **options)
-        return [output]
-
-    def gathered_apart(
-        own: torch.Tensor, empty: Callable[[int], torch.Tensor], **options: object
-    ) -> list[torch.Tensor]:
-        collectives.all_gather(outputs := [empty(len(own)) for _ in range(n)], own, **options)
-        return outputs
-
-    return {
-        "all_reduce": all_reduce,
-        "reduce": reduce,
-        "all_reduce_coalesced": coalesced,
-        "reduce_scatter_tensor": on_share(collectives.reduce_scatter_tensor),
-        "reduce_scatter": on_share(scatter),
-        "broadcast": broadcast,
-        "all_gather_into_tensor": gathered,
-        "all_gather": gathered_apart,
-    }
-
-
-REDUCING = ("all_reduce", "reduce", "all_reduce_coalesced", "reduce_scatter_tensor", "reduce_scatter")
-
-
-def with_views(group: dist.ProcessGroup) -> list[str]:
-    """Where a call on views of its tensors differs from the same call on plain copies of them."""
-    wrong = []
-    for dtype, accumulate in [
-        (torch.float16, torch.float32),
-        (torch.float32, torch.float16),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float64),
-        (torch.float16, None),
-        (torch.complex64, None),
-        (torch.complex128, None),
-    ]:
-        for name, call in calls(group.size()).items():
-            options = {"group": group, **({"accumulate": accumulate} if name in REDUCING else {})}
-            for view, seen in VIEWS.items():
-                values = (torch.arange(1, 13) + group.rank()).to(dtype)
-                values = values * (1 + 2j) if dtype.is_complex else values
-                plain = call(resolved(seen(values)).clone(), lambda n, d=dtype: torch.zeros(n, dtype=d), **options)
-                own = seen(values.clone())
-                viewed = call(own, lambda n, d=dtype, s=seen: s(torch.zeros(n, dtype=d)), **options)
-                if not all(torch.equal(resolved(one), other) for one, other in zip(viewed, plain, strict=True)):
-                    wrong.append(f"{name} of {view} {dtype}, accumulate {accumulate}")
+def with_views(group: dist.ProcessGroup, backend: str) -> list[Call]:
+    """Calls on views of tensors that give other bits than the same call on plain copies of them."""
+    on, wrong = group_on(backend, group.size()), []
+    for name, (dtype, accumulate) in itertools.product(NAMES, SUMS):
+        accumulate = accumulate if name in REDUCING else ""  # noqa: PLW2901
+        call = Call(name, (12,), dtype, accumulate=accumulate, values="random")
+        plain = made(call, on, seed=1).digest()
+        for layout in SEEN:
+            viewed = replace(call, layout=layout, input_layout=layout if name not in IN_PLACE else "plain")
+            if made(viewed, on, seed=1).digest() != plain:
+                wrong.append(viewed)
     return wrong
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_views_give_what_their_values_give(ring_ranks: RankPool, backend: str) -> None:
     """Conjugated and negated ones, of inputs and of outputs, in every call, with and without `accumulate`."""
-    assert ring_ranks.run(on_backend_alone, backend, num_ranks=3) == [[]] * 3
-
-
-def on_backend_alone(group: dist.ProcessGroup, backend: str) -> list[str]:
-    """`with_views` on the group of as many ranks on that backend."""
-    return with_views(group_on(backend, group.size()))
+    assert ring_ranks.run(with_views, backend, num_ranks=3) == [[]] * 3
 
 
 def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[float]]:

@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -157,9 +156,9 @@ def names(group: Group) -> list[object]:
     return [*same, dist.get_backend(), dist.get_backend(both)]
 
 
-def test_init_process_group(tmp_path: Path) -> None:
+def test_init_process_group() -> None:
     """As the backend of the whole job: sub-groups inherit it, meshes and DTensors use it, options choose algorithms."""
-    with RankPool(4, tmp_path, backends=("ring",)) as pool:
+    with RankPool(4, backends=("ring",)) as pool:
         mine = [data(rank, 12, torch.float32) for rank in range(4)]
         for rank, ((across, within, whole), ran) in enumerate(pool.run(on_a_mesh)):
             torch.testing.assert_close(across, mine[rank] + mine[(rank + 2) % 4])
@@ -220,9 +219,9 @@ def deserted(group: Group) -> list[str]:
     return told
 
 
-def test_an_absent_peer(tmp_path: Path) -> None:
+def test_an_absent_peer() -> None:
     """An error that names it, by every way of asking, within the group's timeout; then the group is broken."""
-    with RankPool(2, tmp_path, peer_timeout_s=4.0, backends=("ring",)) as pool:
+    with RankPool(2, peer_timeout_s=4.0, backends=("ring",)) as pool:
         (waiting, asked, chained, later), _ = pool.run(deserted, timeout_s=30)
     assert waiting.startswith("rank 0: before all_reduce of 3 elements of torch.float32, SUM, algorithm ring: asking ")
     assert "rank 1 failed: " in waiting

@@ -4,7 +4,6 @@ import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -166,9 +165,9 @@ def probed_with_shared_memory(group: dist.ProcessGroup) -> tuple[int, float]:
     return len(measurements.probes), total[0].item()
 
 
-def test_ranks_that_share_memory_can_be_probed(tmp_path: Path) -> None:
+def test_ranks_that_share_memory_can_be_probed() -> None:
     """Though only two of four take part in a probe of a pair."""
-    with RankPool(4, tmp_path) as pool:
+    with RankPool(4) as pool:
         results = pool.run(probed_with_shared_memory, num_ranks=4)
     assert results[0][0] > 0
     assert [total for _, total in results] == [16.0] * 4

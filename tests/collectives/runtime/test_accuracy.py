@@ -1,8 +1,5 @@
 """What adding in float32 gains for 16-bit tensors: run it as a module for the figures."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -58,7 +55,7 @@ def test_float32_accumulation_gains(ranks: RankPool, dtype: torch.dtype, num_ran
 def main() -> None:
     """Print the table."""
     names = [f"{algorithm}, {f'added in {a}' if a else 'added as it is'}" for algorithm, a in CHOICES]
-    with RankPool(5, Path(tempfile.mkdtemp())) as pool:
+    with RankPool(5) as pool:
         for dtype in (torch.bfloat16, torch.float16):
             for num_ranks in (4, 5):
                 rows = pool.run(measured, dtype, num_ranks=num_ranks)[0]

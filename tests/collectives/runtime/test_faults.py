@@ -6,8 +6,7 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,11 +18,15 @@ from collectives.runtime.transport import Transport
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.schedule.program import rank_program
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
 from tests.collectives.travel import travelling
-from tests.fuzz.ranks import Answer, Leaving, Ranks
-from tests.ranks import RankPool
+from tests.forked import Answer, Leaving
+from tests.fuzz.calls import Call
+from tests.ranks import RankPool, Ranks
 
 PEER_TIMEOUT_S = 3.0
+SOON_S = 20.0  # far from the timeout of a group in which nobody waits for it, also on a busy machine
+NEEDS_MEMFD = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 
 
 def reduce_once(group: dist.ProcessGroup) -> None:
@@ -37,19 +40,14 @@ def reduce_for_ever(group: dist.ProcessGroup) -> None:
         collectives.all_reduce(torch.ones(100_000), group=group)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "stalls"])
-def test_the_others_are_told(tmp_path: Path, how: signal.Signals) -> None:
-    """Rank 1 of three dies or stalls in the middle; ranks 0 and 2 raise within the timeout, naming step and peer."""
-    with RankPool(3, tmp_path, PEER_TIMEOUT_S) as pool:
+def test_the_others_are_told_of_one_that_stalls() -> None:
+    """Rank 1 of three stops in the middle; ranks 0 and 2 raise within the timeout, naming step and peer."""
+    with RankPool(3, PEER_TIMEOUT_S) as pool:
         pool.run(reduce_once)
         pool.start(reduce_for_ever)
         time.sleep(0.5)  # not to wait for a result: to let the collectives get going before the fault
-        victim = pool.processes[1]
-        os.kill(victim.pid, how)
-        try:
-            answers = pool.answers([0, 2], timeout_s=4 * PEER_TIMEOUT_S)
-        finally:
-            victim.kill()
+        pool.ranks.signal(1, signal.SIGSTOP)
+        answers = pool.answers([0, 2], timeout_s=4 * PEER_TIMEOUT_S)
     assert sorted(answers) == [0, 2], "a rank hangs"
     for rank, (good, text) in answers.items():
         assert not good
@@ -77,24 +75,42 @@ class Fuse(list[Event]):
 Report = tuple[str, str, str, list[tuple], str, str]
 
 
-def struck(group: dist.ProcessGroup, victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> Report:
-    """All-reduce until the victim dies: the error, its flight record, and those of calls of each kind after it."""
+class Way(NamedTuple):
+    """How chunks travel, and on which host each rank takes itself to be."""
+
+    transport: str
+    hosts: tuple[int, ...] = ONE_HOST
+
+
+def struck(way: Way, victim: int, fuse: int, call: Call) -> tuple[Report, float]:
+    """All-reduce until the victim dies: the error, its flight record, and those of calls of each kind after it.
+
+    And when that was over.
+    """
+    group = dist.group.WORLD
+    assert group is not None
+    collectives.use_transport(way.transport, group)
     if group.rank() == victim:
         log_all_reduces(Fuse(fuse))
-    tensor = torch.ones(length)
+    tensor = torch.ones(call.shape)
     errors = []
-    for again in (async_op, False, True):
-        try:
-            while True:
-                work = collectives.all_reduce(tensor, group=group, algorithm=algorithm, async_op=again)
-                if work is not None:
-                    work.wait()
-        except CollectiveError as error:
-            errors.append(error)
+    with on_hosts(group.rank(), way.hosts):
+        for again in (call.asynchronous, False, True):
+            try:
+                while True:
+                    work = collectives.all_reduce(tensor, group=group, algorithm=call.algorithm, async_op=again)
+                    if work is not None:
+                        work.wait()
+            except CollectiveError as error:
+                errors.append(error)
     first, *later = errors
     assert first.flight_record is not None
     entries = [tuple(entry) for entry in first.flight_record.entries]
-    return str(first), str(first.flight_record), first.flight_record.table(), entries, *map(str, later)
+    report = str(first), str(first.flight_record), first.flight_record.table(), entries, *map(str, later)
+    return report, time.monotonic()
+
+
+GLOO, SHM = Way("gloo"), Way("shm")
 
 
 def log_all_reduces(log: list[Event]) -> None:
@@ -109,23 +125,26 @@ def log_all_reduces(log: list[Event]) -> None:
     Executor.run = noting  # type: ignore[method-assign]
 
 
-def strike(directory: Path, seed: int) -> None:
+def strike(seed: int, way: Way, num_ranks: int = 0, timeout_s: float = 60.0) -> None:
     """Kill a random rank of a few at a random one of its transfers, in its first collectives or a little later."""
     draw = random.Random(seed)
-    num_ranks = draw.randint(2, 4)
+    num_ranks = num_ranks or draw.randint(2, 4)
     algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
-    with RankPool(num_ranks, directory, peer_timeout_s=4.0) as pool:
-        survivors = [rank for rank in range(num_ranks) if rank != victim]
-        pool.start(struck, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
-        answers = pool.answers(survivors, timeout_s=60)
-        processes = list(pool.processes)
-    assert sorted(answers) == survivors, "a rank hangs"
-    for rank, (good, report) in answers.items():
-        assert good, report
+    length, asynchronous = draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5
+    survivors = [rank for rank in range(num_ranks) if rank != victim]
+    with Ranks(num_ranks, timeout_s) as ranks:
+        began_s = time.monotonic()
+        ranks.start(struck, way, victim, fuse, Call(algorithm=algorithm, shape=(length,), asynchronous=asynchronous))
+        answers = ranks.answers(survivors, 120)
+        assert sorted(answers) == survivors, f"a rank hangs\n{ranks.remains()}"
+        assert ranks.codes(0)[victim] in (None, -signal.SIGKILL)
+    for rank, answer in answers.items():
+        assert answer.good, answer.value
+        report, told_s = answer.value
         assert_told(schedule, rank, report, victim)
-    assert not any(process.is_alive() for process in processes)
+        assert told_s - began_s < SOON_S
 
 
 def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> None:
@@ -152,16 +171,30 @@ def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_transfer(tmp_path: Path, seed: int) -> None:
-    """Every survivor says where it was and how far it had got, refuses further calls at once, and none is left."""
-    strike(tmp_path, seed)
+def test_killed_at_any_transfer(seed: int) -> None:
+    """Every survivor says where it was and how far it had got, and refuses further calls at once."""
+    strike(seed, GLOO, timeout_s=4.0)
+
+
+@NEEDS_MEMFD
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_at_any_transfer_through_shared_memory(seed: int) -> None:
+    """Every survivor is told at once, and not after the group's timeout."""
+    strike(seed, SHM)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 23))
-def test_killed_at_any_transfer_20_times(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(5, 105))
+def test_killed_at_any_transfer_100_times(seed: int) -> None:
     """The same, more often."""
-    strike(tmp_path, seed)
+    strike(seed, SHM if seed % 5 else GLOO, timeout_s=60.0 if seed % 5 else 4.0)
+
+
+@NEEDS_MEMFD
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_among_several_hosts(seed: int) -> None:
+    """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
+    strike(seed, Way("auto", PAIRS), num_ranks=4, timeout_s=5.0)
 
 
 def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
@@ -177,10 +210,10 @@ def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple
 
 
 @pytest.mark.parametrize("fuse", [0, 7, 20])
-def test_killed_in_a_batched_run(tmp_path: Path, fuse: int) -> None:
+def test_killed_in_a_batched_run(fuse: int) -> None:
     """The survivors are told rank, step and peers, and how far they had got."""
     schedule = build(Collective.ALL_REDUCE, "ring", 3)
-    with RankPool(3, tmp_path, peer_timeout_s=20.0) as pool:  # nobody waits for it: all see its connections close
+    with RankPool(3, peer_timeout_s=20.0) as pool:  # nobody waits for it: all see its connections close
         pool.start(struck_in_batches, 1, fuse)
         answers = pool.answers([0, 2], timeout_s=60)
     assert sorted(answers) == [0, 2], "a rank hangs"

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ import torch.distributed as dist
 import collectives
 from collectives import CollectiveError
 from collectives.runtime.preposted import EagerBuffer, PrepostedReceives
-from tests.fuzz.ranks import Answer, Leaving, Ranks, group_on
-from tests.ranks import RankPool
+from tests.forked import Answer, Leaving
+from tests.ranks import RankPool, Ranks, whole_group_on
 
 
 def wait_until_gone(group: dist.ProcessGroup, peer: int) -> None:
@@ -61,9 +60,9 @@ def summed_by_pairs(group: dist.ProcessGroup) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("call", [summed, summed_by_pairs])
-def test_a_finished_collective_stays_finished(tmp_path: Path, call: Callable[..., torch.Tensor]) -> None:
+def test_a_finished_collective_stays_finished(call: Callable[..., torch.Tensor]) -> None:
     """The peer leaves when it has its own result: this rank has its own, too, and its next call names that peer."""
-    with RankPool(2, tmp_path, peer_timeout_s=20.0) as pool:
+    with RankPool(2, peer_timeout_s=20.0) as pool:
         pool.start(left_behind, call)
         answers = pool.answers([0], timeout_s=60)
     good, report = answers[0]
@@ -76,7 +75,7 @@ def test_a_finished_collective_stays_finished(tmp_path: Path, call: Callable[...
 
 def left_at_once(backend: str, calls: int) -> Leaving:
     """A few collectives, and the end of the program."""
-    on = group_on(backend, timeout_s=20.0)
+    on = whole_group_on(backend, timeout_s=20.0)
     for index in range(calls):
         tensor = torch.full((1000 + index,), 1.0)
         if backend == "ring":
@@ -129,9 +128,9 @@ def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
-def test_a_destroyed_group_is_refused(tmp_path: Path, backend: str) -> None:
+def test_a_destroyed_group_is_refused(backend: str) -> None:
     """By every call, whether or not the group had been used."""
-    with RankPool(2, tmp_path) as pool:
+    with RankPool(2) as pool:
         for messages in pool.run(called_on_destroyed, backend):
             assert set(messages) == {
                 "group: it has been destroyed; call its collectives before dist.destroy_process_group"

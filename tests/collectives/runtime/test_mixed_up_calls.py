@@ -4,50 +4,35 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import collectives
+from tests.collectives.replayed_calls import made
 from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
+from tests.fuzz.calls import Call
 from tests.ranks import RankPool
 
 TIMEOUT_S = 4.0
 TRANSPORTS = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "two hosts": ("auto", (0, 0, 1))}
-LENGTHS = {"long": 300_000, "longer": 101}  # what is long is not eager
+VARIANTS: dict[str, dict[str, Any]] = {
+    "long": {"shape": (300_000,)},  # what is not eager
+    "longer": {"shape": (101,)},
+    "new": {"shape": (77,)},  # which the group has not made before
+    "root 2": {"root": 2},
+    "int32": {"dtype": "int32"},
+    "max": {"op": "MAX"},
+}
 
 
-def make_call(name: str, group: dist.ProcessGroup, value: int) -> bool:
-    """Make the call with `value` and the rank in its tensor, and say whether the result is right.
-
-    name: of the function, and perhaps how its arguments differ; "new" if the group has not made it before.
-    """
+def make_call(name: str, group: dist.ProcessGroup, seed: int) -> bool:
+    """Make the call, and say whether the result is right. name: of the function, and perhaps one of VARIANTS."""
     function, _, variant = name.partition(" ")
-    rank, num_ranks, root = group.rank(), group.size(), 2 if variant == "root 2" else 0
-    length = LENGTHS.get(variant, 77 if "new" in variant else 100)
-    tensor = torch.full((length,), value + rank, dtype=torch.int32 if variant == "int32" else torch.float32)
-    expected = num_ranks * value + sum(range(num_ranks))
-    if function == "all_reduce" and variant == "max":
-        collectives.all_reduce(tensor, dist.ReduceOp.MAX, group)
-        expected = value + num_ranks - 1
-    elif function == "all_reduce":
-        collectives.all_reduce(tensor, group=group)
-    elif function == "broadcast":
-        collectives.broadcast(tensor, group_src=root, group=group)
-        expected = value + root
-    elif function == "reduce":
-        collectives.reduce(tensor, group_dst=root, group=group)
-        expected = expected if rank == root else int(tensor[0])
-    elif function == "all_gather":
-        gathered = torch.empty(num_ranks * length)
-        collectives.all_gather_into_tensor(gathered, tensor, group)
-        tensor = gathered.view(num_ranks, length).sum(0)
-    else:
-        collectives.barrier(group)
-        return True
-    return bool((tensor == expected).all())
+    function = "all_gather_into_tensor" if function == "all_gather" else function
+    call = Call(function, **({"shape": (100,)} | VARIANTS.get(variant, {})))
+    return not made(call, group, seed).problem()
 
 
 class MixUp(NamedTuple):
@@ -125,7 +110,7 @@ def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
     mix_up, wrong = MIX_UPS[name], []
     for index, call in enumerate(mix_up.calls(group.rank())):
         try:
-            if not make_call(call, group, 10 * index) and index >= len(mix_up.usual):
+            if not make_call(call, group, index) and index >= len(mix_up.usual):
                 wrong.append(f"{index}: {call}")
         except (collectives.MismatchError, collectives.CollectiveError) as error:
             return Told(type(error).__name__, str(error), wrong)
@@ -133,9 +118,9 @@ def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
 
 
 @pytest.fixture(scope="module", params=list(TRANSPORTS))
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Told]]]:
+def told(request: pytest.FixtureRequest) -> Iterator[dict[str, list[Told]]]:
     """Of each mix-up, what each rank is told."""
-    with RankPool(3, tmp_path_factory.mktemp("mixed_up")) as pool:
+    with RankPool(3) as pool:
         answers = pool.run(mixed_up, request.param, list(MIX_UPS), timeout_s=120)
         yield dict(zip(MIX_UPS, map(list, zip(*answers, strict=True)), strict=True))
 

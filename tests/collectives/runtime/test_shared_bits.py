@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,85 +11,89 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import collectives
-from collectives import Executor, execute
 from collectives.runtime.instructions import portion_bytes
 from ringsim import Collective, Schedule, Transfer
-from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay
-from tests.collectives.case import COLLECTIVE_OF, REDUCING, Case, expected, ours
-from tests.collectives.runtime.test_executor import Rows, assert_conforms, data
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, kept_group, local_ranks, shared_by
+from tests.collectives.replayed_calls import NAMES, made, replayed
+from tests.collectives.runtime.test_executor import Rows, assert_conforms, data, logged
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, kept_group, shared_by
+from tests.fuzz.calls import REDUCING, Call
+from tests.fuzz.draws import algorithms
 from tests.ranks import RankPool
 from tests.ringsim.strategies import schedules
 
 LENGTHS = (0, 1, 13, 1031)  # the last one takes several portions in a small slot
 # dtype, operation, accumulate, wire
 KINDS = [
-    (torch.float32, "SUM", None, None),
-    (torch.float64, "PRODUCT", None, None),
-    (torch.bfloat16, "SUM", torch.float32, None),
-    (torch.float16, "AVG", None, None),
-    (torch.int32, "MIN", None, None),
-    (torch.bool, "BOR", None, None),
-    (torch.complex64, "SUM", None, None),
-    (torch.float32, "SUM", None, torch.bfloat16),
-    (torch.float64, "MAX", torch.float32, torch.float16),
+    ("float32", "SUM", "", ""),
+    ("float64", "PRODUCT", "", ""),
+    ("bfloat16", "SUM", "float32", ""),
+    ("float16", "AVG", "", ""),
+    ("int32", "MIN", "", ""),
+    ("bool", "BOR", "", ""),
+    ("complex64", "SUM", "", ""),
+    ("float32", "SUM", "", "bfloat16"),
+    ("float64", "MAX", "float32", "float16"),
 ]
 ON_HOSTS = pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
 
 
-def case_of(name: str, algorithm: str, kind: tuple, length: int, root: int, seed: int) -> Case:
-    """A call of that kind, as far as the collective has any."""
-    dtype, op, accumulate, wire = kind
-    if COLLECTIVE_OF[name] not in REDUCING:
-        op, accumulate, wire = "SUM", None, None
-    root = root if name in {"broadcast", "reduce"} else 0
-    return Case(name, algorithm, op, dtype, length, "plain", root, accumulate, wire, seed % 2 == 0, seed)
+def call_of(name: str, algorithm: str, kind: tuple[str, str, str, str], length: int, seed: int) -> Call:
+    """A call of that kind, as far as the collective has any; `seed` also tells its root and whether it waits."""
+    dtype, op, accumulate, wire = kind if name in REDUCING else (kind[0], "SUM", "", "")
+    root = seed + 1 if name in {"broadcast", "reduce"} else 0
+    call = Call(name, (length,), dtype, op, algorithm, root=root, wire=wire, accumulate=accumulate, values="zeros")
+    return replace(call, asynchronous=seed % 2 == 0)
 
 
-def every_algorithm(num_ranks: int, all_of_them: bool) -> list[Case]:
+def every_algorithm(all_of_them: bool) -> list[Call]:
     """All lengths of each with calls of every kind, or two lengths with one kind after the other."""
-    found: list[Case] = []
-    for name, algorithm in ((n, a) for n, c in COLLECTIVE_OF.items() for of, a in ALGORITHMS if of is c):
-        for length in LENGTHS if all_of_them else (LENGTHS[len(found) // 2 % 3], LENGTHS[-1]):
-            kinds = KINDS if all_of_them else [KINDS[len(found) % len(KINDS)]]
-            found += [
-                case_of(name, algorithm, kind, length, (len(found) + 1) % num_ranks, len(found)) for kind in kinds
-            ]
-    return found
+    calls: list[Call] = []
+    for name, algorithm in ((of, algorithm) for of in NAMES for algorithm in algorithms(of)):
+        for length in LENGTHS if all_of_them else (LENGTHS[len(calls) // 2 % 3], LENGTHS[-1]):
+            kinds = KINDS if all_of_them else [KINDS[len(calls) % len(KINDS)]]
+            calls += [call_of(name, algorithm, kind, length, len(calls)) for kind in kinds]
+    return calls
 
 
-Answer = tuple[list[bytes], list[Case]]
+Answer = tuple[list[bytes], list[Call]]
 Ranks = tuple[int, tuple[int, ...], int]  # how many, on which hosts, with slots of how many bytes
 
 
-def compared(_: dist.ProcessGroup, where: Ranks, cases: list[Case]) -> Answer:
-    """What each case gives this rank over shared memory, and those that give something else over Gloo."""
+def compared(_: dist.ProcessGroup, where: Ranks, calls: list[Call]) -> Answer:
+    """What each call gives this rank over shared memory, and those that give something else over Gloo."""
     num_ranks, hosts, slot_bytes = where
     shared, by_gloo = kept_group(num_ranks, "auto", hosts, slot_bytes), kept_group(num_ranks, "gloo")
     if shared is None or by_gloo is None:
         return [], []
     assert shared_by(by_gloo).local is None
     assert (shared_by(shared).local is None) == (hosts[:num_ranks].count(hosts[shared.rank()]) == 1)
-    results = [ours(case, shared) for case in cases]
-    different = [case for case, result in zip(cases, results, strict=True) if ours(case, by_gloo) != result]
+    results = [over(call, shared, seed) for seed, call in enumerate(calls)]
+    others = [over(call, by_gloo, seed) for seed, call in enumerate(calls)]
+    different = [call for call, one, other in zip(calls, results, others, strict=True) if one != other]
     return [hashlib.sha256(result).digest() for result in results], different
 
 
-def check(ranks: RankPool, where: Ranks, cases: list[Case]) -> None:
+def over(call: Call, group: dist.ProcessGroup, seed: int) -> bytes:
+    """The bits of this rank's result; nothing else may have changed."""
+    issued = made(call, group, seed)
+    assert not issued.problem(), (call, issued.problem())
+    return issued.digest()
+
+
+def check(ranks: RankPool, where: Ranks, calls: list[Call]) -> None:
     """All ranks agree with Gloo and with the replay."""
     num_ranks = where[0]
-    answers = ranks.run(compared, where, cases, timeout_s=280)[:num_ranks]
+    answers = ranks.run(compared, where, calls, timeout_s=280)[:num_ranks]
     assert [different for _, different in answers] == [[]] * num_ranks
-    for case, *digests in zip(cases, *(digests for digests, _ in answers), strict=True):
-        assert digests == [hashlib.sha256(result).digest() for result in expected(case, num_ranks)], case
+    for seed, (call, *digests) in enumerate(zip(calls, *(digests for digests, _ in answers), strict=True)):
+        assert digests == [hashlib.sha256(result).digest() for result in replayed(call, seed, num_ranks)], call
 
 
 @pytest.mark.parametrize(("num_ranks", "hosts"), [(2, ONE_HOST), (3, PAIRS), (4, ONE_HOST), (5, PAIRS)])
 def test_every_algorithm(ranks: RankPool, num_ranks: int, hosts: tuple[int, ...]) -> None:
     """Nothing, one element, few, and several portions; other roots than 0; sums in other dtypes, and rounded."""
-    check(ranks, (num_ranks, hosts, SMALL_SLOT), every_algorithm(num_ranks, all_of_them=False))
+    check(ranks, (num_ranks, hosts, SMALL_SLOT), every_algorithm(all_of_them=False))
 
 
 @pytest.mark.slow
@@ -99,7 +104,7 @@ def test_every_algorithm_with_every_kind(
     ranks: RankPool, num_ranks: int, slot_bytes: int, hosts: tuple[int, ...]
 ) -> None:
     """The same, with each dtype and operation."""
-    check(ranks, (num_ranks, hosts, slot_bytes), every_algorithm(num_ranks, all_of_them=True))
+    check(ranks, (num_ranks, hosts, slot_bytes), every_algorithm(all_of_them=True))
 
 
 def executed(_: dist.ProcessGroup, hosts: Sequence[int], shape: tuple[int, int], rows: Rows, length: int) -> tuple:
@@ -107,12 +112,7 @@ def executed(_: dist.ProcessGroup, hosts: Sequence[int], shape: tuple[int, int],
     group = kept_group(shape[0], "auto", hosts, SMALL_SLOT)
     if group is None:
         return ()
-    tensor = data(group.rank(), length, torch.float32)
-    log: list = []
-    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows)
-    execute(schedule, tensor, group=group, log=log)
-    applied = [event[1:4] for event in log if event.kind == "applied"]
-    return tensor, applied, [event[1:4] for event in log if event.kind == "sent"]
+    return logged(group, Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows), length)
 
 
 @ON_HOSTS
@@ -181,26 +181,6 @@ def test_what_is_copied_and_added_to_in_one_step_is_new(ranks: RankPool) -> None
     results = ranks.run(executed, ONE_HOST, (4, 1), COPIED_AND_ADDED_TO, length)
     for rank, buffer in enumerate(buffers):
         assert torch.equal(results[rank][0], buffer), f"rank {rank}"
-
-
-def in_modes(group: dist.ProcessGroup) -> list[float]:
-    """Sums of a group that begins in inference mode, in that mode and outside of it, in two dtypes."""
-    shared = kept_group(group.size(), "auto", ONE_HOST, 2 * SMALL_SLOT)
-    assert shared is not None
-    local_ranks(shared)
-    tensors = [torch.ones(9, dtype=dtype) for dtype in (torch.float32, torch.float64)]
-    schedule = build(Collective.ALL_REDUCE, "recursive_doubling", group.size())
-    with torch.inference_mode():
-        for tensor in tensors:
-            Executor(schedule, shared).run(tensor.clone())
-    for tensor in tensors:
-        Executor(schedule, shared).run(tensor)
-    return [tensor.sum().item() for tensor in tensors]
-
-
-def test_a_segment_that_is_first_used_in_inference_mode(ranks: RankPool) -> None:
-    """Can be written to in any mode afterwards."""
-    assert ranks.run(in_modes) == [[45.0, 45.0]] * 5
 
 
 def in_dtypes(group: dist.ProcessGroup) -> list[bool]:

@@ -1,7 +1,6 @@
 """Ranks that share memory and die, stall, fail or leave: the others are told at once, and who leaves harms nobody."""
 
 import os
-import random
 import re
 import signal
 import socket
@@ -21,13 +20,13 @@ from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from collectives.shared_memory.meeting import LOOK_S
 from ringsim import Collective
 from ringsim.registry import build
-from tests.collectives.runtime.test_faults import Fuse, assert_told, log_all_reduces, struck
-from tests.collectives.shared_groups import PAIRS, local_ranks, on_hosts, shared_by
-from tests.fuzz.ranks import Leaving, Ranks
+from tests.collectives.runtime.test_faults import NEEDS_MEMFD, SOON_S, Fuse, log_all_reduces
+from tests.collectives.shared_groups import local_ranks, shared_by
+from tests.forked import Leaving
+from tests.ranks import Ranks
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
+pytestmark = NEEDS_MEMFD
 TIMEOUT_S = 60.0  # of a group in which nobody waits for it
-SOON_S = 20.0  # far from the group's timeout, also on a busy machine
 STARTS_S = 120.0
 
 
@@ -46,57 +45,6 @@ def answers_of(ranks: Ranks, expected: list[int], limit_s: float = STARTS_S) -> 
     for answer in answers.values():
         assert answer.good, answer.value
     return {rank: answer.value for rank, answer in answers.items()}
-
-
-def killed(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> tuple[Any, float]:
-    """What a rank reports when the victim dies at that event, and the time."""
-    return struck(shared_world(), victim, fuse, algorithm, length, async_op), time.monotonic()
-
-
-def killed_among_hosts(victim: int, fuse: int, algorithm: str, length: int, async_op: bool) -> tuple[Any, float]:
-    """The same with two ranks on a host."""
-    group = dist.group.WORLD
-    assert group is not None
-    collectives.use_transport("auto", group)
-    with on_hosts(group.rank(), PAIRS):
-        return struck(group, victim, fuse, algorithm, length, async_op), time.monotonic()
-
-
-def strike(seed: int, task: Callable[..., Any] = killed, num_ranks: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-    """Kill a random rank of a few at a random one of its transfers."""
-    draw = random.Random(seed)
-    num_ranks = num_ranks or draw.randint(2, 4)
-    algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
-    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
-    victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
-    survivors = [rank for rank in range(num_ranks) if rank != victim]
-    with Ranks(num_ranks, timeout_s) as ranks:
-        began_s = time.monotonic()
-        ranks.start(task, victim, fuse, algorithm, draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5)
-        reports = answers_of(ranks, survivors)
-        assert ranks.codes(0)[victim] in (None, -signal.SIGKILL)
-    for rank, (report, told_s) in reports.items():
-        assert_told(schedule, rank, report, victim)
-        assert told_s - began_s < SOON_S
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_killed_at_any_transfer(seed: int) -> None:
-    """Every survivor is told at once, and says where it was and how far it had got, and who was the first."""
-    strike(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 105))
-def test_killed_at_any_transfer_100_times(seed: int) -> None:
-    """The same, more often."""
-    strike(seed)
-
-
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-def test_killed_among_several_hosts(seed: int) -> None:
-    """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
-    strike(seed, killed_among_hosts, num_ranks=4, timeout_s=5.0)
 
 
 def kill() -> None:

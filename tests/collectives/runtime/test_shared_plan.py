@@ -124,9 +124,9 @@ def passes_counted(schedule: Schedule) -> Iterator[Pass]:
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+def eight() -> Iterator[RankPool]:
     """Eight ranks, of which a case uses the first few."""
-    with RankPool(8, tmp_path_factory.mktemp("eight")) as pool:
+    with RankPool(8) as pool:
         yield pool
 
 

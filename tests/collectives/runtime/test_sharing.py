@@ -6,7 +6,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -262,9 +261,9 @@ def absent(group: dist.ProcessGroup) -> str:
         return f"{error.peer}: {error}"
 
 
-def test_a_rank_that_is_gone_before_the_first_collective(tmp_path: Path) -> None:
+def test_a_rank_that_is_gone_before_the_first_collective() -> None:
     """Is named."""
-    with RankPool(2, tmp_path, peer_timeout_s=20.0) as pool:
+    with RankPool(2, peer_timeout_s=20.0) as pool:
         pool.start(absent)
         good, message = pool.answers([0], timeout_s=60)[0]
     assert good, message
