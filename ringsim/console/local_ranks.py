@@ -87,8 +87,8 @@ def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object]) -> str:
     """Return what it has said on stderr when it has ended."""
     while True:
         try:
-            # Never without a limit: of several signals at once a thread of NumPy's libraries may take all, and then none
-            # wakes this one.
+            # Never without a limit: of several signals at once a thread of NumPy's libraries may take all, and then
+            # none wakes this one.
             return job.communicate(timeout=MEANWHILE_S)[1]
         except subprocess.TimeoutExpired:
             meanwhile()
